@@ -1,0 +1,98 @@
+"""Canonical JSON that carries its own hash, and strict access to what was read from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blake3 import blake3
+
+from checkpointing.errors import DamagedError
+
+_HASH = "blake3"  # field that holds the hash of everything else
+
+
+def dump(body: dict[str, Any]) -> bytes:
+    """`body` as canonical JSON, with the hash of it added as field "blake3"."""
+    return _canonical({**body, _HASH: blake3(_canonical(body)).hexdigest()})
+
+
+def load(data: bytes) -> tuple[dict[str, Any], bool]:
+    """The object in `data`, and whether its hash matches.
+
+    Raises:
+        DamagedError: `data` is no JSON object.
+    """
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"not JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise DamagedError("not a JSON object")
+    stated = body.pop(_HASH, None)
+    try:
+        return body, stated == blake3(_canonical(body)).hexdigest()
+    except ValueError:  # NaN and Infinity, which Python's parser lets through
+        return body, False
+
+
+def _canonical(body: dict[str, Any]) -> bytes:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+class Reader:
+    """Typed access to a parsed JSON object; every mismatch is a DamagedError that names the field.
+
+    Types are exact (true is no number) and whole numbers are never negative.
+    """
+
+    def __init__(self, body: object, where: str) -> None:
+        self._where = where
+        if not isinstance(body, dict):
+            raise DamagedError(f"{where}: not an object")
+        self._body: dict[str, Any] = body
+
+    def child(self, key: str) -> Reader:
+        return Reader(self._get(key, dict), f"{self._where}.{key}")
+
+    def children(self, key: str) -> list[Reader]:
+        items = self._get(key, list)
+        return [Reader(item, f"{self._where}.{key}[{i}]") for i, item in enumerate(items)]
+
+    def object(self, key: str) -> dict[str, Any]:
+        value: dict[str, Any] = self._get(key, dict)
+        return value
+
+    def text(self, key: str) -> str:
+        value: str = self._get(key, str)
+        return value
+
+    def count(self, key: str) -> int:
+        value: int = self._get(key, int)
+        if value < 0:
+            raise self._wrong(key)
+        return value
+
+    def number(self, key: str) -> float:
+        return float(self._get(key, float, int))
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        items = self._get(key, list)
+        if not all(type(i) is int and i >= 0 for i in items):
+            raise self._wrong(key)
+        return tuple(items)
+
+    def texts(self, key: str) -> list[str]:
+        items: list[str] = self._get(key, list)
+        if not all(type(i) is str for i in items):
+            raise self._wrong(key)
+        return items
+
+    def _get(self, key: str, *kinds: type) -> Any:
+        if type(self._body.get(key)) not in kinds:
+            raise self._wrong(key)
+        return self._body[key]
+
+    def _wrong(self, key: str) -> DamagedError:
+        return DamagedError(f"{self._where}: field {key!r} is missing or not what it should be")

@@ -1,0 +1,265 @@
+"""Checkpointer: the one class that a trainer meets."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from checkpointing import durable
+from checkpointing.agreement import LaggedVote
+from checkpointing.errors import CheckpointError, SaveError, StoreError
+from checkpointing.events import Events, OnEvent
+from checkpointing.layout import MAX_STEP, checkpoint_name, local_root, steps_dir
+from checkpointing.manifest import Header
+from checkpointing.policy import SavePolicy
+from checkpointing.pruning import Pruner, remove_leftover
+from checkpointing.ranks import Ranks
+from checkpointing.restoring import Restorer
+from checkpointing.retention import KeepPolicy
+from checkpointing.saving import SaveThread, Snapshot, write_snapshot
+from checkpointing.staging import Staging
+from checkpointing.state import LoadTarget, to_save
+
+logger = logging.getLogger("checkpointing")
+
+# A process that ends without close() gives its last save this long. A choice between losing it
+# and keeping a dying job's node; call close() to wait for as long as it takes.
+EXIT_WAIT_S = 60.0
+
+
+class Checkpointer:
+    """Saves a training state without stopping training, and restores the newest whole checkpoint.
+
+    Works alone or under torch.distributed: then all ranks construct it and call every method at
+    the same point of their programs. `state` is a dict of name -> module, optimizer, object with
+    state_dict() and load_state_dict(), tensor, or nested plain values. DTensors are saved by their
+    shards and restored onto any world size; everything else is taken to be the same on all ranks,
+    and is written once.
+
+    Args:
+        root: a directory, or file:///directory, that all ranks can write to.
+        run: name of the run, one folder in the store.
+        every: when `due` says yes (`Steps(50)`, `Minutes(10)`, or both joined by |); None: never.
+        keep: which checkpoints to keep; empty keeps all.
+        on_event: called as `on_event(kind, **fields)` on rank 0, from the trainer's thread or the
+            writer's.
+
+    Raises:
+        StoreError: the store cannot be used: unsupported URL, not writable, no hard links.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        run: str,
+        every: SavePolicy | None = None,
+        keep: Sequence[KeepPolicy] = (),
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.stall_s = 0.0  # seconds the trainer waited in the last save()
+        self._steps_dir = steps_dir(local_root(root), run)
+        self._run, self._every = run, every
+        self._ranks = Ranks()
+        self._events = Events(on_event, self._ranks.rank)
+        self._session = self._ranks.from_rank0(lambda: secrets.token_hex(4))
+        self._check_store()
+        self._vote = LaggedVote(self._ranks.control)
+        self._pruner = Pruner(self._steps_dir, keep, self._events)
+        self._staging = Staging()
+        self._saving: SaveThread | None = None
+        self._failure: SaveError | None = None  # of the last save, until it was raised
+        self._started: set[int] = set()  # steps of this session
+        self._last_step: int | None = None
+        self._last_save_s = time.monotonic()
+        self._closed = False
+
+    def restore(self, state: dict[str, Any]) -> int | None:
+        """Load the newest whole checkpoint into `state`, in place; its step, or None if none is.
+
+        Nothing in `state` changes before everything was read and checked on every rank. Damaged
+        checkpoints are passed over for older ones, with a warning and an event.
+
+        Raises:
+            CheckpointError: there are checkpoints, but all are damaged.
+            StructureError: the checkpoint holds other tensors or values than `state`.
+            FormatError: the checkpoint is of a format that this version does not know.
+            TypeError, ValueError: `state` holds something that cannot be saved or restored.
+        """
+        self._need_open()
+        self._settle()
+        started_s = time.monotonic()
+        restorer = Restorer(self._steps_dir, self._ranks, self._staging, self._events)
+        restorer.remove_leftovers()
+        if not restorer.exists():
+            return None
+        target = LoadTarget(state)
+        try:
+            manifest = restorer.read_newest(target)
+        except CheckpointError:
+            target.abandon()
+            raise
+        self._pruner.damaged.update(restorer.skipped)
+        names = target.wants().for_manifest(manifest).tensors
+        self._staging.copy_back({name: target.leaves.tensors[name] for name in names})
+        target.finish(manifest)
+        step = manifest.header.step
+        self._mark_saved(step)
+        seconds = time.monotonic() - started_s
+        self._events.emit("checkpoint_restored", step=step, seconds=seconds, bytes=manifest.bytes)
+        return step
+
+    def due(self, step: int) -> bool:
+        """Whether to save at `step`; the same answer on every rank.
+
+        By the clock, the answer is one call late, so that no rank waits for another to give it.
+        """
+        self._need_open()
+        if self._every is None:
+            return False
+        opinion = self._every.due(step, self._last_step, time.monotonic(), self._last_save_s)
+        return self._vote(opinion) if self._every.uses_clock else opinion
+
+    def save(
+        self, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Start saving; returns once the state is staged and may change again.
+
+        A step whose save was started already is left alone. One save runs at a time: if the one
+        before is still writing, this waits for it ("checkpoint_waited"). A failed save is told by
+        the event "checkpoint_failed", the log, and `wait()`; training goes on.
+
+        Raises:
+            TypeError, ValueError: something in `state` or `metrics` cannot be saved.
+        """
+        self._need_open()
+        started_s = time.monotonic()
+        name = checkpoint_name(_checked_step(step), self._session)
+        if step in self._started:
+            return
+        numbers = {key: float(value) for key, value in (metrics or {}).items()}
+        self._events.emit("checkpoint_started", step=step)
+        self._wait_for_previous(step)
+        leaves = to_save(state)
+        tensors = self._staging.copy(leaves.tensors)
+        header = Header(
+            id=name,
+            run=self._run,
+            step=step,
+            created=time.time(),
+            world_size=self._ranks.world_size,
+            metrics=numbers,
+            values=leaves.values,
+        )
+        snapshot = Snapshot(header, self._steps_dir / name, tensors, started_s)
+        self._started.add(step)
+        self._mark_saved(step)
+        self.stall_s = time.monotonic() - started_s
+        self._events.emit(
+            "checkpoint_staged", step=step, stall_s=self.stall_s, bytes=self._staging.bytes
+        )
+        self._saving = SaveThread(snapshot, self._write)
+        atexit.register(self._saving.join, EXIT_WAIT_S)
+
+    def wait(self) -> None:
+        """Block until the save that was started is committed or has failed.
+
+        Raises:
+            SaveError: the last save failed (raised once).
+        """
+        self._settle()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Wait, then release everything; call it before torch.distributed is ended.
+
+        Raises:
+            SaveError: the last save failed, and `wait` has not said so.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.wait()
+        finally:
+            self._ranks.close()
+
+    def _check_store(self) -> None:
+        """Every rank must be able to write: one that cannot would fail every save."""
+        problem = None
+        try:
+            durable.make_dirs(self._steps_dir)
+            durable.probe(self._steps_dir)
+        except OSError as error:
+            problem = f"rank {self._ranks.rank}: {error}"
+        problems = [p for p in self._ranks.all_gather(problem, self._ranks.control) if p]
+        if problems:
+            raise StoreError(
+                f"cannot keep checkpoints in {self._steps_dir}: {'; '.join(problems)}; it has to "
+                "be a directory that every rank can write to, on a file system with hard links"
+            )
+
+    def _need_open(self) -> None:
+        if self._closed:
+            raise CheckpointError("this Checkpointer is closed: make a new one")
+
+    def _mark_saved(self, step: int) -> None:
+        self._last_step, self._last_save_s = step, time.monotonic()
+        self._vote.void()
+
+    def _wait_for_previous(self, step: int) -> None:
+        if self._saving is not None and self._saving.running():
+            before_s = time.monotonic()
+            writing = self._saving.step
+            self._settle()
+            waited_s = time.monotonic() - before_s
+            self._events.emit("checkpoint_waited", step=step, writing=writing, seconds=waited_s)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the running save and take its result. Only here does a failed step become one
+        that may be saved again: at a point of the program that is the same for every rank."""
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        saving.join()
+        atexit.unregister(saving.join)
+        self._failure = saving.failure
+        if saving.failure is not None:
+            self._started.discard(saving.step)
+
+    def _write(self, snapshot: Snapshot) -> SaveError | None:
+        """In the writer's thread: write, commit, tell, prune."""
+        step = snapshot.header.step
+        try:
+            manifest = write_snapshot(snapshot, self._ranks)
+        except SaveError as error:
+            logger.error("%s; training goes on, earlier checkpoints are untouched", error)
+            self._events.emit("checkpoint_failed", step=step, error=str(error))
+            if self._ranks.rank == 0:
+                remove_leftover(snapshot.directory, self._events)
+            return error
+        if manifest is not None:
+            seconds = time.monotonic() - snapshot.started_s
+            self._events.emit(
+                "checkpoint_committed",
+                step=step,
+                path=str(snapshot.directory),
+                bytes=manifest.bytes,
+                seconds=seconds,
+            )
+            self._pruner.prune(newest=snapshot.header.id)
+        return None
+
+
+def _checked_step(step: int) -> int:
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
+        raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+    return step

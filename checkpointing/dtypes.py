@@ -1,0 +1,53 @@
+"""torch dtypes by name, and tensors as raw bytes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from checkpointing.errors import FormatError
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The inverse of `dtype_name`.
+
+    Raises:
+        FormatError: this torch has no such dtype.
+    """
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise FormatError(f"dtype {name!r} is not known to torch {torch.__version__}")
+    return dtype
+
+
+def from_bytes(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """A tensor over `data`, which it shares."""
+    flat = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return flat.view(dtype).view(shape)
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
+
+
+def copy_bits(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
+    """Copy between tensors of one shape and dtype, bit for bit (NaN payloads, -0.0, odd bools)."""
+    if _has_byte_view(target) and _has_byte_view(source):
+        target, source = _byte_view(target), _byte_view(source)
+    with torch.no_grad():
+        target.copy_(source, non_blocking=non_blocking)
+
+
+def _has_byte_view(tensor: Tensor) -> bool:
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return not lazy and (tensor.ndim == 0 or tensor.stride(-1) == 1)
+
+
+def _byte_view(tensor: Tensor) -> Tensor:
+    return (tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()).view(torch.uint8)

@@ -1,0 +1,30 @@
+"""Telling the caller what happens: `on_event(kind, **fields)`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+logger = logging.getLogger("checkpointing")
+
+
+class OnEvent(Protocol):
+    """Called from the trainer's thread or from the writer's, on rank 0 only."""
+
+    def __call__(self, kind: str, **fields: Any) -> None: ...
+
+
+class Events:
+    """Emits events where `on_event` is set and this is rank 0."""
+
+    def __init__(self, on_event: OnEvent | None, rank: int) -> None:
+        self._on_event = on_event if rank == 0 else None
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(kind, **fields)
+        except Exception:
+            # a broken listener must not cost a checkpoint
+            logger.exception("on_event failed for %s %s", kind, fields)

@@ -1,0 +1,73 @@
+"""Whether a state and a checkpoint hold the same things: a pure comparison, as readable text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from checkpointing.manifest import Manifest
+
+_SHOWN = 20  # names per section; enough to see the pattern
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What one rank's state needs from a checkpoint. Plain data: it travels between ranks."""
+
+    tensors: dict[str, tuple[tuple[int, ...], str]]  # fqn -> (global shape, dtype name)
+    values: frozenset[str]
+    optional: tuple[str, ...] = ()  # prefixes of what is not needed if a checkpoint has none of it
+
+    def for_manifest(self, manifest: Manifest) -> Wants:
+        """Without the optional parts that the checkpoint has nothing of."""
+        dropped = absent(self.optional, manifest)
+        return Wants(
+            {n: spec for n, spec in self.tensors.items() if not n.startswith(dropped)},
+            frozenset(n for n in self.values if not n.startswith(dropped)),
+        )
+
+
+def absent(prefixes: Iterable[str], manifest: Manifest) -> tuple[str, ...]:
+    """The prefixes that no tensor and no value of the checkpoint has."""
+    stored = [*manifest.tensors(), *manifest.header.values]
+    return tuple(p for p in prefixes if not any(name.startswith(p) for name in stored))
+
+
+def difference(wants: Iterable[Wants], manifest: Manifest) -> str | None:
+    """What does not match between the states of all ranks and a checkpoint; None if all does."""
+    tensors: dict[str, tuple[tuple[int, ...], str]] = {}
+    values: set[str] = set()
+    for rank_wants in wants:
+        needed = rank_wants.for_manifest(manifest)
+        tensors.update(needed.tensors)
+        values.update(needed.values)
+    stored, stored_values = manifest.tensors(), manifest.header.values.keys()
+    changed = [
+        f"{name}: {_spec(stored[name])} in the checkpoint, {_spec(tensors[name])} in the state"
+        for name in tensors.keys() & stored.keys()
+        if stored[name] != tensors[name]
+    ]
+    sections = [
+        _section("tensors missing in the checkpoint", tensors.keys() - stored.keys()),
+        _section("tensors not in the state", stored.keys() - tensors.keys()),
+        _section("tensors of another shape or dtype", changed),
+        _section("values missing in the checkpoint", values - stored_values),
+        _section("values not in the state", stored_values - values),
+    ]
+    text = "".join(sections)
+    return text or None
+
+
+def _section(title: str, names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    if not ordered:
+        return ""
+    lines = [f"\n  {title} ({len(ordered)}):", *(f"\n    {n}" for n in ordered[:_SHOWN])]
+    if len(ordered) > _SHOWN:
+        lines.append(f"\n    ... and {len(ordered) - _SHOWN} more")
+    return "".join(lines)
+
+
+def _spec(spec: tuple[tuple[int, ...], str]) -> str:
+    shape, dtype = spec
+    return f"{dtype}[{', '.join(map(str, shape))}]"

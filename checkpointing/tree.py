@@ -1,0 +1,100 @@
+"""Nested state as flat `name/sub/key` leaves, and back: tensors here, plain values there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from checkpointing.values import Json, decode, encode
+
+_TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
+
+
+@dataclass
+class Leaves:
+    """The live tensors of a tree, and JSON copies of its values."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, Json] = field(default_factory=dict)
+
+
+def flatten(tree: object, path: str, into: Leaves) -> None:
+    """Add the leaves of `tree` under `path`. A part without any tensor is one value leaf.
+
+    Raises:
+        TypeError: something that can be neither, with its place in the tree.
+    """
+    if isinstance(tree, Tensor):
+        _check_tensor(tree, path)
+        _add(into.tensors, path, tree)
+    elif _holds_tensor(tree):
+        for key, child in _children(tree):
+            flatten(child, join(path, key), into)
+    else:
+        _add(into.values, path, encode(tree, path))
+
+
+def unflatten(template: Any, path: str, values: Mapping[str, Json]) -> Any:
+    """A tree of the form of `template`: its own tensors, and the given values."""
+    if isinstance(template, Tensor):
+        return template
+    if not _holds_tensor(template):
+        return decode(values[path])
+    children = {
+        key: unflatten(child, join(path, key), values) for key, child in _children(template)
+    }
+    return type(template)(children if isinstance(template, dict) else children.values())
+
+
+def update_in_place(live: Any, loaded: Any) -> Any:
+    """`loaded`, but in the dicts and lists of `live` where there are such, so that whoever holds
+    one of these sees what was restored."""
+    if type(live) is not type(loaded):
+        return loaded
+    if isinstance(live, dict):
+        merged = {k: update_in_place(live.get(k), v) for k, v in loaded.items()}
+        live.clear()
+        live.update(merged)
+        return live
+    if isinstance(live, list):
+        live[:] = loaded
+        return live
+    return loaded
+
+
+def join(path: str, key: object) -> str:
+    """`path` and one more segment; '/' in a key is escaped as in a JSON pointer."""
+    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
+    yield from tree.items() if isinstance(tree, dict) else enumerate(tree)
+
+
+def _holds_tensor(tree: object) -> bool:
+    if isinstance(tree, dict | list | tuple):
+        return any(isinstance(c, Tensor) or _holds_tensor(c) for _, c in _children(tree))
+    return False
+
+
+def _add(leaves: dict[str, Any], path: str, leaf: Any) -> None:
+    if path in leaves:
+        raise TypeError(f"two things in the state are both named {path!r}: rename one of them")
+    leaves[path] = leaf
+
+
+def _check_tensor(tensor: Tensor, path: str) -> None:
+    if type(tensor) not in _TENSOR_TYPES:
+        kind = f"a tensor of class {type(tensor).__qualname__}"
+    elif tensor.is_meta:
+        kind = "a tensor on the meta device, without data: materialise it first (to_empty)"
+    elif tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = f"a tensor of layout {tensor.layout}, dtype {tensor.dtype}"
+    else:
+        return
+    raise TypeError(f"cannot save {path!r}: {kind}; plain dense tensors and DTensors can be saved")

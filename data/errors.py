@@ -1,0 +1,59 @@
+"""Everything that can go wrong in the data pipeline, as exceptions that say where."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class DataError(Exception):
+    """Base of all errors of `data`; the text says what is wrong, where, and what to do."""
+
+
+class ShardError(DataError):
+    """A shard is missing, damaged, or not what its index says.
+
+    `path` is the shard, `offset` the byte in it where the problem lies.
+    """
+
+    def __init__(self, path: Path, offset: int, problem: str) -> None:
+        super().__init__(path, offset, problem)
+        self.path = path
+        self.offset = offset
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"shard {self.path}, offset {self.offset}: {self.problem}"
+
+
+class SampleError(DataError):
+    """Reading or transforming one sample failed; `__cause__` is the original exception."""
+
+    def __init__(self, position: int, key: str, shard: Path, problem: str) -> None:
+        super().__init__(position, key, shard, problem)
+        self.position = position
+        self.key = key
+        self.shard = shard
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"position {self.position}, sample {self.key!r} of {self.shard}: {self.problem}"
+
+
+class FingerprintError(DataError):
+    """A saved state belongs to another stream of samples.
+
+    `differences` maps each differing field to (value in the state, value here).
+    """
+
+    def __init__(self, differences: Mapping[str, tuple[object, object]]) -> None:
+        super().__init__(dict(differences))
+        self.differences = dict(differences)
+
+    def __str__(self) -> str:
+        parts = [f"{k} is {s!r} in the state and {h!r} here" for k, (s, h) in self._items()]
+        return (
+            f"the saved state belongs to another stream of samples: {'; '.join(parts)}; open the"
+            " same shards in the same order with the same seed, or start without this state"
+        )
+
+    def _items(self) -> list[tuple[str, tuple[object, object]]]:
+        return sorted(self.differences.items())

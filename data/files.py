@@ -1,0 +1,70 @@
+"""Durable, atomic writing and locking of local files."""
+
+import fcntl
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file's bytes, or a folder's entries, durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` under a temporary name, fsync, and rename it to `path`. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_path(path.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold an exclusive kernel lock on the file `path`, which is made and removed as needed.
+
+    Waits for the lock; the kernel frees it if the holder dies. Yields False, with a warning, on a
+    file system without locks (Lustre mounted without `flock`). Raises OSError.
+    """
+    fd, held = _acquire(path)
+    try:
+        yield held
+    finally:
+        if held:
+            path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _acquire(path: Path) -> tuple[int, bool]:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            _log.warning("%s: cannot lock (%s), going on without a lock", path, error)
+            return fd, False
+        if _is_file(fd, path):
+            return fd, True
+        os.close(fd)  # the last holder removed the file while we waited: lock the new one
+
+
+def _is_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False

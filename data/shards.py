@@ -1,0 +1,66 @@
+"""From what a user writes for a dataset to the list of its shard files."""
+
+import glob
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from data.errors import DataError
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+def find_shards(shards: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+    """The shard files, absolute, in the order of the dataset.
+
+    Each item is a tar, a folder (all its `*.tar`, sorted), a glob (sorted), or a pattern with
+    `{000000..000012}` ranges (in order). Raises DataError if an item finds nothing, or if the
+    same file comes twice.
+    """
+    items = [shards] if isinstance(shards, str | Path) else list(shards)
+    if not items:
+        raise DataError("no shards given: expected a folder, a glob, a range or a list of tars")
+    found = [path.absolute() for item in items for path in _expand(item)]
+    seen: set[Path] = set()
+    for path in found:
+        if (target := path.resolve()) in seen:
+            raise DataError(f"shard {path} is given twice; its samples would be seen twice")
+        seen.add(target)
+    return tuple(found)
+
+
+def expand_ranges(pattern: str) -> list[str]:
+    """Replace each `{first..last}` by its numbers, zero-padded like `first`: all combinations.
+
+    Raises DataError for a range that runs backwards.
+    """
+    match = _RANGE.search(pattern)
+    if match is None:
+        return [pattern]
+    first, last = match.groups()
+    if int(first) > int(last):
+        raise DataError(f"shard range {match.group()} of {pattern!r} runs backwards")
+    numbers = (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
+    tails = expand_ranges(pattern[match.end() :])
+    return [pattern[: match.start()] + number + tail for number in numbers for tail in tails]
+
+
+def _expand(item: str | Path) -> list[Path]:
+    if "://" in str(item):
+        raise DataError(f"shards at {item}: only local files and mounted folders can be opened")
+    path = Path(item).expanduser()
+    if path.is_dir():
+        found = sorted(path.glob("*.tar"))
+        if not found:
+            raise DataError(f"no shards: looked for {path / '*.tar'}, the folder has none")
+        return found
+    if path.exists():
+        return [path]
+    return [shard for pattern in expand_ranges(str(path)) for shard in _match(pattern)]
+
+
+def _match(pattern: str) -> list[Path]:
+    found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
+    if not found:
+        raise DataError(f"no shards: looked for {pattern}, nothing is there")
+    return found

@@ -1,0 +1,1 @@
+"""The `hpckit` command: one file per command group."""

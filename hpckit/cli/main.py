@@ -1,0 +1,18 @@
+"""The `hpckit` command line. No command imports torch."""
+
+from __future__ import annotations
+
+import typer
+
+from hpckit.cli import checkpoint, dataset, run
+
+app = typer.Typer(
+    help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.py.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(checkpoint.app, name="ckpt")
+app.add_typer(dataset.app, name="data")
+app.command("resume")(run.resume)
+app.command("report")(run.report)

@@ -1,0 +1,1 @@
+"""Keeping a job alive: node agents, their processes, signals and verdicts. Never imports torch."""

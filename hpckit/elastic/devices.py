@@ -1,0 +1,50 @@
+"""Which GPUs a simulated node gets. Told without torch, from the device files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_GPU = re.compile(r"nvidia(\d+)$")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What the workers compute on."""
+
+    kind: str
+    """`cpu` or `cuda`."""
+    visible: tuple[str, ...]
+    """GPU numbers or UUIDs of this machine; empty on the CPU."""
+    note: str | None
+    """Why it is not what one might expect."""
+
+    def of_node(self, node: int, per_node: int) -> str:
+        """CUDA_VISIBLE_DEVICES of simulated node `node`."""
+        return ",".join(self.visible[node * per_node : (node + 1) * per_node])
+
+
+def visible_gpus(env: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, ...]:
+    """The GPUs that this process may use."""
+    if (stated := env.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(part.strip() for part in stated.split(",") if part.strip() not in ("", "-1"))
+    numbers = sorted(int(m[1]) for entry in dev.iterdir() if (m := _GPU.match(entry.name)))
+    return tuple(str(number) for number in range(len(numbers)))
+
+
+def choose(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
+    """The devices for `needed` workers where `gpus` are at hand and the spec says `wanted`.
+
+    Raises:
+        ValueError: CUDA is wanted and there are too few GPUs.
+    """
+    if wanted == "cpu":
+        return Devices("cpu", (), None)
+    if len(gpus) >= needed:
+        return Devices("cuda", tuple(gpus), None)
+    short = f"{needed} workers, {len(gpus)} GPUs here"
+    if wanted == "cuda":
+        raise ValueError(f"cluster.device: cuda needs a GPU for every worker: {short}")
+    return Devices("cpu", (), f"on the CPU: {short}" if gpus else None)

@@ -1,0 +1,79 @@
+"""What a node agent leaves behind when its generation is over."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hpckit.run.durable import read_json, write_json
+
+
+class NodeExit(StrEnum):
+    """How the workers of one node ended."""
+
+    DONE = "done"
+    """Every one reached the last step."""
+    LEFT = "left"
+    """Every one saved and left on request."""
+    OVERDUE = "overdue"
+    """Asked to leave, and killed at the deadline."""
+    FAILED = "failed"
+    """Failed more often than they may be restarted in place."""
+    REFUSED = "refused"
+    """One said that no further attempt can help."""
+    STOPPED = "stopped"
+    """Killed because another node's part of the job ended."""
+
+
+@dataclass(frozen=True)
+class WorkerError:
+    """The first error of a worker."""
+
+    rank: int
+    type: str
+    message: str
+    traceback: str
+    time: float
+    """Seconds since the epoch."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.type}: {self.message}"
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """One node's part in the end of a generation."""
+
+    node: int
+    exit: NodeExit
+    step: int
+    """Steps that every worker of the node had finished."""
+    attempts: int
+    """Restarts in place."""
+    error: WorkerError | None
+
+    def write(self, path: Path) -> None:
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> ExitReport | None:
+        """The report at `path`; None where the agent left none."""
+        values: dict[str, Any] | None = read_json(path)
+        if values is None:
+            return None
+        error = values.pop("error")
+        return cls(
+            **{**values, "exit": NodeExit(values["exit"])},
+            error=WorkerError(**error) if error else None,
+        )
+
+
+def first_error(folder: Path) -> WorkerError | None:
+    """The earliest error that the workers with logs in `folder` wrote down; None if none did.
+
+    The earliest is the cause: what comes after it on other ranks is mostly a lost connection.
+    """
+    found = [WorkerError(**read_json(path)) for path in folder.glob("rank*.error.json")]
+    return min(found, key=lambda error: error.time, default=None)

@@ -1,0 +1,74 @@
+"""The rendezvous store: a TCP key-value server in a child process of the supervisor.
+
+It is a process of its own because the server is torch's and the supervisor never imports torch.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from hpckit.elastic.torchrun import Rendezvous
+from hpckit.run.processes import kill_all, spawn_piped
+
+_READY = "ready "
+
+
+class StoreError(RuntimeError):
+    """The store did not come up."""
+
+
+class RendezvousStore:
+    """Runs the server while the `with` block lasts; `meet` says where.
+
+    Raises:
+        StoreError: on entry, when it does not come up.
+    """
+
+    def __init__(self, host: str, env: Mapping[str, str], output: Path) -> None:
+        self._host = host
+        self._env = env
+        self._output = output
+
+    def __enter__(self) -> RendezvousStore:
+        command = [sys.executable, "-m", "hpckit.elastic.store", self._host]
+        self._process = spawn_piped(command, self._env, self._output)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode()
+        if not line.startswith(_READY):
+            kill_all([self._process])
+            raise StoreError(f"the rendezvous store did not come up on {self._host}: see its log")
+        self.meet = Rendezvous(self._host, int(line.removeprefix(_READY)))
+        return self
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        kill_all([self._process])
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def serve(host: str) -> None:
+    """Serve on a free port of `host`, print it, and stay until killed."""
+    import torch.distributed as dist
+
+    server = dist.TCPStore(  # type: ignore[attr-defined]
+        host, 0, is_master=True, wait_for_workers=False
+    )
+    print(f"{_READY}{server.port}", flush=True)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

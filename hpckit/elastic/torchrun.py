@@ -1,0 +1,61 @@
+"""The torchrun command of one node: a pure function of the spec and the node's place."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from hpckit.run.environment import NodeEnvironment
+from hpckit.run.spec import RunSpec
+
+# Interval x attempts: seconds of silence after which the others hold a node for lost.
+KEEP_ALIVE_INTERVAL_S = 1
+KEEP_ALIVE_ATTEMPTS = 3
+# Seconds for the nodes of a generation to meet: a cold file system makes imports slow.
+JOIN_TIMEOUT_S = 600
+MONITOR_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where a generation's nodes meet: the supervisor's store, so no node's loss takes it down."""
+
+    host: str
+    port: int
+
+
+def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
+    """What the agent of node `at` runs."""
+    conf = {
+        "is_host": 0,
+        "join_timeout": JOIN_TIMEOUT_S,
+        "keep_alive_interval": KEEP_ALIVE_INTERVAL_S,
+        "keep_alive_max_attempt": KEEP_ALIVE_ATTEMPTS,
+    }
+    return [
+        sys.executable,
+        *("-m", "torch.distributed.run"),
+        f"--nnodes={at.nodes}",
+        f"--nproc-per-node={spec.launch.gpus_per_node}",
+        f"--max-restarts={spec.retry.in_place}",
+        f"--monitor-interval={MONITOR_INTERVAL_S}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={meet.host}:{meet.port}",
+        f"--rdzv-id={at.run.name}-g{at.generation}",
+        f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
+        f"--local-addr={spec.cluster.address}",
+        *("-m", "hpckit.training.worker"),
+    ]
+
+
+def torchrun_variables(threads: int) -> dict[str, str]:
+    """Environment of torchrun and its workers.
+
+    The rendezvous store is not shared with the workers' process group: with a shared one a restart
+    on several nodes meets the keys of the attempt before and mostly hangs (pytorch#135712).
+    """
+    return {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+    }

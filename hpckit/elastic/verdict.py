@@ -1,0 +1,134 @@
+"""How a generation ended and what comes next: a pure function of what its nodes left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hpckit.elastic.report import ExitReport, NodeExit, WorkerError
+from hpckit.run.board import Request
+from hpckit.run.spec import RetrySpec
+
+
+class Kind(StrEnum):
+    """Why a generation ended."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    """By its user, after a save."""
+    PREEMPTED = "preempted"
+    INFRA = "infra"
+    """A node, its agent or the rendezvous store was lost."""
+    CRASH = "crash"
+    """Workers failed, more often than they may be restarted in place."""
+    PERMANENT = "permanent"
+    """An error that no further attempt can mend."""
+
+
+# Exit status of the job, after sysexits.h: 70 EX_SOFTWARE, 75 EX_TEMPFAIL.
+EXIT_STATUS = {
+    Kind.DONE: 0,
+    Kind.STOPPED: 130,
+    Kind.PREEMPTED: 75,
+    Kind.INFRA: 75,
+    Kind.CRASH: 70,
+    Kind.PERMANENT: 70,
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """One generation's end, as it was seen from outside."""
+
+    request: Request
+    """What had been asked of it."""
+    reports: tuple[ExitReport, ...]
+    """Of the agents that left one."""
+    lost: tuple[str, ...]
+    """What went without a word: nodes, the store."""
+    progress: bool
+    """Whether a newer checkpoint was committed during it."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier generation of the same submission."""
+
+    kind: Kind
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a generation in `verdict.json`."""
+
+    kind: Kind
+    final: bool
+    """No further generation follows by itself."""
+    reason: str
+    """One line for a person."""
+    error: WorkerError | None = None
+
+    @property
+    def exit_status(self) -> int:
+        return EXIT_STATUS[self.kind]
+
+
+def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
+    """The verdict on `ending`, given the generations before it, oldest first."""
+    exits = {report.exit for report in ending.reports}
+    error = _first_error(ending.reports)
+    if NodeExit.REFUSED in exits:
+        return Verdict(Kind.PERMANENT, True, str(error or "a worker refused to go on"), error)
+    if ending.request is not Request.NONE:
+        return _judge_requested(ending)
+    if ending.lost:
+        return _within_budget(Kind.INFRA, f"lost {', '.join(ending.lost)}", ending, past, retry)
+    if exits == {NodeExit.DONE}:
+        return Verdict(Kind.DONE, True, "reached the last step")
+    what = str(error) if error else "workers were killed, without an error of their own"
+    return _within_budget(Kind.CRASH, what, ending, past, retry, error)
+
+
+def _judge_requested(ending: Ending) -> Verdict:
+    exits = {report.exit for report in ending.reports}
+    if exits == {NodeExit.DONE} and not ending.lost:
+        return Verdict(Kind.DONE, True, "reached the last step")
+    saved = exits <= {NodeExit.DONE, NodeExit.LEFT} and not ending.lost
+    how = "every rank saved and left" if saved else "not all ranks left by themselves in time"
+    if ending.request is Request.STOP:
+        return Verdict(Kind.STOPPED, True, how)
+    return Verdict(Kind.PREEMPTED, False, how)
+
+
+def _within_budget(
+    kind: Kind,
+    what: str,
+    ending: Ending,
+    past: Sequence[Past],
+    retry: RetrySpec,
+    error: WorkerError | None = None,
+) -> Verdict:
+    """Go on, unless this kind of failure came too often in a row without progress."""
+    budget = retry.infra if kind is Kind.INFRA else retry.crash
+    count = 0 if ending.progress else failures_in_a_row(kind, past)
+    if count < budget:
+        return Verdict(kind, False, what, error)
+    times = f"{count + 1} times without progress" if count else "with no retry left"
+    return Verdict(kind, True, f"{what} ({times}; retry.{kind.value}={budget})", error)
+
+
+def failures_in_a_row(kind: Kind, past: Sequence[Past]) -> int:
+    """Generations of `kind` since the last progress; preemptions in between do not count."""
+    count = 0
+    for one in reversed(past):
+        if one.progress:
+            break
+        count += one.kind is kind
+    return count
+
+
+def _first_error(reports: Sequence[ExitReport]) -> WorkerError | None:
+    errors = [report.error for report in reports if report.error]
+    return min(errors, key=lambda error: error.time, default=None)

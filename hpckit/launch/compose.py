@@ -1,0 +1,117 @@
+"""Hydra's part: overrides on `conf/`, composed once, on the login node, into plain data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hpckit.run.parse import SpecError, parse_spec
+from hpckit.run.spec import RunSpec
+
+
+def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
+    """The validated spec of `overrides` on the config tree `conf` (default: hpckit's own).
+
+    Values are added with Hydra's `++`, so that unknown keys get through to the spec's own check,
+    which names all of them at once and what they may have meant.
+
+    Raises:
+        SpecError: with everything that is wrong, as far as it can be told at once.
+    """
+    with initialize_config_dir(config_dir=str(conf or conf_dir()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        items = _parse(overrides)
+        refused = {line: item for item in items for line in _refusals(item, loader)}
+        usable = [item for item in items if item not in refused.values()]
+        try:
+            spec = parse_spec(_compose([_forced(item, loader) for item in usable]))
+        except SpecError as error:
+            raise SpecError([*refused, *error.violations]) from None
+    if refused:
+        raise SpecError(list(refused))
+    return spec
+
+
+def _compose(overrides: list[str]) -> dict[str, Any]:
+    """What Hydra makes of `overrides`, interpolations resolved, as nested dicts."""
+    try:
+        config = compose("config", overrides)
+        OmegaConf.resolve(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SpecError([f"config: {_one_line(error)}"]) from None
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
+    values = OmegaConf.to_container(config)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser, items, found = OverridesParser.create(), [], []
+    for text in overrides:
+        try:
+            items.append(parser.parse_override(text))
+        except HydraException as error:
+            found.append(
+                f"{text}: is no override like key=value or group=option ({_one_line(error)})"
+            )
+    if found:
+        raise SpecError(found)
+    return items
+
+
+def conf_dir() -> Path:
+    """The config tree: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise SpecError([f"config: no conf/ in {package} or beside it; is the installation whole?"])
+
+
+def group_options(conf: Path) -> dict[str, list[str]]:
+    """Each config group with its options, both sorted."""
+    groups = sorted(folder for folder in conf.iterdir() if folder.is_dir())
+    return {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in groups}
+
+
+def _refusals(item: Override, loader: ConfigLoader) -> list[str]:
+    """Why this override by itself can not be used."""
+    key = item.key_or_group
+    if item.is_sweep_override():
+        return [f"{key}: {item.input_line!r} is a sweep over several values; give one"]
+    if not _is_group(key, loader):
+        return []
+    options = loader.get_group_options(key)
+    value = item.value()
+    for option in value if isinstance(value, list) else [value]:
+        if option is not None and str(option) not in options:
+            near = difflib.get_close_matches(str(option), options, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            return [f"{key}: no option {option!r}; {hint}there are {', '.join(options)}"]
+    return []
+
+
+def _forced(item: Override, loader: ConfigLoader) -> str:
+    plain = item.type == OverrideType.CHANGE and not _is_group(item.key_or_group, loader)
+    return f"++{item.input_line}" if plain else str(item.input_line)
+
+
+def _is_group(key: str, loader: ConfigLoader) -> bool:
+    return bool(loader.get_group_options(key))
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:2]) or repr(error)

@@ -1,0 +1,63 @@
+"""What a submission would run, as text. Runs nothing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from data import Dataset
+from hpckit.elastic.devices import choose, visible_gpus
+from hpckit.elastic.torchrun import Rendezvous, torchrun_command
+from hpckit.run.check import nodes_of_generation
+from hpckit.run.directory import RunDir
+from hpckit.run.environment import NodeEnvironment
+from hpckit.run.spec import RunSpec
+
+
+def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
+    """A summary of the run, and the command that each node of its first generation would run."""
+    return "\n".join([*_summary(spec, run, dataset, earlier), "", *_commands(spec, run, earlier)])
+
+
+def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
+    nodes, per_node = nodes_of_generation(spec, 0), spec.launch.gpus_per_node
+    world = nodes * per_node
+    train, ckpt = spec.train, spec.checkpoint
+    share = train.global_batch // world
+    devices = choose(spec.cluster.device, world, visible_gpus(os.environ))
+    yield f"# run         {run.name}"
+    yield f"# directory   {run.path}" + (f"  ({earlier} submissions so far)" if earlier else "")
+    yield f"# entry       {spec.entry}"
+    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {devices.kind}"
+    yield (
+        f"# batch       {train.global_batch} samples a step = {world} ranks x {share}, "
+        f"at most {train.micro_batch} at once"
+    )
+    if dataset is None:
+        yield f"# data        to be packed into {spec.data.shards}"
+    else:
+        yield f"# data        {len(dataset):,} samples in {len(dataset.shards)} shards"
+    yield f"# steps       {train.steps}" + _epochs(spec, dataset)
+    every = ckpt.every_steps and f"{ckpt.every_steps} steps"
+    every = every or (ckpt.every_minutes and f"{ckpt.every_minutes} minutes") or "the end only"
+    yield f"# checkpoints every {every}, into {ckpt.url or run.checkpoints}"
+
+
+def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:
+    if dataset is None:
+        return ""
+    return f"  ({spec.train.steps * spec.train.global_batch / len(dataset):.2f} epochs)"
+
+
+def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:
+    nodes = nodes_of_generation(spec, 0)
+    generation = max(run.generation_numbers(), default=0) + 1
+    yield "# the supervisor, by submitit's local executor:"
+    yield f"hpckit.launch.supervise:supervise({str(run.path)!r}, submission={earlier + 1})"
+    for node in range(nodes):
+        at = NodeEnvironment(run, earlier + 1, generation, node, nodes)
+        meet = Rendezvous(spec.cluster.address, 0)
+        command = shlex.join(torchrun_command(spec, at, meet))
+        yield f"# node {node} (port 0: a free one, found by the supervisor):"
+        yield command

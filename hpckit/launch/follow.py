@@ -1,0 +1,156 @@
+"""Watching a run from the terminal that started it: a view over `events.jsonl`, nothing more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from hpckit.elastic.verdict import EXIT_STATUS, Kind
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, EventTail
+from hpckit.run.lock import holder
+
+TICK_S = 0.2
+# Steps are told one by one on a bar; in a log file, a line so often is enough.
+LINE_EVERY_S = 10.0
+
+
+class Follower:
+    """Shows a submission's events until the run has ended."""
+
+    def __init__(self, run: RunDir, steps: int, console: Console, tail: EventTail) -> None:
+        """`tail`: where to read on from; made before the submission, so that nothing is missed."""
+        self._run = run
+        self._steps = steps
+        self._console = console
+        self._tail = tail
+        self._status: int | None = None
+        self._asked_to_stop = False
+        self._last_line = 0.0
+
+    def follow(self, job_alive: Callable[[], bool]) -> int:
+        """Until the run has ended, or its job has without a word; the run's exit status."""
+        with _progress(self._console) as bar:
+            task = bar.add_task("starting", total=self._steps, loss="", speed="")
+            while self._status is None:
+                try:
+                    alive = job_alive()
+                    self._show_new(bar, task)
+                    if self._status is None and not alive:
+                        self._show_new(bar, task)
+                        break
+                    time.sleep(TICK_S)
+                except KeyboardInterrupt:
+                    if self._asked_to_stop:
+                        self._console.print(f"[yellow]left to itself[/]: {self._run.path}")
+                        return EXIT_STATUS[Kind.STOPPED]
+                    self._ask_to_stop()
+        if self._status is None:
+            return self._ended_silently()
+        return self._status
+
+    def _show_new(self, bar: Progress, task: TaskID) -> None:
+        for event in self._tail.read():
+            if event.kind == "run_ended":
+                self._status = int(event["status"])
+            elif event.kind == "step":
+                self._show_step(event, bar, task)
+            elif line := describe(event):
+                bar.console.print(f"[dim]{_clock(event)}[/] {line}", highlight=False)
+            if event.kind == "training_started":
+                name = f"generation {event['generation']}"
+                bar.update(task, description=name, completed=event["step"])
+
+    def _show_step(self, event: Event, bar: Progress, task: TaskID) -> None:
+        loss = event.get("loss")
+        speed = event.get("tokens_per_s")
+        texts = {
+            "loss": f"loss {loss:.3f}" if loss is not None else "",
+            "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
+        }
+        bar.update(task, completed=event["step"], loss=texts["loss"], speed=texts["speed"])
+        if not self._console.is_terminal and event.time - self._last_line > LINE_EVERY_S:
+            self._last_line = event.time
+            self._console.print(
+                f"{_clock(event)} step {event['step']}/{self._steps}  "
+                f"{texts['loss']}  {texts['speed']}",
+                highlight=False,
+            )
+
+    def _ask_to_stop(self) -> None:
+        self._asked_to_stop = True
+        if owner := holder(self._run.lock):
+            os.kill(owner.pid, signal.SIGINT)
+        self._console.print("stopping after a save; Ctrl-C again leaves it to itself")
+
+    def _ended_silently(self) -> int:
+        self._console.print(
+            f"[red]The supervisor ended without a word.[/] Its log: {self._run.logs}"
+            f"/supervisor.log, {self._run.submitit}/*.err\n"
+            f"Go on from the newest checkpoint: hpckit resume {self._run.path}",
+            highlight=False,
+        )
+        return EXIT_STATUS[Kind.INFRA]
+
+
+def describe(event: Event) -> str | None:
+    """The line that a person following the run reads of `event`; None if it is of no interest."""
+    get = event.get
+    match event.kind:
+        case "generation_started":
+            nodes = _count(get("nodes"), "node")
+            return f"generation {get('generation')} starts on {nodes}"
+        case "training_started":
+            return f"training on {_count(get('world_size'), 'rank')} from step {get('step')}"
+        case "asked":
+            return f"[yellow]{get('request')}[/]: all ranks are asked to save and leave"
+        case "worker_lost":
+            return f"[yellow]worker lost[/] on node {get('node')} at step {get('step')}"
+        case "checkpoint_committed":
+            mib = get("bytes", 0) / 2**20
+            return f"checkpoint {get('step')} committed, {mib:.1f} MiB in {get('seconds'):.1f} s"
+        case "checkpoint_failed" | "checkpoint_skipped":
+            why = get("reason") or get("error")
+            what = event.kind.removeprefix("checkpoint_")
+            return f"[red]checkpoint {get('step')} {what}[/]: {why}"
+        case "degraded":
+            return f"[yellow]degraded[/]: {get('what')}"
+        case "generation_ended":
+            colour = {"done": "green", "preempted": "yellow", "stopped": "yellow"}
+            kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"
+            return f"generation {get('generation')} ended: {kind}, {get('reason')}"
+    return None
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _clock(event: Event) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(event.time))

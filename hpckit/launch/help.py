@@ -1,0 +1,126 @@
+"""The manual page of `launch.py`, and the reference of all keys, taken from the spec itself."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpckit.launch.compose import group_options
+from hpckit.run import spec as spec_module
+
+PAGE = """\
+launch.py - compose a config, start the run, keep it running until it is done
+
+Usage
+  python launch.py [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
+  python launch.py --dry-run [OVERRIDES]                show what would run; runs nothing
+  python launch.py --cfg [OVERRIDES]                    show the composed config
+  python launch.py --help keys [PREFIX]                 every key: its meaning, type and bounds
+
+Options
+  --detach     return as soon as the run is started; it goes on without a terminal
+  --fresh      begin anew: an earlier directory of the same run is renamed, never deleted
+
+Examples
+  python launch.py experiment=demo
+  python launch.py model=gpt_tiny launch.nodes=2 train.steps=500 name=first
+  python launch.py data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
+  python launch.py entry=mycode.train:main app.dropout=0.1
+
+What it does
+  The config is checked as a whole before anything starts. The run gets a directory,
+  <root>/<name>-<hash of what identifies it>: the same experiment finds its directory, and so its
+  checkpoints, again. Started again after an interruption, the same command goes on from the newest
+  committed checkpoint, at the very next sample. While it runs, a second start is refused.
+
+  SIGUSR2 or SIGTERM to the supervisor is a preemption: all ranks save and leave on one step, and
+  the next generation goes on. Ctrl-C (SIGINT) saves and stops. A worker that dies is restarted in
+  place; a lost node starts a new generation.
+
+Groups
+{groups}
+
+Exit status
+  0    done (or started, with --detach)
+  2    refused: bad config, missing data, or the run is in use; nothing was started
+  70   failed for good; `verdict.json` in the run directory says why
+  75   gave up for now, or the supervisor was killed; start again to go on
+  130  stopped with Ctrl-C, after a save
+
+Files
+  conf/        the config tree; one file per option, one experiment/*.yaml per run worth repeating
+  runs/        run directories: spec, code snapshot, events.jsonl, logs, checkpoints, report
+"""
+
+
+def manual(conf: Path) -> str:
+    """The page, with the groups and options that `conf` has."""
+    options = group_options(conf)
+    width = max(map(len, options))
+    groups = "\n".join(f"  {group:<{width}}  {' '.join(o)}" for group, o in options.items())
+    return PAGE.format(groups=groups)
+
+
+def key_reference(prefix: str) -> str:
+    """Every key that starts with `prefix`: name, type and meaning, in the spec's words."""
+    classes = _documented_classes()
+    lines = [
+        f"{key:<32} {kind}\n    {_flat(doc)}"
+        for key, kind, doc in _keys("RunSpec", "", classes)
+        if key.startswith(prefix)
+    ]
+    return "\n".join(lines) if lines else f"no key starts with {prefix!r}"
+
+
+Fields = list[tuple[str, str, str]]
+
+
+def _documented_classes() -> dict[str, Fields]:
+    """Name, type and docstring of each field of each dataclass in the spec's source."""
+    tree = ast.parse(inspect.getsource(spec_module))
+    return {node.name: list(_fields(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            yield field.target.id, ast.unparse(field.annotation), _docstring(after)
+
+
+def _docstring(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return str(node.value.value)
+    return ""
+
+
+def _keys(name: str, path: str, classes: dict[str, Fields]) -> Iterator[tuple[str, str, str]]:
+    for field, kind, doc in classes[name]:
+        inner = kind.removesuffix(" | None")
+        if inner in classes:
+            yield from _keys(inner, f"{path}{field}.", classes)
+        else:
+            yield f"{path}{field}", _readable(kind), doc
+
+
+def _readable(kind: str) -> str:
+    names = {
+        "Count": "integer >= 1",
+        "Natural": "integer >= 0",
+        "Positive": "number > 0",
+        "Fraction": "number in 0..1",
+        "None": "null",
+        "str": "text",
+        "bool": "true or false",
+    }
+    kind = re.sub(r"Annotated\[int, Field\(ge=(\d+)\)\]", r"integer >= \1", kind)
+    kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
+    kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)
+    kind = re.sub(r"Literal\[(.*?)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), kind)
+    return re.sub(r"\b(\w+)\b", lambda m: names.get(m[1], m[1]), kind)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

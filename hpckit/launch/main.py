@@ -1,0 +1,161 @@
+"""The command line of `launch.py`: checks everything, then starts the run and follows it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from hpckit.launch.compose import compose_spec, conf_dir
+from hpckit.launch.help import key_reference, manual
+from hpckit.run.directory import RunDir, run_directory
+from hpckit.run.durable import read_json
+from hpckit.run.lock import RunHeldError, RunLock
+from hpckit.run.parse import SpecError, dump_spec
+from hpckit.run.spec import PackSpec, RunSpec
+
+REFUSED = 2
+"""Exit status where nothing was started."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What was typed."""
+
+    overrides: list[str]
+    dry_run: bool = False
+    detach: bool = False
+    fresh: bool = False
+    cfg: bool = False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `launch.py` with `argv`; its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in arguments or "-h" in arguments:
+        return _print_help(arguments)
+    try:
+        return run_command(parse_arguments(arguments))
+    except SpecError as error:
+        return refuse(error.violations)
+    except (RunHeldError, OSError) as error:
+        return refuse([str(error)])
+
+
+def parse_arguments(arguments: Sequence[str]) -> Command:
+    """Flags apart from overrides.
+
+    Raises:
+        SpecError: there is a flag that launch.py does not have.
+    """
+    parser = argparse.ArgumentParser(prog="launch.py", add_help=False, allow_abbrev=False)
+    for flag in ("--dry-run", "--detach", "--fresh", "--cfg"):
+        parser.add_argument(flag, action="store_true")
+    known, rest = parser.parse_known_args(list(arguments))
+    if unknown := [word for word in rest if word.startswith("-")]:
+        raise SpecError([f"{word}: unknown option; see launch.py --help" for word in unknown])
+    return Command(rest, known.dry_run, known.detach, known.fresh, known.cfg)
+
+
+def run_command(command: Command) -> int:
+    """Compose, check, and do what was asked; the exit status.
+
+    Raises:
+        SpecError: the config or what it names cannot be used.
+        RunHeldError: the run is under way.
+    """
+    from hpckit.launch.preflight import preflight, with_absolute_paths
+    from hpckit.launch.snapshot import find_project
+
+    spec = with_absolute_paths(compose_spec(command.overrides), Path.cwd())
+    if command.cfg:
+        print(dump_spec(spec), end="")
+        return 0
+    run = run_directory(spec, Path.cwd())
+    project = find_project(Path.cwd())
+    found = preflight(spec, run, project, None if command.dry_run else _pack)
+    if found.problems:
+        raise SpecError(found.problems)
+    if command.dry_run:
+        from hpckit.launch.dryrun import describe_submission
+
+        earlier = len(run.submission_numbers())
+        print(describe_submission(spec, run, found.dataset, earlier))
+        return 0
+    return _start(spec, run, command)
+
+
+def _start(spec: RunSpec, run: RunDir, command: Command) -> int:
+    from hpckit.launch.prepare import move_aside, prepare
+    from hpckit.launch.snapshot import find_project
+
+    run.path.mkdir(parents=True, exist_ok=True)
+    with RunLock(run.lock, f"launch.py {' '.join(command.overrides)}"):
+        if command.fresh and run.submission_numbers():
+            aside = move_aside(run)
+            print(f"moved the earlier run to {aside}")
+            run.path.mkdir()
+        elif _is_done(run):
+            print(f"{run.name} is done; nothing to do (--fresh begins anew)")
+            return show_report(run, Console())
+        number = prepare(run, spec, command.overrides, find_project(Path.cwd()))
+    return start_and_follow(run, number, spec.train.steps, command.detach)
+
+
+def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
+    """Submit a prepared submission; unless `detach`, watch it to its end. The exit status."""
+    from hpckit.launch.follow import Follower
+    from hpckit.launch.submit import submit
+    from hpckit.run.events import EventTail
+
+    tail = EventTail(run.events, from_end=True)
+    job = submit(run, number)
+    console = Console()
+    console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
+    if detach:
+        console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
+        return 0
+    status = Follower(run, steps, console, tail).follow(lambda: not job.done())
+    show_report(run, console)
+    return status
+
+
+def show_report(run: RunDir, console: Console) -> int:
+    """Print the summary of a run and draw its loss curve."""
+    from hpckit.report.summary import show
+
+    show(run, console)
+    return 0
+
+
+def refuse(reasons: Sequence[str]) -> int:
+    """Say on standard error why nothing was started; the exit status for that."""
+    for reason in reasons:
+        print(f"error: {reason}", file=sys.stderr)
+    return REFUSED
+
+
+def _is_done(run: RunDir) -> bool:
+    verdict = read_json(run.verdict)
+    return bool(verdict and verdict.get("kind") == "done")
+
+
+def _pack(pack: PackSpec, out: Path) -> None:
+    from hpckit.launch.preflight import pack_shards
+
+    console = Console(stderr=True)
+    with console.status(f"packing {pack.source} into {out}"):
+        pack_shards(pack, out, progress=None)
+
+
+def _print_help(arguments: Sequence[str]) -> int:
+    words = [word for word in arguments if not word.startswith("-")]
+    if words[:1] == ["keys"]:
+        print(key_reference(words[1] if len(words) > 1 else ""))
+    else:
+        print(manual(conf_dir()), end="")
+    return 0

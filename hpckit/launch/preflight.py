@@ -1,0 +1,134 @@
+"""What is looked at before anything is started: data, directories, packages, the entry point."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from data import DataError, Dataset, open_dataset, pack_folder, python_stdlib
+from hpckit.elastic.devices import choose, visible_gpus
+from hpckit.launch.snapshot import Project, shadowed_packages
+from hpckit.run.directory import RunDir
+from hpckit.run.spec import PackSpec, RunSpec
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found."""
+
+    dataset: Dataset | None
+    """None where it is still to be packed."""
+    problems: list[str]
+
+
+def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
+    """`spec` with its relative paths taken from `base`: a job may run anywhere else."""
+    pack = spec.data.pack
+    if pack and pack.source != "stdlib":
+        pack = replace(pack, source=_absolute(pack.source, base))
+    url = spec.checkpoint.url
+    return replace(
+        spec,
+        root=_absolute(spec.root, base),
+        data=replace(spec.data, shards=_absolute(spec.data.shards, base), pack=pack),
+        checkpoint=replace(spec.checkpoint, url=url and _absolute(url, base)),
+    )
+
+
+def preflight(
+    spec: RunSpec, run: RunDir, project: Project, pack: Callable[[PackSpec, Path], None] | None
+) -> Preflight:
+    """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
+    problems = shadowed_packages(project)
+    problems += _entry_problems(spec.entry, project.root)
+    problems += _unwritable(run.path)
+    problems += _device_problems(spec)
+    try:
+        dataset = _dataset(spec, pack)
+    except (DataError, OSError) as error:
+        return Preflight(None, [*problems, f"data.shards: {error}"])
+    return Preflight(dataset, problems)
+
+
+def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] | None) -> None:
+    """Pack what `pack` says into WebDataset shards in the folder `out`.
+
+    Raises:
+        DataError: the source is missing or holds nothing to pack.
+    """
+    if pack.source == "stdlib":
+        source, exclude = python_stdlib()
+    else:
+        source, exclude = Path(pack.source), ()
+    pack_folder(
+        source,
+        out,
+        suffixes=pack.suffixes,
+        exclude=[*exclude, *pack.exclude],
+        samples_per_shard=pack.samples_per_shard,
+        progress=progress,
+    )
+
+
+def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Dataset | None:
+    folder = Path(spec.data.shards)
+    if spec.data.pack and not folder.exists():
+        if pack is None:
+            return None
+        pack(spec.data.pack, folder)
+    return open_dataset(spec.data.shards)
+
+
+def _entry_problems(entry: str, root: Path) -> list[str]:
+    """Look for `module:function` without importing it: importing could take minutes, or a GPU."""
+    module, _, function = entry.partition(":")
+    spec = _find_module(module, [str(root), *sys.path])
+    if spec is None or spec.origin is None:
+        return [f"entry: there is no module {module} in {root} or installed"]
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"), spec.origin)
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return [] if function in names else [f"entry: {spec.origin} defines no function {function}"]
+
+
+def _find_module(name: str, path: Sequence[str]) -> ModuleSpec | None:
+    """Where the module is, told without importing it or its parents."""
+    found = None
+    for part in _prefixes(name):
+        found = PathFinder.find_spec(part, path)
+        if found is None:
+            return None
+        path = found.submodule_search_locations or []
+    return found
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def _unwritable(folder: Path) -> list[str]:
+    """The nearest folder above `folder` that exists has to let us make things in it."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        return [f"root: {existing} is no folder; {folder} cannot be made"]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [f"root: {existing} is not writable; {folder} cannot be made there"]
+    return []
+
+
+def _device_problems(spec: RunSpec) -> list[str]:
+    needed = spec.launch.nodes * spec.launch.gpus_per_node
+    try:
+        choose(spec.cluster.device, needed, visible_gpus(os.environ))
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def _absolute(path: str, base: Path) -> str:
+    return path if "://" in path else os.path.normpath(base / Path(path).expanduser())

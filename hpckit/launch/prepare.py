@@ -1,0 +1,90 @@
+"""Everything that is written before a submission: the run directory and what it records."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import yaml
+
+from hpckit.launch.snapshot import Project, git_diff, git_facts, take_snapshot
+from hpckit.run.directory import LINKS, RunDir
+from hpckit.run.durable import sync_folder, write_json, write_text
+from hpckit.run.parse import dump_spec
+from hpckit.run.spec import RunSpec
+
+_RECORDED = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
+
+
+def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Project) -> int:
+    """Write a new submission into the run directory; its number. The caller holds the run's lock.
+
+    The submission appears whole or not at all: it is made under a hidden name, then renamed.
+    """
+    number = max(run.submission_numbers(), default=0) + 1
+    run.submissions.mkdir(exist_ok=True)
+    draft = run.submissions / f".{number:03d}.{secrets.token_hex(4)}"
+    draft.mkdir()
+    write_text(draft / "spec.yaml", dump_spec(spec))
+    write_text(draft / "overrides.yaml", yaml.safe_dump(list(overrides)))
+    write_text(draft / "dirty.diff", git_diff(project))
+    snapshot = take_snapshot(project, draft / "code")
+    write_json(
+        draft / "manifest.json",
+        {
+            "created": time.time(),
+            "user": getpass.getuser(),
+            "host": socket.gethostname(),
+            "cwd": str(Path.cwd()),
+            "command": sys.argv,
+            "project": str(project.root),
+            "git": git_facts(project),
+            "snapshot": asdict(snapshot),
+            "versions": versions(),
+        },
+    )
+    draft.rename(run.submission(number))
+    sync_folder(run.submissions)
+    point_to(run, number)
+    return number
+
+
+def point_to(run: RunDir, number: int) -> None:
+    """Let the links at the top of the run directory show submission `number`."""
+    _link(run.current, Path("submissions") / f"{number:03d}")
+    for name in LINKS:
+        _link(run.path / name, Path("current") / name)
+
+
+def move_aside(run: RunDir) -> Path:
+    """Rename the run directory to a free name beside it; returns the new one."""
+    number = 1
+    while (aside := run.path.with_name(f"{run.name}.old{number}")).exists():
+        number += 1
+    run.path.rename(aside)
+    return aside
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run depends on most, told without importing any of it."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _link(link: Path, target: Path) -> None:
+    temporary = link.with_name(f".{link.name}.{secrets.token_hex(4)}")
+    temporary.symlink_to(target)
+    temporary.replace(link)

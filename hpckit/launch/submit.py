@@ -1,0 +1,68 @@
+"""Hands a prepared submission to submitit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import submitit
+
+from hpckit.elastic.devices import visible_gpus
+from hpckit.launch.supervise import supervise
+from hpckit.run.directory import RunDir
+
+# submitit's local executor ends jobs after this long; a run ends by its verdict.
+_NO_LIMIT_MIN = 60 * 24 * 366
+# What a terminal sends to all that was started from it. The job lives on without the terminal.
+_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+
+
+def submit(run: RunDir, submission: int) -> submitit.Job[int]:
+    """Start the supervisor of a submission as a job of its own, that outlives this process.
+
+    It gets the run directory's path and the submission's number, nothing else: whatever it needs
+    it reads there. It runs the snapshot's code, never the working tree's.
+    """
+    executor = submitit.LocalExecutor(folder=run.submitit)
+    executor.update_parameters(timeout_min=_NO_LIMIT_MIN)
+    gpus = visible_gpus(os.environ)  # submitit's local executor hides them from its jobs
+    with _environment(job_variables(run, submission)), _ignored(_TERMINAL_SIGNALS):
+        job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission, gpus)
+    return job
+
+
+def job_variables(run: RunDir, submission: int) -> dict[str, str]:
+    """Environment of a job: imports come from the snapshot, and not from where it was started."""
+    before = os.environ.get("PYTHONPATH")
+    code = str(run.code(submission))
+    return {
+        "PYTHONPATH": f"{code}{os.pathsep}{before}" if before else code,
+        "PYTHONSAFEPATH": "1",
+    }
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _ignored(numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
+    """Ignore signals meanwhile; a process started meanwhile ignores them from then on."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,238 @@
+"""The supervisor: one generation of the job after the other, until a verdict is final.
+
+It is the batch process: submitit calls `supervise` with nothing but the run directory and the
+number of the submission, so nothing stale is ever pickled.
+
+    SIGUSR2, SIGTERM  preemption: every rank saves and leaves, the next generation goes on
+    SIGINT            stop: every rank saves and leaves, nothing goes on
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from checkpointing import list_checkpoints
+from hpckit.elastic.agent import HELD_SIGNALS
+from hpckit.elastic.devices import Devices, choose, visible_gpus
+from hpckit.elastic.drill import Drill
+from hpckit.elastic.report import ExitReport
+from hpckit.elastic.store import RendezvousStore
+from hpckit.elastic.verdict import Ending, Past, Verdict, judge
+from hpckit.run.board import Request
+from hpckit.run.check import nodes_of_generation
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import write_json
+from hpckit.run.environment import NodeEnvironment
+from hpckit.run.events import EventLog, EventTail
+from hpckit.run.lock import RunLock
+from hpckit.run.parse import read_spec
+from hpckit.run.processes import Process, kill_all, spawn, sweep
+from hpckit.run.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+# What an agent may take beyond the grace period to end its workers and write its report.
+REPORT_MARGIN_S = 10.0
+_REQUESTS = {
+    signal.SIGUSR2: Request.PREEMPT,
+    signal.SIGTERM: Request.PREEMPT,
+    signal.SIGINT: Request.STOP,
+}
+_PASSED_ON = {Request.PREEMPT: signal.SIGUSR2, Request.STOP: signal.SIGINT}
+
+
+def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = None) -> int:
+    """Carry submission `submission` of the run at `run_path` to a final verdict; its exit status.
+
+    Raises:
+        RunHeldError: another supervisor holds the run.
+    """
+    run = RunDir(Path(run_path))
+    run.logs.mkdir(exist_ok=True)
+    logging.basicConfig(
+        filename=run.logs / "supervisor.log",
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        force=True,
+    )
+    with RunLock(run.lock, f"submission {submission} of {run.name}"):
+        try:
+            verdict = Supervisor(run, submission, gpus).run()
+        except Exception:
+            log.exception("the supervisor failed")
+            raise
+    return verdict.exit_status
+
+
+class Supervisor:
+    """The generations of one submission."""
+
+    def __init__(self, run: RunDir, submission: int, gpus: tuple[str, ...] | None) -> None:
+        self._run = run
+        self._submission = submission
+        self._spec: RunSpec = read_spec(run.spec(submission))
+        self._gpus = visible_gpus(os.environ) if gpus is None else gpus
+        self._request = Request.NONE
+        self._past: list[Past] = []
+
+    def run(self) -> Verdict:
+        """Generation after generation, to the final verdict."""
+        for number in _REQUESTS:
+            signal.signal(number, self._on_signal)
+        self._events = EventLog(self._run.events, submission=self._submission)
+        self._events.emit("run_started", pid=os.getpid(), steps=self._spec.train.steps)
+        self._drill = Drill(self._spec.debug.drill.preempt_at, self._saved_step())
+        store_log = self._run.logs / "store.log"
+        with RendezvousStore(self._spec.cluster.address, _environment(), store_log) as store:
+            verdict = self._one_generation(store)
+            while not verdict.final:
+                verdict = self._one_generation(store)
+        self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
+        return verdict
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._request = max(self._request, _REQUESTS[signal.Signals(number)])
+
+    def _one_generation(self, store: RendezvousStore) -> Verdict:
+        """Start a generation, stay with it to its end, and judge it."""
+        swept = sweep(self._run.path)
+        generation = max(self._run.generation_numbers(), default=0) + 1
+        nodes = nodes_of_generation(self._spec, len(self._past))
+        saved_before = self._saved_step()
+        self._events.emit(
+            "generation_started", generation=generation, nodes=nodes, from_step=saved_before
+        )
+        if swept:
+            self._events.emit("strays_killed", generation=generation, pids=swept)
+        ending = self._watch(generation, self._start_agents(generation, nodes, store), store)
+        progress = self._saved_step() > saved_before
+        verdict = judge(
+            Ending(self._request, *ending, progress=progress), self._past, self._spec.retry
+        )
+        self._conclude(generation, verdict, ending[0])
+        self._past.append(Past(verdict.kind, progress))
+        self._request = Request.NONE
+        return verdict
+
+    def _start_agents(self, generation: int, nodes: int, store: RendezvousStore) -> list[Process]:
+        launch = self._spec.launch
+        devices = choose(self._spec.cluster.device, nodes * launch.gpus_per_node, self._gpus)
+        if devices.note:
+            log.warning(devices.note)
+            self._events.emit("degraded", generation=generation, what=devices.note)
+        threads = launch.threads_per_worker or _even_share(nodes * launch.gpus_per_node)
+        arguments = [store.meet.host, str(store.meet.port), devices.kind, str(threads)]
+        agents = []
+        for node in range(nodes):
+            at = NodeEnvironment(self._run, self._submission, generation, node, nodes)
+            agents.append(self._start_agent(at, devices, arguments))
+        return agents
+
+    def _start_agent(self, at: NodeEnvironment, devices: Devices, arguments: list[str]) -> Process:
+        logs = self._run.node_logs(at.generation, at.node)
+        logs.mkdir(parents=True)
+        env = _environment() | at.to_env()
+        env["CUDA_VISIBLE_DEVICES"] = devices.of_node(at.node, self._spec.launch.gpus_per_node)
+        command = [sys.executable, "-m", "hpckit.elastic.agent", *arguments]
+        agent = spawn(command, env, logs / "agent.log", hold=HELD_SIGNALS)
+        self._events.emit("agent_started", generation=at.generation, node=at.node, pid=agent.pid)
+        return agent
+
+    def _watch(
+        self, generation: int, agents: list[Process], store: RendezvousStore
+    ) -> tuple[tuple[ExitReport, ...], tuple[str, ...]]:
+        """Until all agents have ended: the reports they left, and what was lost without one."""
+        tail = EventTail(self._run.events, from_end=True)
+        passed_on, lost, deadline = Request.NONE, [], None
+        while any(agent.poll() is None for agent in agents):
+            for event in tail.read():
+                if event.kind == "step":
+                    self._drill.at_step(event["step"])
+            if self._request > passed_on:
+                passed_on = self._request
+                self._pass_on(passed_on, generation, agents)
+                deadline = time.monotonic() + self._spec.cluster.grace_s + REPORT_MARGIN_S
+            if not store.alive() and "the rendezvous store" not in lost:
+                lost.append("the rendezvous store")
+            overdue = deadline is not None and time.monotonic() > deadline
+            if lost or overdue or any(agent.poll() for agent in agents):
+                self._end(agents)
+            time.sleep(TICK_S)
+        reports = [self._report(generation, node) for node in range(len(agents))]
+        lost += [f"the agent of node {n}" for n, report in enumerate(reports) if report is None]
+        return tuple(report for report in reports if report), tuple(lost)
+
+    def _report(self, generation: int, node: int) -> ExitReport | None:
+        return ExitReport.read(self._run.exit_report(generation, node))
+
+    def _pass_on(self, request: Request, generation: int, agents: list[Process]) -> None:
+        log.info("%s: telling the agents", request.name.lower())
+        self._events.emit("asked", generation=generation, request=request.name.lower())
+        for agent in agents:
+            if agent.poll() is None:
+                agent.send_signal(_PASSED_ON[request])
+
+    def _end(self, agents: list[Process]) -> None:
+        """One node's part is over for good, so is the generation: end the others."""
+        for agent in agents:
+            if agent.poll() is None:
+                agent.terminate()
+        deadline = time.monotonic() + REPORT_MARGIN_S
+        while any(agent.poll() is None for agent in agents) and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+        kill_all(agents)
+
+    def _conclude(self, generation: int, verdict: Verdict, reports: tuple[ExitReport, ...]) -> None:
+        """Say how it ended, in the log, in the events and in `verdict.json`."""
+        step = min((report.step for report in reports), default=0)
+        saved = self._saved_step()
+        log.info("generation %d: %s (%s)", generation, verdict.kind, verdict.reason)
+        self._events.emit(
+            "generation_ended",
+            generation=generation,
+            verdict=verdict.kind,
+            reason=verdict.reason,
+            final=verdict.final,
+            step=step,
+            saved_step=saved,
+        )
+        record = {
+            **asdict(verdict),
+            "generation": generation,
+            "submission": self._submission,
+            "saved_step": saved,
+            "steps": self._spec.train.steps,
+            "time": time.time(),
+        }
+        write_json(self._run.verdict, record)
+
+    def _saved_step(self) -> int:
+        """Step of the newest committed checkpoint; 0 where there is none."""
+        return newest_step(self._spec, self._run)
+
+
+def newest_step(spec: RunSpec, run: RunDir) -> int:
+    """Step of the newest committed checkpoint of the run; 0 where there is none."""
+    root = Path(spec.checkpoint.url) if spec.checkpoint.url else run.checkpoints
+    store = root / "runs" / run.name
+    if not store.is_dir():
+        return 0
+    found = list_checkpoints(store)
+    return max((info.step for info in found if info.state == "committed"), default=0)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without what submitit and its own launcher put there for it alone."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")}
+
+
+def _even_share(workers: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // workers)

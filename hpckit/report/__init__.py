@@ -1,0 +1,1 @@
+"""What a run has been through, told from its own records: events, ledger, checkpoints."""

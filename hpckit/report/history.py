@@ -1,0 +1,198 @@
+"""From events to the history of a run: its lives, what each cost, and the steps that were kept.
+
+A *life* is one attempt of one generation, from the moment its ranks train to the last step that
+they finished. Pure: a list of events in, plain data out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from hpckit.run.events import Event
+
+
+@dataclass(frozen=True)
+class Life:
+    """One attempt of one generation."""
+
+    generation: int
+    attempt: int
+    world_size: int
+    nodes: int
+    start_step: int
+    """Steps finished when it began."""
+    end_step: int
+    """Steps finished when it ended."""
+    started: float
+    ended: float | None
+    """Seconds since the epoch; None while it lasts, or where nobody lived to say."""
+    end: str
+    """Why it ended: a verdict, `worker lost`, `killed`, or `running`."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """What lies between two lives."""
+
+    at_step: int
+    resumed_step: int
+    end: str
+    leave_s: float
+    """From the last finished step to the end of the generation: noticing, saving, leaving."""
+    restart_s: float
+    """From there until all ranks train again: processes, rendezvous, restore."""
+    repeat_s: float
+    """From there to the first new step, less the duration of a step: steps done again."""
+
+    @property
+    def repeated(self) -> int:
+        return max(0, self.at_step - self.resumed_step)
+
+    @property
+    def lost_s(self) -> float:
+        return self.leave_s + self.restart_s + self.repeat_s
+
+
+@dataclass(frozen=True)
+class History:
+    """All that a report tells of a run but its samples."""
+
+    steps: int | None
+    """Steps that the run is to have."""
+    lives: tuple[Life, ...]
+    interruptions: tuple[Interruption, ...]
+    kept: dict[int, Event]
+    """The record of each logged step, from the life that counts: the last one that did it."""
+    repeated: tuple[Event, ...]
+    """Records of steps that were done again later."""
+    committed: tuple[Event, ...]
+    """Commits of checkpoints."""
+    samples: int | None
+    """Samples of the dataset."""
+    started: float
+    finished: float
+    """Seconds since the epoch of the first and the last event."""
+
+    @property
+    def steps_kept(self) -> int:
+        """Steps that the run has finished, each counted once."""
+        return self.lives[-1].end_step if self.lives else 0
+
+    @property
+    def step_s(self) -> float:
+        """Median duration of a step, in seconds; 0 where none was logged."""
+        return median([float(event["step_s"]) for event in self.kept.values()] or [0.0])
+
+
+def build_history(events: Sequence[Event]) -> History:
+    """The history that `events`, in the order of time, tell."""
+    lives = _lives(events)
+    records = [event for event in events if event.kind == "step"]
+    kept = {int(event["step"]): event for event in records}
+    started = [event for event in events if event.kind == "training_started"]
+    partial = History(
+        steps=next((e["steps"] for e in reversed(events) if e.kind == "run_started"), None),
+        lives=lives,
+        interruptions=(),
+        kept=kept,
+        repeated=tuple(event for event in records if kept[event["step"]] is not event),
+        committed=tuple(event for event in events if event.kind == "checkpoint_committed"),
+        samples=started[-1].get("samples") if started else None,
+        started=events[0].time if events else 0.0,
+        finished=events[-1].time if events else 0.0,
+    )
+    gaps = _interruptions(lives, records, partial.step_s)
+    return History(**{**partial.__dict__, "interruptions": gaps})
+
+
+def _lives(events: Sequence[Event]) -> tuple[Life, ...]:
+    starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
+    ends = [*starts[1:], len(events)]
+    return tuple(_life(events, i, end) for i, end in zip(starts, ends, strict=True))
+
+
+def _life(events: Sequence[Event], start: int, end: int) -> Life:
+    """The life that begins with `events[start]`; the next one, if any, begins at `end`."""
+    first, during = events[start], events[start + 1 : end]
+    generation = first["generation"]
+    nodes = next(
+        (
+            event["nodes"]
+            for event in reversed(events[:start])
+            if event.kind == "generation_started" and event["generation"] == generation
+        ),
+        0,
+    )
+    ended, why, reason = _end_of(generation, during, is_last=end == len(events))
+    steps = [first["step"]]
+    steps += [e["step"] for e in during if e.kind in ("step", "checkpoint_started", "worker_lost")]
+    steps += [
+        e["step"] for e in during if e.kind == "generation_ended" and e["generation"] == generation
+    ]
+    return Life(
+        generation=generation,
+        attempt=first.get("attempt", 0),
+        world_size=first["world_size"],
+        nodes=nodes,
+        start_step=first["step"],
+        end_step=max(steps),
+        started=first.time,
+        ended=ended,
+        end=why,
+        reason=reason,
+    )
+
+
+def _end_of(
+    generation: int, during: Sequence[Event], is_last: bool
+) -> tuple[float | None, str, str]:
+    for event in during:
+        if event.kind == "generation_ended" and event["generation"] == generation:
+            return event.time, str(event["verdict"]), str(event["reason"])
+    for event in during:
+        if event.kind == "worker_lost":
+            return event.time, "worker lost", "restarted in place"
+    if is_last and not any(event.kind == "run_ended" for event in during):
+        return None, "running", ""
+    if any(event.kind == "run_started" for event in during):
+        return None, "killed", "the supervisor was killed; started again"
+    return None, "failed", "restarted in place"
+
+
+def _interruptions(
+    lives: Sequence[Life], records: Sequence[Event], step_s: float
+) -> tuple[Interruption, ...]:
+    found = []
+    for before, after in pairwise(lives):
+        last = _time_of_last_step(records, before)
+        fresh = [
+            event.time
+            for event in records
+            if event.time > after.started and event["step"] > before.end_step
+        ]
+        ended = before.ended if before.ended is not None else last
+        progress = min(fresh, default=after.started)
+        found.append(
+            Interruption(
+                at_step=before.end_step,
+                resumed_step=after.start_step,
+                end=before.end,
+                leave_s=max(0.0, ended - last),
+                restart_s=max(0.0, after.started - max(ended, last)),
+                repeat_s=max(0.0, progress - after.started - step_s),
+            )
+        )
+    return tuple(found)
+
+
+def _time_of_last_step(records: Sequence[Event], life: Life) -> float:
+    times = [
+        event.time
+        for event in records
+        if event["generation"] == life.generation and event.get("attempt", 0) == life.attempt
+    ]
+    return max(times, default=life.started)

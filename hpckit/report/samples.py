@@ -1,0 +1,103 @@
+"""Counts what was really seen, from the ledgers of all ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILE = re.compile(r"g(\d+)-rank(\d+)\.jsonl$")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one rank took in one step."""
+
+    step: int
+    generation: int
+    attempt: int
+    rank: int
+    first: int
+    """Position of its first sample in the stream over all epochs."""
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EpochCount:
+    """How often the samples of one epoch were seen in the kept steps."""
+
+    epoch: int
+    """From 0."""
+    samples: int
+    """Samples that the dataset has."""
+    seen: int
+    """Different samples that were seen."""
+    twice: tuple[str, ...]
+    """Keys seen more than once."""
+
+    @property
+    def complete(self) -> bool:
+        return self.seen == self.samples
+
+    @property
+    def exact(self) -> bool:
+        """Complete, and each sample once."""
+        return self.complete and not self.twice
+
+
+def read_ledgers(folder: Path) -> list[Entry]:
+    """All entries of the ledgers in `folder`; a line cut short by a kill is no entry."""
+    return [
+        entry
+        for path in sorted(folder.glob("*.jsonl"))
+        if (match := _FILE.search(path.name))
+        for entry in _entries(path, int(match[1]), int(match[2]))
+    ]
+
+
+def kept_entries(entries: Iterable[Entry], last_step: int) -> list[Entry]:
+    """The entries that count: of each step to `last_step`, those of the last life that did it."""
+    by_step: dict[int, list[Entry]] = {}
+    for entry in entries:
+        if entry.step <= last_step:
+            by_step.setdefault(entry.step, []).append(entry)
+    return [entry for step in sorted(by_step) for entry in _of_last_life(by_step[step])]
+
+
+def count_epochs(entries: Iterable[Entry], samples: int) -> list[EpochCount]:
+    """How often each sample was seen, epoch by epoch, in an infinite stream of `samples` a turn."""
+    seen: dict[int, Counter[str]] = {}
+    for entry in entries:
+        for offset, key in enumerate(entry.keys):
+            seen.setdefault((entry.first + offset) // samples, Counter())[key] += 1
+    return [
+        EpochCount(
+            epoch=epoch,
+            samples=samples,
+            seen=len(keys),
+            twice=tuple(sorted(key for key, count in keys.items() if count > 1)),
+        )
+        for epoch, keys in sorted(seen.items())
+    ]
+
+
+def _of_last_life(entries: list[Entry]) -> list[Entry]:
+    life = max((entry.generation, entry.attempt) for entry in entries)
+    return [entry for entry in entries if (entry.generation, entry.attempt) == life]
+
+
+def _entries(path: Path, generation: int, rank: int) -> Iterator[Entry]:
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            fields = json.loads(line)
+            yield Entry(
+                step=fields["step"],
+                generation=generation,
+                attempt=fields["attempt"],
+                rank=rank,
+                first=fields["positions"][0],
+                keys=tuple(fields["keys"]),
+            )

@@ -1,0 +1,116 @@
+"""The summary of a run on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from checkpointing import CheckpointInfo, list_checkpoints
+from hpckit.report.curve import draw_loss_curve
+from hpckit.report.history import History, Interruption, Life, build_history
+from hpckit.report.samples import EpochCount, count_epochs, kept_entries, read_ledgers
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from hpckit.run.events import read_events
+from hpckit.run.parse import read_spec
+
+
+def show(run: RunDir, console: Console) -> None:
+    """Print what the run has been through so far, and draw its curve to `report/loss.png`."""
+    history = build_history(read_events(run.events))
+    if not history.lives:
+        console.print(f"{run.name} has not trained yet.", highlight=False)
+        return
+    console.print()
+    console.print(_generations(history))
+    for name, text in _facts(run, history):
+        console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
+    picture = run.report / "loss.png"
+    if draw_loss_curve(history, run.name, picture):
+        console.print(f"[bold]{'curve':<12}[/] {picture}", highlight=False, soft_wrap=True)
+
+
+def _generations(history: History) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("gen", justify="right")
+    for name in ("nodes", "ranks", "steps", "ended", "lost"):
+        table.add_column(name, justify="left" if name == "ended" else "right", no_wrap=True)
+    table.add_column("leave + restart + repeat", justify="right", no_wrap=True)
+    gaps: Sequence[Interruption | None] = [*history.interruptions, None]
+    for life, gap in zip(history.lives, gaps, strict=True):
+        table.add_row(*_row(life, gap))
+    return table
+
+
+def _row(life: Life, gap: Interruption | None) -> list[str]:
+    name = str(life.generation) + (f".{life.attempt}" if life.attempt else "")
+    steps = f"{life.start_step} → {life.end_step}"
+    row = [name, str(life.nodes), str(life.world_size), steps, life.end]
+    if gap is None:
+        return row
+    split = f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s"
+    return [*row, f"{gap.lost_s:.1f} s", split]
+
+
+def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
+    yield "verdict", _verdict(run)
+    last = history.steps_kept
+    repeated = sum(gap.repeated for gap in history.interruptions)
+    yield "steps", f"{last} kept, {repeated} repeated"
+    if history.samples and run.ledger.is_dir():
+        entries = kept_entries(read_ledgers(run.ledger), last)
+        for count in count_epochs(entries, history.samples):
+            yield "samples", _epoch(count)
+    if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
+        (first, before), (final, after) = losses[0], losses[-1]
+        yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
+    yield "checkpoints", _checkpoints(run, history)
+    yield "time", _time(history)
+
+
+def _verdict(run: RunDir) -> str:
+    verdict = read_json(run.verdict)
+    if verdict is None:
+        return "none yet"
+    return f"{verdict['kind']}: {verdict['reason']}"
+
+
+def _epoch(count: EpochCount) -> str:
+    head = f"epoch {count.epoch + 1}: {count.seen:,} of {count.samples:,} seen"
+    if count.twice:
+        return f"{head}, [red]{len(count.twice)} more than once[/], first {count.twice[0]}"
+    return f"{head}, each exactly once" + ("" if count.complete else " (the run ends inside it)")
+
+
+def _checkpoints(run: RunDir, history: History) -> str:
+    there = _committed(run)
+    steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
+    size = max((info.bytes for info in there), default=0) / 2**20
+    return (
+        f"{len(history.committed)} committed, {len(there)} kept"
+        f" (step{'s' if len(there) != 1 else ''} {steps}), {size:.1f} MiB each"
+        if there
+        else f"{len(history.committed)} committed, none kept"
+    )
+
+
+def _committed(run: RunDir) -> list[CheckpointInfo]:
+    numbers = run.submission_numbers()
+    url = read_spec(run.spec(numbers[-1])).checkpoint.url if numbers else None
+    root = Path(url) if url else run.checkpoints
+    found = list_checkpoints(root) if root.is_dir() else []
+    return [info for info in found if info.run == run.name and info.state == "committed"]
+
+
+def _time(history: History) -> str:
+    total = history.finished - history.started
+    useful = history.steps_kept * history.step_s
+    lost = sum(gap.lost_s for gap in history.interruptions)
+    count = len(history.interruptions)
+    return (
+        f"{total:.0f} s in all, {useful:.0f} s in steps that were kept, "
+        f"{lost:.1f} s lost to {count} interruption{'s' if count != 1 else ''}"
+    )

@@ -1,0 +1,123 @@
+"""The board: one page of memory per node, shared by the node agent and its workers.
+
+Down goes the request (preempt, stop), up come the workers' heartbeats. Workers look at it between
+steps: no signal handler, no file on a shared disk, no system call. The page is an anonymous memory
+file that workers open through the agent's `/proc` entry, which only the same user may; it is gone
+with its last process, however that ends.
+
+Layout, native byte order, every field 8 bytes and aligned, so each is read and written whole:
+0 request; 8 deadline of the request (CLOCK_MONOTONIC seconds); then, from byte 64, one slot of 64
+bytes per local rank: pid, phase, step, time of the heartbeat, attempt.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+_HEADER = 64
+_SLOT = struct.Struct("=qqqdq24x")
+
+
+class Request(IntEnum):
+    """What the agent asks of its workers."""
+
+    NONE = 0
+    PREEMPT = 1
+    """Save and leave; another generation goes on."""
+    STOP = 2
+    """Save and leave for good."""
+
+
+class Phase(IntEnum):
+    """How far a worker is."""
+
+    STARTING = 0
+    TRAINING = 1
+    DONE = 2
+    """Reached its last step; everything is saved."""
+    LEFT = 3
+    """Left on request; everything is saved."""
+    FAILED = 4
+    """Failed in a way that another attempt may mend."""
+    REFUSED = 5
+    """Failed in a way that no further attempt can mend."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one worker last said."""
+
+    pid: int
+    phase: Phase
+    step: int
+    """Steps finished."""
+    beat: float
+    """CLOCK_MONOTONIC seconds of the last heartbeat; 0 before the first."""
+    attempt: int
+    """Restarts of the worker in this generation."""
+
+
+class Board:
+    """The page of one node with `ranks` local ranks."""
+
+    def __init__(self, handle: int, ranks: int) -> None:
+        self._ranks = ranks
+        self._map = mmap.mmap(handle, _size(ranks))
+
+    @classmethod
+    def create(cls, ranks: int) -> tuple[Board, str]:
+        """A new board, and the path under which this node's workers can attach to it."""
+        handle = os.memfd_create("hpckit-board", os.MFD_CLOEXEC)
+        os.ftruncate(handle, _size(ranks))
+        return cls(handle, ranks), f"/proc/{os.getpid()}/fd/{handle}"
+
+    @classmethod
+    def attach(cls, path: str, ranks: int) -> Board:
+        """The board at `path`, as `create` named it.
+
+        Raises:
+            OSError: its agent is gone, or belongs to another user.
+        """
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return cls(handle, ranks)
+        finally:
+            os.close(handle)
+
+    def ask(self, request: Request, within_s: float) -> None:
+        """Ask all workers of the node; a later request replaces an earlier one."""
+        struct.pack_into("=d", self._map, 8, time.monotonic() + within_s)
+        struct.pack_into("=q", self._map, 0, request)
+
+    def request(self) -> Request:
+        """What is asked of the workers now."""
+        return Request(struct.unpack_from("=q", self._map, 0)[0])
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline of the request; negative after it."""
+        deadline: float = struct.unpack_from("=d", self._map, 8)[0]
+        return deadline - time.monotonic()
+
+    def report(self, rank: int, phase: Phase, step: int, attempt: int) -> None:
+        """Heartbeat of the worker with local rank `rank`."""
+        slot = (os.getpid(), phase, step, time.monotonic(), attempt)
+        _SLOT.pack_into(self._map, _HEADER + rank * _SLOT.size, *slot)
+
+    def slots(self) -> list[Slot]:
+        """The last report of each local rank, in their order."""
+        found = []
+        for rank in range(self._ranks):
+            pid, phase, step, beat, attempt = _SLOT.unpack_from(
+                self._map, _HEADER + rank * _SLOT.size
+            )
+            found.append(Slot(pid, Phase(phase), step, beat, attempt))
+        return found
+
+
+def _size(ranks: int) -> int:
+    return _HEADER + ranks * _SLOT.size

@@ -1,0 +1,81 @@
+"""Rules that span several keys of a spec. Pure: a spec in, a list of what is wrong with it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.run.spec import RunSpec
+
+
+def violations(spec: RunSpec) -> list[str]:
+    """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
+    return [*_model(spec), *_batch(spec), *_optim(spec), *_checkpoint(spec), *_drill(spec)]
+
+
+def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
+    """Nodes of the `ordinal`-th generation (from 0) of a submission, as a drill may say."""
+    plan = spec.debug.drill.nodes
+    return plan[min(ordinal, len(plan) - 1)] if plan else spec.launch.nodes
+
+
+def _model(spec: RunSpec) -> Iterator[str]:
+    model = spec.model
+    if model.width % model.heads:
+        yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
+
+
+def _batch(spec: RunSpec) -> Iterator[str]:
+    """Each world size that is planned must split the global batch evenly.
+
+    What a rank takes is cut into micro-batches of equal size, so the loss is the same mean on any
+    world.
+    """
+    train, per_node = spec.train, spec.launch.gpus_per_node
+    for nodes in sorted({spec.launch.nodes, *spec.debug.drill.nodes}):
+        world = nodes * per_node
+        what = f"{nodes} nodes x {per_node} workers = {world} ranks"
+        if train.global_batch % world:
+            yield (
+                f"train.global_batch: {train.global_batch} samples do not divide over {what}; "
+                f"try {_multiples_near(train.global_batch, world)}"
+            )
+        elif (share := train.global_batch // world) % min(train.micro_batch, share):
+            yield (
+                f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
+                f"rank ({train.global_batch} over {what}); try a divisor of {share}"
+            )
+
+
+def _multiples_near(value: int, unit: int) -> str:
+    below = value - value % unit
+    return f"{below} or {below + unit}" if below else f"{unit}"
+
+
+def _optim(spec: RunSpec) -> Iterator[str]:
+    if spec.optim.warmup_steps >= spec.train.steps:
+        yield (
+            f"optim.warmup_steps: {spec.optim.warmup_steps} leaves none of "
+            f"train.steps={spec.train.steps} for training at full rate"
+        )
+
+
+def _checkpoint(spec: RunSpec) -> Iterator[str]:
+    ckpt = spec.checkpoint
+    if ckpt.every_steps is not None and ckpt.every_minutes is not None:
+        yield "checkpoint.every_minutes: give this or checkpoint.every_steps, the other null"
+    if ckpt.url is not None and "://" in ckpt.url and not ckpt.url.startswith("file://"):
+        yield (
+            f"checkpoint.url: {ckpt.url!r} is not a folder; object stores are not supported yet, "
+            "give a path on a file system that all nodes share"
+        )
+
+
+def _drill(spec: RunSpec) -> Iterator[str]:
+    drill = spec.debug.drill
+    if list(drill.preempt_at) != sorted(set(drill.preempt_at)):
+        yield f"debug.drill.preempt_at: {list(drill.preempt_at)} must increase"
+    if drill.preempt_at and drill.preempt_at[-1] >= spec.train.steps:
+        yield (
+            f"debug.drill.preempt_at: step {drill.preempt_at[-1]} is not before "
+            f"train.steps={spec.train.steps}"
+        )

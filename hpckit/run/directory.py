@@ -1,0 +1,136 @@
+"""The run directory: where everything of a run lies, chosen at submit time and never again.
+
+<root>/<name>-<identity>/
+    spec.yaml overrides.yaml manifest.json code/   of the newest submission (links into `current`)
+    current -> submissions/002
+    submissions/001/ 002/ ...                      what was submitted each time, never changed
+    events.jsonl                                   what happened, one JSON object per line
+    verdict.json                                   how the newest generation ended, and what next
+    lock                                           held by the supervisor while it lives
+    logs/supervisor.log
+    logs/g001/n0/agent.log rank0.log exit.json     per generation, node and rank
+    checkpoints/ tensorboard/ ledger/ report/
+    submitit/                                      submitit's own files
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.run.parse import identity
+from hpckit.run.spec import RunSpec
+
+LINKS = ("spec.yaml", "overrides.yaml", "manifest.json", "code")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Paths of the run in the folder `path`; nothing here touches the disk unless it says so."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def current(self) -> Path:
+        return self.path / "current"
+
+    @property
+    def submissions(self) -> Path:
+        return self.path / "submissions"
+
+    @property
+    def submitit(self) -> Path:
+        return self.path / "submitit"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def submission(self, number: int) -> Path:
+        return self.submissions / f"{number:03d}"
+
+    def spec(self, submission: int) -> Path:
+        return self.submission(submission) / "spec.yaml"
+
+    def code(self, submission: int) -> Path:
+        return self.submission(submission) / "code"
+
+    def generation_logs(self, generation: int) -> Path:
+        return self.logs / f"g{generation:03d}"
+
+    def node_logs(self, generation: int, node: int) -> Path:
+        return self.generation_logs(generation) / f"n{node}"
+
+    def rank_log(self, generation: int, node: int, rank: int) -> Path:
+        return self.node_logs(generation, node) / f"rank{rank}.log"
+
+    def rank_error(self, generation: int, node: int, rank: int, attempt: int) -> Path:
+        return self.node_logs(generation, node) / f"rank{rank}.attempt{attempt}.error.json"
+
+    def exit_report(self, generation: int, node: int) -> Path:
+        return self.node_logs(generation, node) / "exit.json"
+
+    def submission_numbers(self) -> list[int]:
+        """Numbers of the submissions on disk, ascending."""
+        return _numbers(self.submissions, re.compile(r"(\d{3,})$"))
+
+    def generation_numbers(self) -> list[int]:
+        """Numbers of the generations that have begun, ascending."""
+        return _numbers(self.logs, re.compile(r"g(\d{3,})$"))
+
+
+def run_directory(spec: RunSpec, base: Path) -> RunDir:
+    """Where the run that `spec` describes lies; a relative root is below `base`."""
+    root = (base / spec.root).resolve()
+    return RunDir(root / f"{spec.name}-{identity(spec)}")
+
+
+def find_run(path: Path) -> RunDir:
+    """The run directory at `path`, or the one that has `path` inside it.
+
+    Raises:
+        FileNotFoundError: there is no run there; says what was looked for.
+    """
+    for folder in (path.resolve(), *path.resolve().parents):
+        if (folder / "submissions").is_dir():
+            return RunDir(folder)
+    raise FileNotFoundError(f"{path} is no run directory (it holds no submissions/)")
+
+
+def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return sorted(int(m[1]) for entry in folder.iterdir() if (m := pattern.match(entry.name)))

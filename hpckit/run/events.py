@@ -1,0 +1,110 @@
+"""`events.jsonl`: what happened to a run, one JSON object per line, and the clock of every figure.
+
+Supervisor, agents and ranks of all nodes append to one file. Each line goes out as one write to a
+descriptor in append mode, under a POSIX record lock: append alone is not atomic on NFS, where the
+lock also makes the client look up the file's true end. A line that a crash cut short is closed by
+the next writer and passed over by readers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event; `fields` holds all but time and kind."""
+
+    time: float
+    """Seconds since the epoch."""
+    kind: str
+    fields: dict[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(key, default)
+
+
+class EventLog:
+    """Appends events; `common` fields (generation, node, rank, ...) go into each of them."""
+
+    def __init__(self, path: Path, **common: Any) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._common = common
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Append one event, now. Values have to be plain JSON; NaN and infinity are kept."""
+        line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
+        fcntl.lockf(self._handle, fcntl.LOCK_EX)
+        try:
+            os.write(self._handle, self._closing_newline() + line.encode() + b"\n")
+        finally:
+            fcntl.lockf(self._handle, fcntl.LOCK_UN)
+
+    def _closing_newline(self) -> bytes:
+        size = os.fstat(self._handle).st_size
+        torn = size > 0 and os.pread(self._handle, 1, size - 1) != b"\n"
+        return b"\n" if torn else b""
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class EventTail:
+    """Reads events as they are appended, from the beginning of the file or its end."""
+
+    def __init__(self, path: Path, from_end: bool = False) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if from_end and path.exists() else 0
+
+    def read(self) -> Iterator[Event]:
+        """The whole lines that have come since the last call."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._offset += len(line)
+                    if event := _parse(line, self._path):
+                        yield event
+        except FileNotFoundError:
+            return
+
+
+def read_events(path: Path) -> list[Event]:
+    """All events of the file in the order of their time; none where there is no file."""
+    return sorted(EventTail(path).read(), key=lambda event: event.time)
+
+
+def _parse(line: bytes, path: Path) -> Event | None:
+    try:
+        fields = json.loads(line)
+        return Event(time=float(fields.pop("time")), kind=str(fields.pop("kind")), fields=fields)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        log.warning("%s: passed over a torn line: %.80r", path, line)
+        return None

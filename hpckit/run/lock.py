@@ -1,0 +1,105 @@
+"""One owner per run directory, by a kernel lock: it is gone the moment its holder is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a run."""
+
+    pid: int
+    host: str
+    since: float
+    """Seconds since the epoch."""
+    what: str
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"{self.what}, process {self.pid} on {self.host}, since {since}"
+
+
+class RunHeldError(RuntimeError):
+    """Somebody else holds the run."""
+
+    def __init__(self, path: Path, owner: Owner | None) -> None:
+        super().__init__(f"{path.parent} is in use by {owner or 'an unknown process'}")
+        self.owner = owner
+
+
+class RunLock:
+    """Exclusive hold of a run, while the `with` block lasts.
+
+    Entry waits up to `wait_s` seconds: a moment is enough where only a look (`holder`) or a process
+    on its way out can be in the way.
+
+    Raises:
+        RunHeldError: on entry, naming the owner, where the run is held.
+    """
+
+    def __init__(self, path: Path, what: str, wait_s: float = 1.0) -> None:
+        self._path = path
+        self._what = what
+        self._wait_s = wait_s
+        self._handle = -1
+
+    def __enter__(self) -> RunLock:
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.monotonic() + self._wait_s
+        while not _try_lock(self._handle):
+            if time.monotonic() > deadline:
+                os.close(self._handle)
+                raise RunHeldError(self._path, read_owner(self._path))
+            time.sleep(0.05)
+        me = Owner(os.getpid(), socket.gethostname(), time.time(), self._what)
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, json.dumps(asdict(me)).encode(), 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.ftruncate(self._handle, 0)
+        os.close(self._handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_owner(path: Path) -> Owner | None:
+    """What the lock file says of its holder, who may be gone since."""
+    try:
+        return Owner(**json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def holder(path: Path) -> Owner | None:
+    """The process that holds the lock at `path` now, or None."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return read_owner(path) or Owner(0, "?", 0.0, "an unknown process")
+    finally:
+        os.close(handle)
+    return None

@@ -1,0 +1,145 @@
+"""Plain data (from Hydra or `spec.yaml`) to a validated `RunSpec`, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from hpckit.run.check import violations
+from hpckit.run.spec import RunSpec
+
+# Keys that say where, how fast or how carefully, not what: they do not change a run's identity, so
+# the same experiment finds its directory again on another number of nodes.
+_NOT_IDENTITY = (
+    ("root",),
+    ("cluster",),
+    ("launch",),
+    ("retry",),
+    ("checkpoint",),
+    ("debug",),
+    ("train", "micro_batch"),
+    ("train", "log_every"),
+    ("data", "prefetch"),
+    ("data", "threads"),
+)
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run; `violations` holds all reasons, one line each."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__("\n".join(found))
+        self.violations = found
+
+
+def parse_spec(values: Mapping[str, Any]) -> RunSpec:
+    """The spec that `values` (nested dicts and lists) describe.
+
+    Unknown keys, wrong types and values out of bounds are all found together; rules that span keys
+    are looked at once each key is sound by itself.
+
+    Raises:
+        SpecError: with every violation found.
+    """
+    try:
+        spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise SpecError(list(_explain(error))) from None
+    except TypeError as error:
+        raise SpecError([f"config: holds a value that is no plain data ({error})"]) from None
+    if found := violations(spec):
+        raise SpecError(found)
+    return spec
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The spec in the YAML file at `path`.
+
+    Raises:
+        SpecError: the file is damaged, or not valid (any more).
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise SpecError([f"{path}: no YAML ({error})"]) from None
+    if not isinstance(values, dict):
+        raise SpecError([f"{path}: holds no spec"])
+    return parse_spec(values)
+
+
+def spec_values(spec: RunSpec) -> dict[str, Any]:
+    """`spec` as nested plain dicts and lists; `parse_spec` gives it back."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(spec)))
+    return values
+
+
+def dump_spec(spec: RunSpec) -> str:
+    """`spec` as YAML."""
+    return yaml.safe_dump(spec_values(spec), sort_keys=False)
+
+
+def identity(spec: RunSpec) -> str:
+    """Eight hex digits that change exactly when the experiment does; its name is no part of it."""
+    values = spec_values(spec)
+    del values["name"]
+    for path in _NOT_IDENTITY:
+        *parents, last = path
+        where = values
+        for key in parents:
+            where = where[key]
+        del where[last]
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        loc = [str(part) for part in item["loc"]]
+        key = ".".join(loc) or "config"
+        if item["type"] == "unexpected_keyword_argument":
+            yield f"{key}: unknown key{_suggestion(loc)}"
+        elif item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            yield f"{key}: has no value"
+        else:
+            yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
+
+
+def _sentence(message: str) -> str:
+    return message.removeprefix("Input ").replace("should", "must", 1)
+
+
+def _suggestion(loc: list[str]) -> str:
+    """The nearest known key: first in the same group, then anywhere."""
+    siblings = _keys_under(loc[:-1])
+    near = difflib.get_close_matches(loc[-1], siblings, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {'.'.join([*loc[:-1], near[0]])}?"
+    full = difflib.get_close_matches(".".join(loc), [".".join(p) for p in all_keys()], n=1)
+    if full:
+        return f"; did you mean {full[0]}?"
+    return f"; there are {', '.join(siblings)}" if siblings else ""
+
+
+def _keys_under(path: list[str]) -> list[str]:
+    return [key[-1] for key in all_keys() if list(key[:-1]) == path]
+
+
+def all_keys() -> list[tuple[str, ...]]:
+    """Every key of the spec, groups included, as paths, in the order of their definition."""
+    return list(_walk(RunSpec, ()))
+
+
+def _walk(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, field in kind.__pydantic_fields__.items():  # type: ignore[attr-defined]
+        yield (*path, name)
+        for part in (field.annotation, *get_args(field.annotation)):
+            if dataclasses.is_dataclass(part) and isinstance(part, type):
+                yield from _walk(part, (*path, name))

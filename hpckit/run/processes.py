@@ -1,0 +1,123 @@
+"""Child processes that die with their parent, and the sweep of those that did not."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import psutil
+
+Process: TypeAlias = "subprocess.Popen[bytes]"
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when `parent`, its parent, ends (prctl(2)).
+
+    So a supervisor that is killed takes its agents with it, an agent its torchrun, a torchrun its
+    workers: no process of a dead generation is left to write anything.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def spawn(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    output: Path,
+    hold: Collection[signal.Signals] = (),
+) -> Process:
+    """Start `command` bound to this process's life, its output appended to the file `output`.
+
+    It gets a session of its own, so that a terminal's Ctrl-C reaches only who is meant. Signals in
+    `hold` wait for the child to unblock them: none is lost, or deadly, before it has handlers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, hold)
+    try:
+        with open(output, "ab") as sink:
+            return _popen(command, env, stdout=sink, stderr=sink)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def spawn_piped(command: Sequence[str], env: Mapping[str, str], errors: Path) -> Process:
+    """As `spawn`, with standard output left to be read and only errors in a file."""
+    with open(errors, "ab") as sink:
+        return _popen(command, env, stdout=subprocess.PIPE, stderr=sink)
+
+
+def _popen(
+    command: Sequence[str], env: Mapping[str, str], stdout: int | IO[bytes], stderr: IO[bytes]
+) -> Process:
+    parent = os.getpid()
+    return subprocess.Popen(
+        command,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=lambda: die_with_parent(parent),  # safe: our callers have a single thread
+    )
+
+
+def kill_all(processes: Iterable[Process]) -> None:
+    """SIGKILL, and reap."""
+    alive = [process for process in processes if process.poll() is None]
+    for process in alive:
+        process.kill()
+    for process in alive:
+        process.wait()
+
+
+def strays(run: Path) -> list[psutil.Process]:
+    """This user's processes on this host that carry `run` in their environment, but for this one
+    and those it descends from."""
+    me = psutil.Process()
+    mine = {me.pid, *(parent.pid for parent in me.parents())}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine_to_kill = process.pid not in mine and process.uids().real == os.getuid()
+            if mine_to_kill and process.environ().get("HPCKIT_RUN") == str(run):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def sweep(run: Path, within_s: float = 10.0) -> list[int]:
+    """Kill the processes of `run` that an earlier generation left on this host; their pids.
+
+    Raises:
+        TimeoutError: one of them could not be killed in time (stuck in the kernel).
+    """
+    left = strays(run)
+    for process in left:
+        log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
+        process.kill()
+    deadline = time.monotonic() + within_s
+    while alive := [process for process in left if _runs(process)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {[p.pid for p in alive]} of {run} do not die")
+        time.sleep(0.05)
+    return [process.pid for process in left]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

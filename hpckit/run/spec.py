@@ -1,0 +1,233 @@
+"""The run's spec: one frozen dataclass per config group, one docstring per key.
+
+The values live in `conf/`; this file says what a key means, its type and its bounds. Nothing here
+has a default, so a spec always states everything it was made of. `hpckit.run.check` holds the rules
+that span groups, `hpckit.run.parse` turns plain data into a `RunSpec` or a list of violations.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+from pydantic.dataclasses import dataclass
+
+_CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+EntryPoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ClusterSpec:
+    """Where the run runs (`conf/cluster/`)."""
+
+    kind: Literal["local"]
+    """`local`: submitit's local executor, simulated nodes on this machine."""
+    device: Literal["auto", "cpu", "cuda"]
+    """`auto` takes CUDA where this machine has a GPU for every worker, else the CPU."""
+    grace_s: Positive
+    """Seconds between a preemption signal and the kill; the save has to fit."""
+    address: str
+    """Address that the nodes reach the supervisor's rendezvous store at."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class LaunchSpec:
+    """The size of the job (`conf/launch/`)."""
+
+    nodes: Count
+    """Nodes of the job; each gets one node agent with its own torchrun."""
+    gpus_per_node: Count
+    """Workers (ranks) per node: one per GPU, or per CPU slot where there is none."""
+    threads_per_worker: Natural
+    """CPU threads of one worker (OMP_NUM_THREADS); 0 shares the machine's cores evenly."""
+    collective_timeout_s: Positive
+    """Seconds after which a collective that a peer does not join fails its rank."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class RetrySpec:
+    """How often to go on after a failure, counted without progress in between (`conf/retry/`)."""
+
+    in_place: Natural
+    """Restarts of the workers inside one generation (torchrun's --max-restarts)."""
+    crash: Natural
+    """Further generations after a worker failed for good in one."""
+    infra: Natural
+    """Further generations after a node agent or its node was lost."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TrainSpec:
+    """The training loop."""
+
+    steps: Count
+    """Optimizer steps of the whole run."""
+    global_batch: Count
+    """Samples per optimizer step over all ranks; the same on any number of nodes."""
+    micro_batch: Count
+    """Largest number of samples that one rank takes through the model at once."""
+    seed: Natural
+    """Seed of initialisation, data order and every random draw."""
+    log_every: Count
+    """Steps between two metric records."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ModelSpec:
+    """A decoder-only transformer over bytes (`conf/model/`)."""
+
+    layers: Count
+    """Transformer blocks."""
+    heads: Count
+    """Attention heads; must divide `width`."""
+    width: Count
+    """Features of the residual stream."""
+    seq_len: Annotated[int, Field(ge=2)]
+    """Tokens of context."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ParallelSpec:
+    """How the model is spread over ranks (`conf/parallel/`)."""
+
+    kind: Literal["fsdp"]
+    """`fsdp`: parameters, gradients and optimizer state sharded over all ranks (FSDP2)."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class PrecisionSpec:
+    """Number formats (`conf/precision/`)."""
+
+    compute: Literal["fp32", "bf16"]
+    """Format of activations and gathered parameters; master weights stay fp32."""
+    reduce: Literal["fp32", "bf16"]
+    """Format in which gradients are reduced over ranks."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class PackSpec:
+    """How shards are made where there are none yet."""
+
+    source: str
+    """Folder of files to pack, or `stdlib`: the sources of Python's standard library."""
+    suffixes: tuple[str, ...]
+    """File name endings to take; empty takes all."""
+    exclude: tuple[str, ...]
+    """Names or glob patterns of files and folders to leave out."""
+    samples_per_shard: Count
+    """Samples of one tar."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class DataSpec:
+    """The WebDataset shards to train on (`conf/data/`)."""
+
+    shards: str
+    """Folder of tars, glob, brace pattern `{000..012}`, or one tar."""
+    pack: PackSpec | None
+    """Pack `shards` on first use; null where they must be there already."""
+    prefetch: Natural
+    """Batches read ahead."""
+    threads: Count
+    """Reader threads of one rank."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class OptimSpec:
+    """AdamW with linear warm-up and cosine decay (`conf/optim/`)."""
+
+    lr: Positive
+    """Peak learning rate."""
+    min_lr_ratio: Fraction
+    """Learning rate at the last step, as a share of `lr`."""
+    warmup_steps: Natural
+    """Steps of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)]
+    """Decoupled weight decay of matrices; vectors (norms, biases) get none."""
+    beta1: Fraction
+    """Decay of the first moment."""
+    beta2: Fraction
+    """Decay of the second moment."""
+    eps: Positive
+    """AdamW's epsilon."""
+    grad_clip: Positive
+    """Largest global gradient norm."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class KeepSpec:
+    """Which checkpoints outlive newer ones; a checkpoint stays while any rule keeps it."""
+
+    last: Count
+    """The newest so many."""
+    every: Count | None
+    """Each multiple of so many steps."""
+    best: str | None
+    """The one with the lowest value of this metric."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class CheckpointSpec:
+    """When and where state is saved (`conf/checkpoint/`)."""
+
+    url: str | None
+    """Store of the checkpoints; null: the folder `checkpoints` in the run directory."""
+    every_steps: Count | None
+    """Save each so many steps (exclusive with `every_minutes`; both null: only at the end)."""
+    every_minutes: Positive | None
+    """Save each so many minutes."""
+    keep: KeepSpec
+    """Retention."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class DrillSpec:
+    """Faults that the supervisor plays on itself, to see the run come through them."""
+
+    preempt_at: tuple[Count, ...]
+    """Steps at which a real SIGUSR2 is sent to the supervisor."""
+    nodes: tuple[Count, ...]
+    """Nodes of the 1st, 2nd, … generation, the last for all later ones; empty: `launch.nodes`."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class DebugSpec:
+    """Help with finding out (`conf/debug/`)."""
+
+    ledger: bool
+    """Each rank writes down the sample keys of every step, to be counted afterwards."""
+    deterministic: bool
+    """Only kernels with a fixed order of summation; fails where there is none."""
+    drill: DrillSpec
+    """A drill."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class RunSpec:
+    """All that a run is made of."""
+
+    name: RunName
+    """Name of the run; with the hash of what identifies it, the name of its directory."""
+    entry: EntryPoint
+    """The training function, `module:function`; it is called with this spec."""
+    root: str
+    """Folder of the run directories."""
+    cluster: ClusterSpec
+    launch: LaunchSpec
+    retry: RetrySpec
+    train: TrainSpec
+    model: ModelSpec
+    parallel: ParallelSpec
+    precision: PrecisionSpec
+    data: DataSpec
+    optim: OptimSpec
+    checkpoint: CheckpointSpec
+    debug: DebugSpec
+    app: dict[str, Any]
+    """Your own keys; hpckit hands them to `entry` and never looks inside."""

@@ -1,0 +1,1 @@
+"""What runs in a worker: the run loop, its metrics, and the models that come with hpckit."""

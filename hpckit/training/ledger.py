@@ -1,0 +1,34 @@
+"""The ledger: each rank writes down the keys of the samples that it took in each step.
+
+Debugging aid (`debug.ledger`): what was really seen is counted from it, not assumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Ledger:
+    """Appends to one file per generation and rank; a line is whole or not there."""
+
+    def __init__(self, folder: Path, generation: int, attempt: int, rank: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self._attempt = attempt
+        path = folder / f"g{generation:03d}-rank{rank}.jsonl"
+        self._file = path.open("a", encoding="utf-8")
+
+    def enter(self, step: int, positions: range, keys: Sequence[str]) -> None:
+        """Step `step` (from 1) takes the samples `keys`, which lie at `positions` of the stream."""
+        line = {
+            "step": step,
+            "attempt": self._attempt,
+            "positions": [positions.start, positions.stop],
+            "keys": list(keys),
+        }
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,26 @@
+"""The process group of a worker: NCCL on GPUs, gloo on CPUs."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+
+def join(device: str, local_rank: int, timeout_s: float) -> DeviceMesh:
+    """Join the group that torchrun's variables describe; a mesh over all its ranks."""
+    if device == "cuda":
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s)
+    )
+    return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data",))
+
+
+def make_deterministic() -> None:
+    """Allow only kernels with a fixed order of summation."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)

@@ -1,0 +1,208 @@
+"""The run loop: resume, step, save, leave when asked. What a training function works with.
+
+def main(cfg):
+    with training_run(cfg) as run:
+        model, optimizer, scheduler, loader = build(cfg, run)
+        run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+        for batch in run.steps(loader):
+            loss = step(model, optimizer, batch)
+            run.log(loss=loss)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from checkpointing import Best, Checkpointer, Every, Last, Minutes, Steps
+from data import Batch, Loader
+from hpckit.run.board import Board, Phase, Request
+from hpckit.run.environment import WorkerEnvironment
+from hpckit.run.events import EventLog
+from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
+from hpckit.training.agreement import Agreement
+from hpckit.training.ledger import Ledger
+from hpckit.training.metrics import Metrics, Value
+from hpckit.training.process_group import join, make_deterministic
+from hpckit.training.random import seed_step
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def training_run(cfg: RunSpec) -> Iterator[TrainingRun]:
+    """This process's part in the run that `cfg` describes, in the generation that started it.
+
+    Leaving the block waits until every save is committed. An exception ends this attempt.
+
+    Raises:
+        RuntimeError: on entry, in a process that hpckit did not start.
+    """
+    run = TrainingRun(cfg, WorkerEnvironment.from_env())
+    try:
+        yield run
+        run.finish()
+    finally:
+        run.close()
+
+
+class TrainingRun:
+    """What the training function needs to know, and the loop that it iterates over."""
+
+    def __init__(self, cfg: RunSpec, env: WorkerEnvironment) -> None:
+        self._cfg = cfg
+        self._env = env
+        self._board = Board.attach(env.board, env.local_world_size)
+        self._step = 0
+        self._left = False
+        self._tracked: dict[str, Any] = {}
+        self._beat(Phase.STARTING)
+        if cfg.debug.deterministic:
+            make_deterministic()
+        at = env.at
+        self.mesh = join(env.device, env.local_rank, cfg.launch.collective_timeout_s)
+        self.rank = env.rank
+        self.world_size = env.world_size
+        self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
+        self._events = EventLog(
+            at.run.events, generation=at.generation, attempt=env.attempt, rank=env.rank
+        )
+        self._agreement = Agreement()
+        self._checkpointer = Checkpointer(
+            cfg.checkpoint.url or str(at.run.checkpoints),
+            run=at.run.name,
+            every=_interval(cfg.checkpoint),
+            keep=_retention(cfg.checkpoint.keep),
+            on_event=self._events.emit,
+        )
+        self._metrics: Metrics | None = None
+        self._ledger: Ledger | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps finished in the whole run."""
+        return self._step
+
+    def track(self, **state: Any) -> None:
+        """Name what makes up the run's state: modules, optimizers, and whatever has a state_dict.
+
+        All of it is restored by `steps` and saved from then on.
+        """
+        self._tracked.update(state)
+
+    def log(self, **values: Value) -> None:
+        """Metrics of this step: means over the rank's samples, or its count of `tokens`.
+
+        They are averaged over ranks (tokens are summed) when the step is written down.
+        """
+        if self._metrics is None:
+            raise RuntimeError("run.log belongs inside the loop over run.steps(loader)")
+        self._metrics.log(values)
+
+    def steps(self, loader: Loader) -> Iterator[Batch]:
+        """Resume, then yield this rank's batch of each step to come.
+
+        Ends at `train.steps`, or on the step boundary on which all ranks agree that they were
+        asked to leave; everything is saved by then.
+
+        Raises:
+            checkpointing.CheckpointError: there are checkpoints and none can be loaded.
+        """
+        self._resume(loader)
+        self._metrics, self._ledger = self._open_records()
+        batches = iter(loader)
+        total = self._cfg.train.steps
+        while self._step < total:
+            if self._agreement.exchange(self._board.request()) is not Request.NONE:
+                self._left = True
+                break
+            seed_step(self._cfg.train.seed, self._step, self.rank)
+            batch = next(batches)
+            self._metrics.waited(data_s=loader.wait_s)
+            if self._ledger:
+                self._ledger.enter(self._step + 1, batch.positions, batch.keys)
+            yield batch
+            self._step += 1
+            record = self._metrics.end_step(self._step, last=self._step == total)
+            self._beat(Phase.TRAINING)
+            if self._checkpointer.due(self._step):
+                self._save(record)
+        loader.close()
+
+    def finish(self) -> None:
+        """The training function is through: save what is not saved yet, and say so."""
+        total = self._cfg.train.steps
+        if not self._left and self._step < total:
+            log.warning("the training function ended at step %d of %d", self._step, total)
+        self._save(None)
+        self._checkpointer.wait()
+        self._checkpointer.close()
+        self._agreement.close()
+        dist.barrier()
+        self._beat(Phase.LEFT if self._left else Phase.DONE)
+        dist.destroy_process_group()
+
+    def close(self) -> None:
+        """Let go of the files; takes part in no collective, so it is safe after an error."""
+        if self._metrics:
+            self._metrics.close()
+        if self._ledger:
+            self._ledger.close()
+        self._events.close()
+
+    def _beat(self, phase: Phase) -> None:
+        self._board.report(self._env.local_rank, phase, self._step, self._env.attempt)
+
+    def _open_records(self) -> tuple[Metrics, Ledger | None]:
+        at, every = self._env.at, self._cfg.train.log_every
+        tensorboard = at.run.tensorboard if self.rank == 0 else None
+        ledger = (
+            Ledger(at.run.ledger, at.generation, self._env.attempt, self.rank)
+            if self._cfg.debug.ledger
+            else None
+        )
+        return Metrics(self._events, tensorboard, every, self._step), ledger
+
+    def _state(self) -> dict[str, Any]:
+        return {**self._tracked, "run": {"step": self._step}}
+
+    def _resume(self, loader: Loader) -> None:
+        begun = time.monotonic()
+        self._step = self._checkpointer.restore(self._state()) or 0
+        self._beat(Phase.TRAINING)
+        if self.rank == 0:
+            self._events.emit(
+                "training_started",
+                step=self._step,
+                world_size=self.world_size,
+                samples=loader.state_dict()["samples"],
+                restore_s=time.monotonic() - begun,
+            )
+
+    def _save(self, metrics: dict[str, float] | None) -> None:
+        if self._step == 0:
+            return
+        self._checkpointer.save(self._step, self._state(), metrics=metrics)
+        if self._metrics:
+            self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
+
+
+def _interval(spec: CheckpointSpec) -> Steps | Minutes | None:
+    if spec.every_steps is not None:
+        return Steps(spec.every_steps)
+    return Minutes(spec.every_minutes) if spec.every_minutes is not None else None
+
+
+def _retention(spec: KeepSpec) -> list[Last | Every | Best]:
+    rules: list[Last | Every | Best] = [Last(spec.last)]
+    if spec.every is not None:
+        rules.append(Every(spec.every))
+    if spec.best is not None:
+        rules.append(Best(spec.best))
+    return rules

@@ -1,0 +1,87 @@
+"""The process of one rank: calls the training function, and says how that ended."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from checkpointing import CheckpointError
+from data import DataError
+from hpckit.run.board import Board, Phase
+from hpckit.run.durable import write_json
+from hpckit.run.environment import WorkerEnvironment
+from hpckit.run.events import EventLog
+from hpckit.run.parse import SpecError, read_spec
+from hpckit.run.processes import die_with_parent
+from hpckit.run.spec import RunSpec
+
+# Another attempt would meet the same input and fail in the same way.
+PERMANENT = (SpecError, DataError, CheckpointError, ImportError, SyntaxError)
+
+
+def main() -> int:
+    die_with_parent(os.getppid())
+    env = WorkerEnvironment.from_env()
+    at = env.at
+    _write_to(at.run.rank_log(at.generation, at.node, env.rank))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
+        events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
+    try:
+        spec = read_spec(at.run.spec(at.submission))
+        find_entry(spec.entry)(spec)
+    except BaseException as error:
+        _say_failed(env, error)
+        raise
+    return 0
+
+
+def find_entry(name: str) -> Callable[[RunSpec], None]:
+    """The training function `module:function`.
+
+    Raises:
+        ImportError: there is no such module, or no such function in it.
+    """
+    module, _, function = name.partition(":")
+    found = getattr(importlib.import_module(module), function, None)
+    if not callable(found):
+        raise ImportError(f"entry: {module} has no function {function}")
+    entry: Callable[[RunSpec], None] = found
+    return entry
+
+
+def _write_to(path: Path) -> None:
+    """Send this process's output, C code's too, to the file at `path`, after what is there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, sys.stdout.fileno())
+    os.dup2(handle, sys.stderr.fileno())
+    os.close(handle)
+
+
+def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
+    """Leave the error where the agent looks for it, then say on the board what is to be done."""
+    at = env.at
+    write_json(
+        at.run.rank_error(at.generation, at.node, env.rank, env.attempt),
+        {
+            "rank": env.rank,
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(error)),
+            "time": time.time(),
+        },
+    )
+    board = Board.attach(env.board, env.local_world_size)
+    phase = Phase.REFUSED if isinstance(error, PERMANENT) else Phase.FAILED
+    step = board.slots()[env.local_rank].step
+    board.report(env.local_rank, phase, step, env.attempt)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

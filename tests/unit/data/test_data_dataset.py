@@ -1,0 +1,152 @@
+"""Datasets: what opens, how samples are found and read, what a fingerprint covers."""
+
+import os
+import resource
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import DataError, ShardError, open_dataset, pack_folder
+from data.dataset import Dataset
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """25 samples (`00.txt` holds b"0", …) in shards of 4."""
+    source = tmp_path / "src"
+    source.mkdir()
+    for i in range(25):
+        (source / f"{i:02d}.txt").write_bytes(str(i).encode())
+    pack_folder(source, tmp_path / "out", samples_per_shard=4)
+    return tmp_path / "out"
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def keys(dataset: Dataset) -> list[str]:
+    return [dataset.read(i)["__key__"] for i in range(len(dataset))]
+
+
+def test_every_way_to_name_the_shards(shards: Path) -> None:
+    everything = [f"{i:02d}" for i in range(25)]
+    assert keys(open_dataset(shards)) == everything
+    assert keys(open_dataset(str(shards))) == everything
+    assert keys(open_dataset(f"{shards}/shard-*.tar")) == everything
+    assert keys(open_dataset(f"{shards}/shard-{{000000..000006}}.tar")) == everything
+    assert keys(open_dataset(sorted(shards.glob("*.tar")))) == everything
+    one, two = shards / "shard-000000.tar", shards / "shard-000002.tar"
+    assert keys(open_dataset(one)) == everything[:4]
+    assert keys(open_dataset([two, one])) == everything[8:12] + everything[:4]
+
+
+def test_relative_paths_work(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shards)
+    assert len(open_dataset("shard-{000000..000001}.tar")) == 8
+    assert len(open_dataset(".")) == 25
+
+
+@pytest.mark.parametrize(
+    "name", ["none", "none/*.tar", "shard-{000005..000009}.tar", "{3..1}.tar", "s3://b/x.tar"]
+)
+def test_missing_shards_are_named(shards: Path, name: str) -> None:
+    asked = name if "://" in name else f"{shards}/{name}"
+    with pytest.raises(DataError, match=r"none|shard-000007|\{3\.\.1\}|s3://b/x\.tar"):
+        open_dataset(asked)
+
+
+def test_no_shards_at_all(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"looked for .*\*\.tar"):
+        open_dataset(tmp_path)
+    with pytest.raises(DataError, match="no shards given"):
+        open_dataset([])
+
+
+def test_a_shard_given_twice_is_refused(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="given twice"):
+        open_dataset([shards, shards / "shard-000000.tar"])
+    shutil.copytree(shards, tmp_path / "copy")
+    assert len(open_dataset([shards, tmp_path / "copy"])) == 50
+
+
+def test_locate_is_vectorised_and_passes_over_empty_shards(shards: Path, tmp_path: Path) -> None:
+    import tarfile
+
+    with tarfile.open(tmp_path / "empty.tar", "w"):
+        pass
+    dataset = open_dataset([tmp_path / "empty.tar", shards])
+    found = dataset.locate(np.array([[0, 3, 4], [7, 8, 24]]))
+    assert found[0].tolist() == [[1, 1, 2], [2, 3, 7]]
+    assert found[1].tolist() == [[0, 3, 0], [3, 0, 0]]
+    for wrong in (-1, 25):
+        with pytest.raises(IndexError):
+            dataset.locate([wrong])
+        with pytest.raises(IndexError):
+            dataset.read(wrong)
+
+
+def test_links_to_shards_keep_their_own_name(shards: Path, tmp_path: Path) -> None:
+    """As in a Hugging Face cache, where shards are links to blobs named by hash."""
+    (tmp_path / "blob").write_bytes((shards / "shard-000000.tar").read_bytes())
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/shard-000000.tar").symlink_to(tmp_path / "blob")
+    linked = open_dataset(tmp_path / "links")
+    assert linked.fingerprint == open_dataset(shards / "shard-000000.tar").fingerprint
+    with pytest.raises(DataError, match="given twice"):
+        open_dataset([tmp_path / "links", tmp_path / "blob"])
+
+
+def test_the_fingerprint_is_of_the_content_and_its_order(shards: Path, tmp_path: Path) -> None:
+    first = open_dataset(shards).fingerprint
+    shutil.copytree(shards, tmp_path / "elsewhere", copy_function=shutil.copyfile)
+    assert open_dataset(tmp_path / "elsewhere").fingerprint == first
+    paths = sorted(shards.glob("*.tar"))
+    assert open_dataset(paths[::-1]).fingerprint != first
+    assert open_dataset(paths[:-1]).fingerprint != first
+    paths[0].rename(shards / "renamed.tar")
+    assert open_dataset([shards / "renamed.tar", *paths[1:]]).fingerprint != first
+
+
+def test_many_threads_and_few_descriptors(shards: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        dataset = open_dataset(shards)
+        dataset._files._limit = 2  # seven shards: most reads have to open one
+        with ThreadPoolExecutor(8) as pool:
+            read = list(pool.map(dataset.read, list(range(25)) * 80))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [sample["txt"] for sample in read] == [str(i).encode() for i in range(25)] * 80
+
+
+def test_close_lets_go_of_every_descriptor(shards: Path) -> None:
+    before = descriptors()
+    dataset = open_dataset(shards)
+    keys(dataset)
+    assert descriptors() == before + 7
+    dataset.close()
+    assert descriptors() == before
+    assert dataset.read(0)["txt"] == b"0"
+
+
+def test_a_shard_that_shrinks_while_open_is_named(shards: Path) -> None:
+    dataset = open_dataset(shards / "shard-000000.tar")
+    dataset.read(0)
+    os.truncate(shards / "shard-000000.tar", 3 * 1024 + 512)
+    with pytest.raises(ShardError, match=r"shard-000000\.tar, offset 3584: the file ends here"):
+        dataset.read(3)
+
+
+def test_a_shard_gone_or_resized_is_named(shards: Path) -> None:
+    dataset = open_dataset(shards)
+    os.truncate(shards / "shard-000000.tar", 2048)
+    (shards / "shard-000001.tar").unlink()
+    with pytest.raises(ShardError, match=r"shard-000000\.tar, offset 2048: has 2048 bytes"):
+        dataset.read(0)
+    with pytest.raises(ShardError, match=r"shard-000001\.tar, offset 0: cannot be opened"):
+        dataset.read(4)

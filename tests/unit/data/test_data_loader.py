@@ -1,0 +1,337 @@
+"""The loader: one position of state, errors on their batch, no thread left behind."""
+
+import gc
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data import (
+    Batch,
+    DataError,
+    Dataset,
+    FingerprintError,
+    Loader,
+    Sample,
+    SampleContext,
+    SampleError,
+    open_dataset,
+    pack_folder,
+)
+
+N = 23
+
+
+def make(tmp_path: Path, count: int = N) -> Dataset:
+    """`count` samples in shards of 5; the sample of key `i` holds the number i."""
+    source = tmp_path / f"src{count}"
+    source.mkdir()
+    for i in range(count):
+        (source / f"{i:03d}.txt").write_bytes(str(i).encode())
+    pack_folder(source, tmp_path / f"out{count}", samples_per_shard=5)
+    return open_dataset(tmp_path / f"out{count}")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return make(tmp_path)
+
+
+def reader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("hpckit-data")]
+
+
+def take(loader: Loader, count: int) -> list[Batch]:
+    return list(islice(loader, count))
+
+
+def numbers(batches: list[Batch]) -> list[int]:
+    return [int(sample["txt"]) for batch in batches for sample in batch.data]
+
+
+def test_each_epoch_has_every_sample_once_and_batches_straddle(dataset: Dataset) -> None:
+    batches = take(Loader(dataset, global_batch=7, seed=1), 23)
+    stream = numbers(batches)
+    for epoch in range(7):
+        assert sorted(stream[epoch * N : (epoch + 1) * N]) == list(range(N))
+    assert [batch.positions for batch in batches] == [range(p, p + 7) for p in range(0, 161, 7)]
+    assert [batch.epoch for batch in batches] == [p // N for p in range(0, 161, 7)]
+    assert batches[0].keys == tuple(sample["__key__"] for sample in batches[0].data)
+    assert batches[0].data[0]["__url__"].endswith(".tar")
+
+
+def test_a_batch_may_be_larger_than_the_dataset(dataset: Dataset) -> None:
+    (batch,) = take(Loader(dataset, global_batch=3 * N), 1)
+    assert Counter(numbers([batch])) == dict.fromkeys(range(N), 3)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (5, 3)])
+def test_topology_and_threads_do_not_change_the_stream(
+    dataset: Dataset, world: int, prefetch: int, threads: int
+) -> None:
+    ranks = [
+        take(
+            Loader(
+                dataset,
+                global_batch=7,
+                rank=rank,
+                world_size=world,
+                prefetch=prefetch,
+                threads=threads,
+            ),
+            5,
+        )
+        for rank in range(world)
+    ]
+    steps = [n for step in zip(*ranks, strict=True) for n in numbers(list(step))]
+    assert steps == numbers(take(Loader(dataset, global_batch=7), 5))
+
+
+def test_augmentation_is_the_same_on_any_topology(dataset: Dataset) -> None:
+    def draw(sample: Sample, context: SampleContext) -> tuple[int, int, float]:
+        return context.position, context.epoch, float(context.rng.random())
+
+    one = take(Loader(dataset, global_batch=6, seed=9, transform=draw), 8)
+    both = [
+        take(Loader(dataset, global_batch=6, rank=r, world_size=2, seed=9, transform=draw), 8)
+        for r in (0, 1)
+    ]
+    flat = [item for batch in one for item in batch.data]
+    assert sorted(i for batches in both for b in batches for i in b.data) == flat
+    assert [(p, e) for p, e, _ in flat] == [(p, p // N) for p in range(48)]
+    assert len({value for *_, value in flat}) == 48
+
+
+def test_collate_and_bytes(dataset: Dataset) -> None:
+    loader = Loader(
+        dataset, global_batch=N, transform=lambda sample, _: int(sample["txt"]), collate=sum
+    )
+    (batch,) = take(loader, 1)
+    assert batch.data == sum(range(N))
+    assert loader.bytes_read == 10 + 2 * 13
+    assert loader.wait_s >= 0
+
+
+def test_the_state_is_small_and_counts_what_was_delivered(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=7, seed=2**64 - 1, prefetch=4)
+    iterator = iter(loader)
+    assert loader.state_dict()["position"] == 0
+    next(iterator)
+    next(iterator)
+    state = loader.state_dict()
+    assert state == {
+        "order": "order-0",
+        "fingerprint": dataset.fingerprint,
+        "seed": 2**64 - 1,
+        "samples": N,
+        "position": 14,
+    }
+    assert len(json.dumps({**state, "position": 2**63 - 1})) < 200
+    other = Loader(dataset, global_batch=7, rank=1, world_size=3, seed=2**64 - 1)
+    take(other, 2)
+    assert other.state_dict() == state
+
+
+def test_resume_goes_on_at_the_next_sample(dataset: Dataset) -> None:
+    whole = numbers(take(Loader(dataset, global_batch=4), 20))
+    loader = Loader(dataset, global_batch=4)
+    take(loader, 7)
+    state = json.loads(json.dumps(loader.state_dict()))
+    resumed = Loader(dataset, global_batch=13)
+    resumed.load_state_dict(state)
+    assert numbers(take(resumed, 4)) == whole[28:80]
+
+
+def test_a_second_iteration_goes_on(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4)
+    first = iter(loader)
+    got = [next(first), next(first)]
+    second = iter(loader)
+    got += [next(second), next(second)]
+    assert numbers(got) == numbers(take(Loader(dataset, global_batch=4), 4))
+    with pytest.raises(DataError, match="another iteration"):
+        next(first)
+
+
+def test_a_state_is_not_taken_once_iteration_began(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    take(loader, 1)
+    loader.close()
+    with pytest.raises(DataError, match="after iteration began"):
+        loader.load_state_dict(state)
+
+
+def test_a_state_of_another_stream_says_what_differs(dataset: Dataset, tmp_path: Path) -> None:
+    state = Loader(dataset, global_batch=4, seed=3).state_dict()
+    with pytest.raises(FingerprintError, match="seed is 3 in the state and 4 here"):
+        Loader(dataset, global_batch=4, seed=4).load_state_dict(state)
+    with pytest.raises(FingerprintError, match="order is 'order-x' in the state and 'order-0'"):
+        Loader(dataset, global_batch=4, seed=3).load_state_dict({**state, "order": "order-x"})
+    other = make(tmp_path, 9)
+    with pytest.raises(FingerprintError, match="samples is 23 in the state and 9") as caught:
+        Loader(other, global_batch=4, seed=3).load_state_dict(state)
+    found = caught.value.differences["fingerprint"]
+    assert found == (dataset.fingerprint, other.fingerprint)
+
+
+@pytest.mark.parametrize("change", [{"position": -1}, {"position": "3"}, {"more": 1}])
+def test_what_is_no_state_is_refused(dataset: Dataset, change: dict[str, Any]) -> None:
+    loader = Loader(dataset, global_batch=4)
+    with pytest.raises(DataError, match="not a loader's state"):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    with pytest.raises(DataError, match="not a loader's state"):
+        loader.load_state_dict({})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"global_batch": 0},
+        {"global_batch": 2, "world_size": 3},
+        {"global_batch": 4, "rank": 1},
+        {"global_batch": 4, "rank": -1},
+        {"global_batch": 4, "seed": -1},
+        {"global_batch": 4, "prefetch": 0},
+        {"global_batch": 4, "threads": 0},
+    ],
+)
+def test_impossible_arguments_are_refused(dataset: Dataset, arguments: dict[str, int]) -> None:
+    with pytest.raises(DataError, match=r"must be|gives some"):
+        Loader(dataset, **arguments)  # type: ignore[arg-type]
+
+
+def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no samples"):
+        Loader(Dataset(()), global_batch=4)
+
+
+def failing_at(position: int) -> Callable[[Sample, SampleContext], Sample]:
+    def transform(sample: Sample, context: SampleContext) -> Sample:
+        if context.position == position:
+            raise ZeroDivisionError("boom")
+        return sample
+
+    return transform
+
+
+def test_an_error_comes_on_its_batch_and_names_the_sample(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4, transform=failing_at(9), prefetch=5)
+    iterator = iter(loader)
+    got = [next(iterator), next(iterator)]
+    with pytest.raises(SampleError, match=r"position 9, sample '.*ZeroDivisionError: boom") as one:
+        next(iterator)
+    loader.close()
+    assert not reader_threads()
+    assert isinstance(one.value.__cause__, ZeroDivisionError)
+    number = numbers(take(Loader(dataset, global_batch=10), 1))[9]
+    assert one.value.key == f"{number:03d}"
+    assert one.value.shard.name == f"shard-{number // 5:06d}.tar"
+    assert loader.state_dict()["position"] == 8
+    assert numbers(got) == numbers(take(Loader(dataset, global_batch=4), 2))
+    with pytest.raises(DataError, match="ended with an error"):
+        next(iterator)
+    with pytest.raises(SampleError, match="position 9"):
+        take(loader, 1)
+
+
+def test_a_failed_batch_can_be_tried_again(dataset: Dataset) -> None:
+    fail = [True]
+
+    def once(sample: Sample, context: SampleContext) -> Sample:
+        if fail and context.position == 5:
+            raise OSError(fail.pop())
+        return sample
+
+    loader = Loader(dataset, global_batch=4, transform=once)
+    with pytest.raises(SampleError):
+        take(loader, 2)
+    rest = take(loader, 2)
+    assert rest[0].positions == range(4, 8)
+
+
+def test_a_failing_collate_is_named(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4, collate=lambda items: items[99])
+    with pytest.raises(DataError, match=r"collate failed on positions 0\.\.3: IndexError"):
+        take(loader, 1)
+
+
+def test_threads_end_with_close(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4, threads=3, prefetch=6)
+    iterator = iter(loader)
+    next(iterator)
+    assert reader_threads()
+    loader.close()
+    assert not reader_threads()
+    with pytest.raises(DataError, match="was closed"):
+        next(iterator)
+    loader.close()
+    assert take(loader, 1)[0].positions == range(4, 8)
+    loader.close()
+
+
+def test_threads_end_with_the_iterator(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4, threads=3)
+    for _ in loader:
+        break
+    gc.collect()
+    for _ in range(500):  # they are told, not waited for
+        if not reader_threads():
+            break
+        time.sleep(0.01)
+    assert not reader_threads()
+
+
+def test_close_wakes_a_waiting_consumer(dataset: Dataset) -> None:
+    hold, entered = threading.Event(), threading.Event()
+
+    def block(sample: Sample, context: SampleContext) -> Sample:
+        entered.set()
+        hold.wait()
+        return sample
+
+    loader = Loader(dataset, global_batch=1, transform=block, threads=1, prefetch=3)
+    iterator = iter(loader)
+    errors: list[Exception] = []
+
+    def consume() -> None:
+        try:
+            while True:
+                next(iterator)
+        except (DataError, RuntimeError) as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    entered.wait()
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    hold.set()
+    closer.join()
+    consumer.join()
+    assert len(errors) == 1
+    assert isinstance(errors[0], DataError), errors
+    assert not reader_threads()
+
+
+def test_prefetch_is_bounded(dataset: Dataset) -> None:
+    seen: list[int] = []
+
+    def note(sample: Sample, context: SampleContext) -> Sample:
+        seen.append(context.position)
+        return sample
+
+    loader = Loader(dataset, global_batch=1, transform=note, prefetch=3, threads=2)
+    iterator = iter(loader)
+    for delivered in range(1, 30):
+        next(iterator)
+        assert max(seen) < delivered + 3
+    loader.close()
