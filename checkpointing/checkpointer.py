@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import secrets
 import time
@@ -12,24 +10,19 @@ from typing import Any
 
 from checkpointing import durable
 from checkpointing.agreement import LaggedVote
+from checkpointing.background import BackgroundSave
 from checkpointing.errors import CheckpointError, SaveError, StoreError
 from checkpointing.events import Events, OnEvent
 from checkpointing.layout import MAX_STEP, checkpoint_name, local_root, steps_dir
 from checkpointing.manifest import Header
 from checkpointing.policy import SavePolicy
-from checkpointing.pruning import Pruner, remove_leftover
+from checkpointing.pruning import Pruner
 from checkpointing.ranks import Ranks
 from checkpointing.restoring import Restorer
 from checkpointing.retention import KeepPolicy
-from checkpointing.saving import SaveThread, Snapshot, write_snapshot
+from checkpointing.saving import Saver, Snapshot
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, to_save
-
-logger = logging.getLogger("checkpointing")
-
-# A process that ends without close() gives its last save this long. A choice between losing it
-# and keeping a dying job's node; call close() to wait for as long as it takes.
-EXIT_WAIT_S = 60.0
 
 
 class Checkpointer:
@@ -71,8 +64,9 @@ class Checkpointer:
         self._check_store()
         self._vote = LaggedVote(self._ranks.control)
         self._pruner = Pruner(self._steps_dir, keep, self._events)
+        self._saver = Saver(self._ranks, self._events, self._pruner)
         self._staging = Staging()
-        self._saving: SaveThread | None = None
+        self._saving: BackgroundSave | None = None
         self._failure: SaveError | None = None  # of the last save, until it was raised
         self._started: set[int] = set()  # steps of this session
         self._last_step: int | None = None
@@ -95,8 +89,7 @@ class Checkpointer:
         self._settle()
         started_s = time.monotonic()
         restorer = Restorer(self._steps_dir, self._ranks, self._staging, self._events)
-        restorer.remove_leftovers()
-        if not restorer.exists():
+        if not restorer.clean_up():
             return None
         target = LoadTarget(state)
         try:
@@ -163,8 +156,7 @@ class Checkpointer:
         self._events.emit(
             "checkpoint_staged", step=step, stall_s=self.stall_s, bytes=self._staging.bytes
         )
-        self._saving = SaveThread(snapshot, self._write)
-        atexit.register(self._saving.join, EXIT_WAIT_S)
+        self._saving = BackgroundSave(snapshot, self._saver.save)
 
     def wait(self) -> None:
         """Block until the save that was started is committed or has failed.
@@ -209,54 +201,34 @@ class Checkpointer:
     def _need_open(self) -> None:
         if self._closed:
             raise CheckpointError("this Checkpointer is closed: make a new one")
+        if self._ranks.is_outdated():
+            raise CheckpointError(
+                "torch.distributed was initialised after this Checkpointer was made, so it knows "
+                "of one rank only: make it after init_process_group()"
+            )
 
     def _mark_saved(self, step: int) -> None:
         self._last_step, self._last_save_s = step, time.monotonic()
         self._vote.void()
 
     def _wait_for_previous(self, step: int) -> None:
-        if self._saving is not None and self._saving.running():
-            before_s = time.monotonic()
-            writing = self._saving.step
-            self._settle()
-            waited_s = time.monotonic() - before_s
-            self._events.emit("checkpoint_waited", step=step, writing=writing, seconds=waited_s)
+        saving, before_s = self._saving, time.monotonic()
+        has_to_wait = saving is not None and saving.running()
         self._settle()
+        if saving is not None and has_to_wait:
+            waited_s = time.monotonic() - before_s
+            self._events.emit("checkpoint_waited", step=step, writing=saving.step, seconds=waited_s)
 
     def _settle(self) -> None:
         """Wait for the running save and take its result. Only here does a failed step become one
         that may be saved again: at a point of the program that is the same for every rank."""
-        saving, self._saving = self._saving, None
-        if saving is None:
+        if self._saving is None:
             return
-        saving.join()
-        atexit.unregister(saving.join)
-        self._failure = saving.failure
-        if saving.failure is not None:
-            self._started.discard(saving.step)
-
-    def _write(self, snapshot: Snapshot) -> SaveError | None:
-        """In the writer's thread: write, commit, tell, prune."""
-        step = snapshot.header.step
-        try:
-            manifest = write_snapshot(snapshot, self._ranks)
-        except SaveError as error:
-            logger.error("%s; training goes on, earlier checkpoints are untouched", error)
-            self._events.emit("checkpoint_failed", step=step, error=str(error))
-            if self._ranks.rank == 0:
-                remove_leftover(snapshot.directory, self._events)
-            return error
-        if manifest is not None:
-            seconds = time.monotonic() - snapshot.started_s
-            self._events.emit(
-                "checkpoint_committed",
-                step=step,
-                path=str(snapshot.directory),
-                bytes=manifest.bytes,
-                seconds=seconds,
-            )
-            self._pruner.prune(newest=snapshot.header.id)
-        return None
+        outcome = self._saving.wait()
+        self._saving = None  # not before: the thread reads the staging buffers
+        self._failure = outcome.failure
+        if outcome.failure is not None:
+            self._started.discard(outcome.step)
 
 
 def _checked_step(step: int) -> int:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor
 
 from checkpointing.errors import FormatError
 
+_PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """ "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
+
+
+def is_placeholder(dtype: torch.dtype) -> bool:
+    """Dtypes that torch only names, without operations on them (int4, bits8): DCP cannot plan
+    with them either. What uses them keeps its bytes in a uint8 tensor."""
+    return _PLACEHOLDER.fullmatch(dtype_name(dtype)) is not None
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -20,7 +20,8 @@ class Ranks:
 
     Owns two gloo groups, so that neither the trainer's group nor each other are ever shared
     between threads: `control` for the trainer's thread, `background` for the writer's.
-    Constructing one is a collective.
+    Constructing one is a collective. What travels is pickled by torch, from rank to rank of one
+    job; nothing that was read from disk is unpickled.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,10 @@ class Ranks:
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
             self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
             self.background = dist.new_group(backend="gloo", timeout=TIMEOUT)
+
+    def is_outdated(self) -> bool:
+        """Whether a process group was made after this object."""
+        return self.control is None and dist.is_available() and dist.is_initialized()
 
     def broadcast(self, thing: T, group: dist.ProcessGroup | None) -> T:
         """Rank 0's `thing`."""

@@ -31,7 +31,7 @@ logger = logging.getLogger("checkpointing")
 
 @dataclass
 class Restorer:
-    """One attempt to restore; every method but `remove_leftovers` is a collective."""
+    """One attempt to restore. Its public methods are collectives."""
 
     steps_dir: Path
     ranks: Ranks
@@ -39,9 +39,9 @@ class Restorer:
     events: Events
     skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: damaged id -> why
 
-    def exists(self) -> bool:
-        """Whether anything was ever committed."""
-        return self.ranks.from_rank0(lambda: bool(self._committed()))
+    def clean_up(self) -> bool:
+        """Remove what saves that never committed left behind; whether any ever committed."""
+        return self.ranks.from_rank0(self._clean_up)
 
     def read_newest(self, target: LoadTarget) -> Manifest:
         """Read the newest whole checkpoint into the staging buffers; `target` is only looked at.
@@ -60,11 +60,12 @@ class Restorer:
             if self.ranks.rank == 0:
                 self._skip(self.steps_dir / manifest.header.id, problem)
 
-    def remove_leftovers(self) -> None:
-        """Remove, on rank 0, what saves that never committed left behind."""
-        for directory in directories(self.steps_dir) if self.ranks.rank == 0 else []:
-            if not is_committed(directory):
+    def _clean_up(self) -> bool:
+        found = {directory: is_committed(directory) for directory in directories(self.steps_dir)}
+        for directory, committed in found.items():
+            if not committed:
                 remove_leftover(directory, self.events)
+        return any(found.values())
 
     def _committed(self) -> list[Path]:
         return [d for d in directories(self.steps_dir) if is_committed(d)]

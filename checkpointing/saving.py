@@ -1,10 +1,11 @@
-"""Writing one staged snapshot to the store, in a thread of its own."""
+"""Writing one staged snapshot to the store."""
 
 from __future__ import annotations
 
-import threading
+import logging
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,9 +16,13 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from checkpointing.dcp_storage import DirectoryWriter
 from checkpointing.errors import SaveError
+from checkpointing.events import Events
 from checkpointing.manifest import Header, Manifest
+from checkpointing.pruning import Pruner, remove_leftover
 from checkpointing.ranks import Ranks
 from checkpointing.values import Json
+
+logger = logging.getLogger("checkpointing")
 
 # DCP says so at every save and load; here it is the plain one-process case
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or unini")
@@ -33,26 +38,30 @@ class Snapshot:
     started_s: float  # monotonic time of the call of save()
 
 
-class SaveThread:
-    """One save in the background. A daemon, so that no peer's silence can keep a process alive."""
+class Saver:
+    """Writes snapshots, tells how it went, and prunes."""
 
-    def __init__(self, snapshot: Snapshot, write: Callable[[Snapshot], SaveError | None]) -> None:
-        self.step = snapshot.header.step
-        self.failure: SaveError | None = None
-        self._write = write
-        self._thread = threading.Thread(
-            target=self._run, args=(snapshot,), name=f"checkpoint-{self.step}", daemon=True
-        )
-        self._thread.start()
+    def __init__(self, ranks: Ranks, events: Events, pruner: Pruner) -> None:
+        self._ranks, self._events, self._pruner = ranks, events, pruner
 
-    def _run(self, snapshot: Snapshot) -> None:
-        self.failure = self._write(snapshot)
-
-    def join(self, timeout_s: float | None = None) -> None:
-        self._thread.join(timeout_s)
-
-    def running(self) -> bool:
-        return self._thread.is_alive()
+    def save(self, snapshot: Snapshot) -> SaveError | None:
+        """Write and commit one snapshot; why not, if it failed. A collective."""
+        step, path = snapshot.header.step, str(snapshot.directory)
+        try:
+            manifest = write_snapshot(snapshot, self._ranks)
+        except SaveError as error:
+            logger.error("%s; training goes on, earlier checkpoints are untouched", error)
+            self._events.emit("checkpoint_failed", step=step, error=str(error))
+            if self._ranks.rank == 0:
+                remove_leftover(snapshot.directory, self._events)
+            return error
+        if manifest is not None:
+            size, seconds = manifest.bytes, time.monotonic() - snapshot.started_s
+            self._events.emit(
+                "checkpoint_committed", step=step, path=path, bytes=size, seconds=seconds
+            )
+            self._pruner.prune(newest=snapshot.header.id)
+        return None
 
 
 def write_snapshot(snapshot: Snapshot, ranks: Ranks) -> Manifest | None:
@@ -61,9 +70,13 @@ def write_snapshot(snapshot: Snapshot, ranks: Ranks) -> Manifest | None:
     Raises:
         SaveError: on every rank, if it failed on any; nothing was committed then.
     """
+    step = snapshot.header.step
     try:
         header = _with_all_values(snapshot.header, ranks)
-        writer = DirectoryWriter(snapshot.directory, ranks.rank, header)
+    except RuntimeError as error:  # a peer is gone
+        raise SaveError(f"saving step {step}: {error}") from error
+    writer = DirectoryWriter(snapshot.directory, ranks.rank, header)
+    try:
         save(
             dict(snapshot.tensors),
             storage_writer=writer,
@@ -71,15 +84,18 @@ def write_snapshot(snapshot: Snapshot, ranks: Ranks) -> Manifest | None:
             process_group=ranks.background,
             no_dist=ranks.background is None,
         )
-    except CheckpointException as error:  # a BaseException
-        raise SaveError(f"saving step {snapshot.header.step}: {describe(error)}") from error
-    except Exception as error:  # most often RuntimeError: a peer is gone
-        raise SaveError(f"saving step {snapshot.header.step}: {error}") from error
+    except (Exception, CheckpointException) as error:  # the latter is a BaseException
+        if writer.manifest is None:
+            raise SaveError(f"saving step {step}: {describe(error)}") from error
+        # committed is committed, even if a peer was gone before it could be told
+        logger.warning("step %s is committed, but not every rank knows: %s", step, error)
     return writer.manifest
 
 
-def describe(error: CheckpointException) -> str:
+def describe(error: BaseException) -> str:
     """Which rank had which problem, on one line and without the tracebacks."""
+    if not isinstance(error, CheckpointException):
+        return f"{type(error).__name__}: {error}"
     failures = sorted(error.failures.items())
     return "; ".join(f"rank {rank}: {type(e).__name__}: {e}" for rank, (e, _) in failures)
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from checkpointing.dtypes import dtype_name
 from checkpointing.manifest import Manifest
 from checkpointing.structure import Wants, absent
-from checkpointing.tree import Leaves, flatten, join, unflatten, update_in_place
+from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
 
 _OPTIMIZER_STATE = "state."  # what torch's flat keys of an optimizer's tensors begin with
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -71,14 +71,16 @@ class OptimizerItem:
         self.fresh = not optimizer.state
 
     def to_load(self) -> Any:
-        return get_optimizer_state_dict(self._module, self._optimizer, options=_FLAT)
+        flat = get_optimizer_state_dict(self._module, self._optimizer, options=_FLAT)
+        return Branch(flat)
 
     def to_save(self) -> Any:
         tree = self.to_load()
         if not self.fresh:
             return tree
         self.clear()
-        return {key: leaf for key, leaf in tree.items() if not key.startswith(_OPTIMIZER_STATE)}
+        kept = {key: leaf for key, leaf in tree.items() if not key.startswith(_OPTIMIZER_STATE)}
+        return Branch(kept)
 
     def load(self, tree: Any) -> None:
         loaded = {parameter: dict(state) for parameter, state in self._optimizer.state.items()}
@@ -150,28 +152,30 @@ class LoadTarget:
 
     def wants(self) -> Wants:
         specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
-        return Wants(specs, frozenset(self.leaves.values), tuple(self._fresh()))
+        return Wants(specs, frozenset(self.leaves.values), tuple(self._optimizers()))
 
     def finish(self, manifest: Manifest) -> None:
         """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
-        # values that are not wanted (of a fresh optimizer) stay what they are
+        # values that are not wanted (of an optimizer saved before it stepped) stay what they are
         values = {**self.leaves.values, **manifest.header.values}
         for path, item in self._items.items():
             item.load(unflatten(self._trees[path], path, values))
-        fresh = self._fresh()
-        for prefix in absent(fresh, manifest):
-            fresh[prefix].clear()
+        optimizers = self._optimizers()
+        for prefix in absent(optimizers, manifest):
+            optimizers[prefix].clear()
 
     def abandon(self) -> None:
         """Leave the state as it was found."""
-        for optimizer in self._fresh().values():
-            optimizer.clear()
+        for optimizer in self._optimizers().values():
+            if optimizer.fresh:
+                optimizer.clear()
 
-    def _fresh(self) -> dict[str, OptimizerItem]:
+    def _optimizers(self) -> dict[str, OptimizerItem]:
+        """The optimizers, by what the names of their state begin with."""
         return {
             join(path, _OPTIMIZER_STATE): item
             for path, item in self._items.items()
-            if isinstance(item, OptimizerItem) and item.fresh
+            if isinstance(item, OptimizerItem)
         }
 
 

@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from checkpointing.dtypes import is_placeholder
 from checkpointing.values import Json, decode, encode
 
 _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
+
+
+class Branch(dict[str, Any]):
+    """A dict whose entries are leaves of their own, even where none of them is a tensor."""
 
 
 @dataclass
@@ -32,7 +37,7 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
     if isinstance(tree, Tensor):
         _check_tensor(tree, path)
         _add(into.tensors, path, tree)
-    elif _holds_tensor(tree):
+    elif _is_branch(tree):
         for key, child in _children(tree):
             flatten(child, join(path, key), into)
     else:
@@ -43,7 +48,7 @@ def unflatten(template: Any, path: str, values: Mapping[str, Json]) -> Any:
     """A tree of the form of `template`: its own tensors, and the given values."""
     if isinstance(template, Tensor):
         return template
-    if not _holds_tensor(template):
+    if not _is_branch(template):
         return decode(values[path])
     children = {
         key: unflatten(child, join(path, key), values) for key, child in _children(template)
@@ -76,9 +81,11 @@ def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
     yield from tree.items() if isinstance(tree, dict) else enumerate(tree)
 
 
-def _holds_tensor(tree: object) -> bool:
+def _is_branch(tree: object) -> bool:
+    if isinstance(tree, Branch):
+        return True
     if isinstance(tree, dict | list | tuple):
-        return any(isinstance(c, Tensor) or _holds_tensor(c) for _, c in _children(tree))
+        return any(isinstance(c, Tensor) or _is_branch(c) for _, c in _children(tree))
     return False
 
 
@@ -93,7 +100,7 @@ def _check_tensor(tensor: Tensor, path: str) -> None:
         kind = f"a tensor of class {type(tensor).__qualname__}"
     elif tensor.is_meta:
         kind = "a tensor on the meta device, without data: materialise it first (to_empty)"
-    elif tensor.layout is not torch.strided or tensor.is_quantized:
+    elif tensor.layout is not torch.strided or tensor.is_quantized or is_placeholder(tensor.dtype):
         kind = f"a tensor of layout {tensor.layout}, dtype {tensor.dtype}"
     else:
         return

@@ -7,7 +7,7 @@ they finished. Pure: a list of events in, plain data out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -88,13 +88,15 @@ class History:
         return median([float(event["step_s"]) for event in self.kept.values()] or [0.0])
 
 
-def build_history(events: Sequence[Event]) -> History:
-    """The history that `events`, in the order of time, tell."""
+def build_history(events: Sequence[Event], alive: bool = False) -> History:
+    """The history that `events`, in the order of time, tell; `alive`: the run is under way."""
     lives = _lives(events)
+    if lives and lives[-1].end == "running" and not alive:
+        lives = (*lives[:-1], replace(lives[-1], end="killed"))
     records = [event for event in events if event.kind == "step"]
     kept = {int(event["step"]): event for event in records}
     started = [event for event in events if event.kind == "training_started"]
-    partial = History(
+    told = History(
         steps=next((e["steps"] for e in reversed(events) if e.kind == "run_started"), None),
         lives=lives,
         interruptions=(),
@@ -105,14 +107,12 @@ def build_history(events: Sequence[Event]) -> History:
         started=events[0].time if events else 0.0,
         finished=events[-1].time if events else 0.0,
     )
-    gaps = _interruptions(lives, records, partial.step_s)
-    return History(**{**partial.__dict__, "interruptions": gaps})
+    return replace(told, interruptions=_interruptions(lives, records, told.step_s))
 
 
 def _lives(events: Sequence[Event]) -> tuple[Life, ...]:
     starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
-    ends = [*starts[1:], len(events)]
-    return tuple(_life(events, i, end) for i, end in zip(starts, ends, strict=True))
+    return tuple(_life(events, i, end) for i, end in pairwise([*starts, len(events)]))
 
 
 def _life(events: Sequence[Event], start: int, end: int) -> Life:

@@ -15,12 +15,13 @@ from hpckit.report.samples import EpochCount, count_epochs, kept_entries, read_l
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.events import read_events
+from hpckit.run.lock import holder
 from hpckit.run.parse import read_spec
 
 
 def show(run: RunDir, console: Console) -> None:
     """Print what the run has been through so far, and draw its curve to `report/loss.png`."""
-    history = build_history(read_events(run.events))
+    history = build_history(read_events(run.events), alive=holder(run.lock) is not None)
     if not history.lives:
         console.print(f"{run.name} has not trained yet.", highlight=False)
         return

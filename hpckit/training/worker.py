@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from checkpointing import CheckpointError
+from checkpointing import CheckpointError, SaveError
 from data import DataError
 from hpckit.run.board import Board, Phase
 from hpckit.run.durable import write_json
@@ -21,7 +21,7 @@ from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent
 from hpckit.run.spec import RunSpec
 
-# Another attempt would meet the same input and fail in the same way.
+# Another attempt would meet the same input and fail in the same way. A failed save is not so.
 PERMANENT = (SpecError, DataError, CheckpointError, ImportError, SyntaxError)
 
 
@@ -78,7 +78,8 @@ def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
         },
     )
     board = Board.attach(env.board, env.local_world_size)
-    phase = Phase.REFUSED if isinstance(error, PERMANENT) else Phase.FAILED
+    permanent = isinstance(error, PERMANENT) and not isinstance(error, SaveError)
+    phase = Phase.REFUSED if permanent else Phase.FAILED
     step = board.slots()[env.local_rank].step
     board.report(env.local_rank, phase, step, env.attempt)
 

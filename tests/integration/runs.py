@@ -1,0 +1,173 @@
+"""Starts real runs, watches them through their events, and reads what they left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from hpckit.report.history import History, build_history
+from hpckit.report.samples import Entry, kept_entries, read_ledgers
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, read_events
+from hpckit.run.processes import strays
+
+REPO = Path(__file__).resolve().parents[2]
+STEPS = 60
+SMALL = (
+    "name=t",
+    "model=gpt_nano",
+    "data=shards",
+    f"train.steps={STEPS}",
+    "train.global_batch=8",
+    "train.micro_batch=4",
+    "train.log_every=1",
+    "optim.warmup_steps=5",
+    "launch.nodes=2",
+    "checkpoint.every_steps=10",
+    "debug.ledger=true",
+    "cluster.device=cpu",
+)
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Started:
+    """A `launch.py` or `hpckit resume` under way."""
+
+    process: subprocess.Popen[str]
+    root: Path
+
+    @property
+    def run(self) -> RunDir:
+        """The run's directory, once there is one."""
+        return RunDir(eventually(lambda: next(self.root.glob("t-*"), None)))
+
+    def events(self) -> list[Event]:
+        return read_events(self.run.events)
+
+    def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
+        """The `count`-th event of `kind` with these fields."""
+
+        def look() -> Event | None:
+            found = [e for e in self.events() if _matches(e, kind, fields)]
+            return found[count - 1] if len(found) >= count else None
+
+        return eventually(look, self.process)
+
+    def wait_for_step(self, step: int) -> Event:
+        """The first record of a step at or after `step`."""
+
+        def look() -> Event | None:
+            done = (e for e in self.events() if e.kind == "step" and e["step"] >= step)
+            return next(done, None)
+
+        return eventually(look, self.process)
+
+    def finish(self) -> tuple[int, str]:
+        """Exit status and output, once it has ended."""
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, output
+
+
+def command(root: Path, shards: Path, *overrides: str) -> list[str]:
+    """`launch.py` for a small run; later overrides win."""
+    places = (f"root={root}", f"data.shards={shards}")
+    return [sys.executable, str(REPO / "launch.py"), *SMALL, *places, *overrides]
+
+
+@contextmanager
+def started(root: Path, arguments: list[str], cwd: Path = REPO) -> Iterator[Started]:
+    """Start something; whatever is left of its runs at the end is killed."""
+    root.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        arguments,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Started(process, root)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+        end_leftovers(root)
+
+
+def complete(root: Path, arguments: list[str], cwd: Path = REPO) -> tuple[int, str]:
+    """Start something and wait for its end: exit status and output."""
+    with started(root, arguments, cwd) as it:
+        return it.finish()
+
+
+def end_leftovers(root: Path) -> None:
+    """Kill what still runs for the runs below `root`."""
+    for path in root.glob("t-*"):
+        for event in read_events(RunDir(path).events):
+            if event.kind == "run_started":
+                kill(event["pid"])
+        for process in strays(path):
+            kill(process.pid)
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
+    """Send a signal; False where the process is gone already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None], process: subprocess.Popen[str] | None = None) -> T:
+    """What `look` finds, as soon as it finds something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        ended = process is not None and process.poll() is not None
+        found = look()
+        if found is not None:
+            return found
+        if ended:
+            raise AssertionError("it ended before that happened")
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+def history(run: RunDir) -> History:
+    return build_history(read_events(run.events))
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    """Loss of each kept step."""
+    return {step: event["loss"] for step, event in sorted(history(run).kept.items())}
+
+
+def samples_by_step(run: RunDir) -> dict[int, list[str]]:
+    """Sorted keys of the samples of each kept step, over all ranks."""
+    keys: dict[int, list[str]] = {}
+    for entry in kept(run):
+        keys.setdefault(entry.step, []).extend(entry.keys)
+    return {step: sorted(found) for step, found in keys.items()}
+
+
+def kept(run: RunDir) -> list[Entry]:
+    return kept_entries(read_ledgers(run.ledger), STEPS)
+
+
+def _matches(event: Event, kind: str, fields: dict[str, object]) -> bool:
+    return event.kind == kind and all(event.get(k) == v for k, v in fields.items())

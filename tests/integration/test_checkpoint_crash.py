@@ -1,0 +1,180 @@
+"""Processes that die, disks that fill up: the last checkpoint stays whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from checkpointing import Checkpointer, Last, SaveError, list_checkpoints, verify
+
+KILLS = 6
+REPOSITORY = Path(__file__).parents[2]
+FLOATS = 1_000_000  # 4 MB: most of the time goes into writing
+
+
+def weights(step: int) -> torch.Tensor:
+    return torch.rand(FLOATS, generator=torch.Generator().manual_seed(step))
+
+
+def save_for_ever(store: Path, first_step: int, ready: Any) -> None:
+    torch.set_num_threads(1)
+    ckpt = Checkpointer(store, run="r", keep=[Last(2)])
+    state = {"w": torch.zeros(FLOATS), "step": -1}
+    restored = ckpt.restore(state)
+    assert restored == (first_step if first_step else None)
+    ready.set()
+    for step in range(first_step + 1, 1_000_000):
+        state |= {"w": weights(step), "step": step}
+        ckpt.save(step, state)
+
+
+def test_sigkill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["checkpointing.checkpointer"])
+    moments = random.Random(0)
+    step = 0
+    for _ in range(KILLS):
+        ready = context.Event()
+        process = context.Process(target=save_for_ever, args=(tmp_path, step, ready))
+        process.start()
+        assert ready.wait(60), f"exit code {process.exitcode}"
+        time.sleep(moments.uniform(0.05, 0.4))  # any moment will do
+        assert process.exitcode is None
+        process.kill()
+        process.join()
+
+        committed = [i for i in list_checkpoints(tmp_path) if i.state == "committed"]
+        assert [verify(info) for info in committed] == [[]] * len(committed)
+        assert not [i for i in list_checkpoints(tmp_path) if i.state == "damaged"]
+        state: dict[str, Any] = {"w": torch.zeros(FLOATS), "step": -1}
+        ckpt = Checkpointer(tmp_path, run="r")
+        restored = ckpt.restore(state)
+        assert restored is not None
+        assert restored == state["step"] >= step
+        assert torch.equal(state["w"], weights(restored))
+        # what the killed save left is gone
+        assert all(i.state == "committed" for i in list_checkpoints(tmp_path))
+        ckpt.close()
+        step = restored
+    assert step > KILLS
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_full_disk_costs_one_save_and_nothing_else(small_disk: Path) -> None:
+    events: list[tuple[str, dict[str, Any]]] = []
+    ckpt = Checkpointer(small_disk, run="r", on_event=lambda kind, **f: events.append((kind, f)))
+    state = {"w": weights(1)}
+    ckpt.save(1, state)
+    ckpt.wait()
+    blocker = small_disk / "somebody-else"
+    blocker.write_bytes(bytes(2 << 20))
+    state["w"].copy_(weights(2))
+    ckpt.save(2, state)
+    state["w"].copy_(weights(3))  # training goes on
+    with pytest.raises(SaveError, match="No space left on device"):
+        ckpt.wait()
+    failed = [f for kind, f in events if kind == "checkpoint_failed"]
+    assert [f["step"] for f in failed] == [2]
+    assert [(i.step, i.state, verify(i)) for i in list_checkpoints(small_disk)] == [
+        (1, "committed", [])
+    ]
+    blocker.unlink()
+    ckpt.save(3, state)
+    ckpt.close()
+    restored = {"w": torch.zeros(FLOATS)}
+    ckpt = Checkpointer(small_disk, run="r")
+    assert ckpt.restore(restored) == 3
+    ckpt.close()
+    assert torch.equal(restored["w"], weights(3))
+
+
+EXIT_PROGRAM = """
+import sys, time, torch
+import checkpointing.background, checkpointing.saving as saving
+from checkpointing import Checkpointer
+
+path, how_long_s = sys.argv[1], float(sys.argv[2])
+checkpointing.background.EXIT_WAIT_S = float(sys.argv[3])
+write = saving.write_snapshot
+
+def slow(snapshot, ranks):
+    time.sleep(how_long_s)
+    return write(snapshot, ranks)
+
+ckpt = Checkpointer(path, run="r")
+ckpt.save(1, {"w": torch.ones(3)})
+ckpt.wait()
+saving.write_snapshot = slow
+ckpt.save(2, {"w": torch.ones(3)})
+"""
+
+LONELY_PROGRAM = """
+import sys, time, torch, torch.distributed as dist
+import checkpointing.background
+from checkpointing import Checkpointer
+
+path, rank = sys.argv[1], int(sys.argv[2])
+checkpointing.background.EXIT_WAIT_S = 0.2
+dist.init_process_group("gloo", init_method=f"file://{path}/rendezvous", rank=rank, world_size=2)
+ckpt = Checkpointer(path + "/store", run="r")
+if rank == 0:
+    ckpt.save(1, {"w": torch.ones(3)})  # rank 1 never takes part
+    sys.exit(5)
+sys.stdin.read()
+"""
+
+
+def python(program: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", program, *map(str, arguments)]
+
+
+@pytest.mark.parametrize(
+    ("how_long_s", "exit_wait_s", "steps"), [(0.5, 60, [1, 2]), (3600, 0.2, [1])]
+)
+def test_exit_without_close_waits_but_not_for_ever(
+    tmp_path: Path, how_long_s: float, exit_wait_s: float, steps: list[int]
+) -> None:
+    program = python(EXIT_PROGRAM, tmp_path, how_long_s, exit_wait_s)
+    subprocess.run(program, check=True, timeout=60, cwd=REPOSITORY)
+    found = list_checkpoints(tmp_path)
+    assert [i.step for i in found if i.state == "committed"] == steps
+    assert all(verify(i) == [] for i in found if i.state == "committed")
+
+
+def test_a_rank_can_exit_while_its_peer_is_silent(tmp_path: Path) -> None:
+    silent = subprocess.Popen(
+        python(LONELY_PROGRAM, tmp_path, 1),
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+    )
+    try:
+        leaving = subprocess.run(
+            python(LONELY_PROGRAM, tmp_path, 0), timeout=60, cwd=REPOSITORY, check=False
+        )
+        assert leaving.returncode == 5
+        assert silent.poll() is None
+    finally:
+        silent.communicate(b"")
+    assert silent.returncode == 0
+    assert list_checkpoints(tmp_path / "store") == []

@@ -1,0 +1,318 @@
+"""One process, a real store: what is restored is, bit for bit, what was saved."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import checkpointing.saving as saving
+from checkpointing import (
+    Best,
+    Checkpointer,
+    CheckpointError,
+    FormatError,
+    Last,
+    Minutes,
+    Steps,
+    StoreError,
+    StructureError,
+    list_checkpoints,
+    verify,
+)
+from checkpointing.dtypes import dtype_name, is_placeholder
+
+Events = list[tuple[str, dict[str, Any]]]
+
+
+def recorder() -> tuple[Events, Callable[..., None]]:
+    events: Events = []
+    return events, lambda kind, **fields: events.append((kind, fields))
+
+
+def save_one(store: Path, step: int, state: dict[str, Any], **options: Any) -> None:
+    ckpt = Checkpointer(store, run="r", **options)
+    ckpt.save(step, state)
+    ckpt.close()
+
+
+def restore_one(store: Path, state: dict[str, Any], **options: Any) -> int | None:
+    ckpt = Checkpointer(store, run="r", **options)
+    try:
+        return ckpt.restore(state)
+    finally:
+        ckpt.close()
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return bytes(flat.tolist())
+
+
+def all_dtypes() -> dict[str, torch.Tensor]:
+    """Each dtype that has operations, but the quantized ones, holding every byte value."""
+    every_byte = torch.arange(256).to(torch.uint8)
+    dtypes = {d for name in dir(torch) if isinstance(d := getattr(torch, name), torch.dtype)}
+    plain = [d for d in dtypes if not (dtype_name(d).startswith("q") or is_placeholder(d))]
+    return {dtype_name(dtype): every_byte.clone().view(dtype) for dtype in plain}
+
+
+def special_tensors() -> dict[str, torch.Tensor]:
+    payload = torch.tensor([0x7FC12345, 0x7F812345 - (1 << 32), -(1 << 31)], dtype=torch.int64)
+    base = torch.arange(24.0).view(4, 6)
+    return {
+        "nan payloads and -0.0": payload.to(torch.int32).view(torch.float32),
+        "0-dim": torch.tensor(3.5, dtype=torch.bfloat16),
+        "zero size": torch.empty(0, 4),
+        "transposed": base.t(),
+        "strided": base[:, ::2],
+        "row of a larger one": base[1],
+        "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        "with / and ~ in its name": torch.ones(1),
+        "cut/at": torch.zeros(2, 1, 3),
+    }
+
+
+def test_every_dtype_and_layout_is_bit_exact(tmp_path: Path) -> None:
+    tensors = all_dtypes() | special_tensors()
+    assert {"bfloat16", "float8_e4m3fn", "bool", "complex64", "uint64", "int8"} <= tensors.keys()
+    save_one(tmp_path, 1, {"t": tensors, "list": [torch.ones(2), {"x": torch.zeros(1)}]})
+    target = {name: torch.zeros(t.nbytes, dtype=torch.uint8) for name, t in tensors.items()}
+    target = {
+        name: b.view(tensors[name].dtype).view(tensors[name].shape) for name, b in target.items()
+    }
+    target["transposed"] = torch.zeros(4, 6).t()
+    state: dict[str, Any] = {"t": target, "list": [torch.zeros(2), {"x": torch.ones(1)}]}
+    assert restore_one(tmp_path, state) == 1
+    for name, tensor in tensors.items():
+        assert state["t"] is target
+        assert bits(target[name]) == bits(tensor.resolve_conj()), name
+    assert torch.equal(state["list"][0], torch.ones(2))
+    assert [verify(info) for info in list_checkpoints(tmp_path)] == [[]]
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {"n": 0, "buffer": torch.zeros(2)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.held, "buffer": self.held["buffer"].clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.held = state
+
+
+def make(seed: int, param_dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).to(param_dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3]),
+        "counter": Counter(),
+        "progress": {"epoch": 0, "losses": [], "shape": (0,)},
+        "best": 0.0,
+        "rng": torch.get_rng_state(),
+    }
+
+
+def train(state: dict[str, Any], steps: int) -> list[float]:
+    losses = []
+    generator = torch.Generator().manual_seed(steps)
+    for _ in range(steps):
+        dtype = next(state["model"].parameters()).dtype
+        loss = state["model"](torch.randn(6, 4, generator=generator).to(dtype)).square().mean()
+        loss.backward()
+        state["optimizer"].step()
+        state["scheduler"].step()
+        state["optimizer"].zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_training_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
+    state = make(seed=1)
+    train(state, 3)
+    state["counter"].held = {"n": 3, "buffer": torch.ones(2)}
+    state["progress"] |= {"epoch": 1, "losses": [1.5, float("nan")], "shape": (2, 3)}
+    state["best"] = float("-inf")
+    save_one(tmp_path, 3, state)
+
+    other = make(seed=2)
+    progress = other["progress"]
+    assert restore_one(tmp_path, other) == 3
+    assert other["progress"] is progress
+    assert repr(progress) == "{'epoch': 1, 'losses': [1.5, nan], 'shape': (2, 3)}"
+    assert other["best"] == float("-inf")
+    assert other["counter"].held["n"] == 3
+    assert torch.equal(other["counter"].held["buffer"], torch.ones(2))
+    assert torch.equal(other["rng"], state["rng"])
+    assert other["scheduler"].state_dict() == state["scheduler"].state_dict()
+    assert train(other, 4) == train(state, 4)
+
+
+def test_an_optimizer_that_has_not_stepped_stays_so(tmp_path: Path) -> None:
+    state, untouched = make(seed=1), make(seed=1)
+    save_one(tmp_path, 0, state)
+    assert not state["optimizer"].state
+    other = make(seed=2)
+    train(other, 2)  # even one that has stepped goes back
+    assert restore_one(tmp_path, other) == 0
+    fresh = make(seed=2)
+    assert restore_one(tmp_path, fresh) == 0
+    assert train(state, 3) == train(other, 3) == train(fresh, 3) == train(untouched, 3)
+
+
+def test_fp32_moments_of_bf16_weights_stay_fp32(tmp_path: Path) -> None:
+    def to_fp32(state: dict[str, Any]) -> list[torch.Tensor]:
+        moments = []
+        for held in state["optimizer"].state.values():
+            held["exp_avg"] = held["exp_avg"].float() + 1e-9
+            moments.append(held["exp_avg"])
+        return moments
+
+    state, other = make(1, torch.bfloat16), make(2, torch.bfloat16)
+    train(state, 1)
+    train(other, 1)
+    expected = [m.clone() for m in to_fp32(state)]
+    to_fp32(other)
+    save_one(tmp_path, 1, state)
+    restore_one(tmp_path, other)
+    got = [held["exp_avg"] for held in other["optimizer"].state.values()]
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(got, expected, strict=True))
+
+
+def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
+    """The writer is held back until the trainer has changed everything."""
+    gate = threading.Event()
+    write = saving.write_snapshot
+
+    def held_back(*args: Any) -> Any:
+        assert gate.wait(60)
+        return write(*args)
+
+    events, on_event = recorder()
+    state: dict[str, Any] = {"w": torch.ones(1000), "values": {"list": [1]}}
+    with mock.patch.object(saving, "write_snapshot", held_back):
+        ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
+        ckpt.save(1, state)
+        ckpt.save(1, state)  # started already: nothing happens, nobody waits
+        state["w"].fill_(2.0)
+        state["values"]["list"].append(2)
+        threading.Timer(0.2, gate.set).start()
+        ckpt.save(2, state)  # waits for the first, whose buffers it needs
+        state["w"].fill_(3.0)
+        ckpt.close()
+    kinds = [kind for kind, _ in events]
+    assert kinds.count("checkpoint_started") == kinds.count("checkpoint_committed") == 2
+    assert kinds.index("checkpoint_waited") > kinds.index("checkpoint_committed")
+    assert restore_one(tmp_path, state) == 2
+    assert torch.equal(state["w"], torch.full((1000,), 2.0))
+    assert state["values"] == {"list": [1, 2]}
+    (tmp_path / "runs/r/steps" / list_checkpoints(tmp_path)[1].id / "manifest.json").unlink()
+    assert restore_one(tmp_path, state) == 1
+    assert torch.equal(state["w"], torch.ones(1000))
+    assert state["values"] == {"list": [1]}
+
+
+def test_a_commit_counts_even_if_a_peer_is_gone_before_it_is_told(tmp_path: Path) -> None:
+    save = saving.save
+
+    def save_then_lose_the_peer(*args: Any, **options: Any) -> None:
+        save(*args, **options)
+        raise RuntimeError("Connection closed by peer")
+
+    with mock.patch.object(saving, "save", save_then_lose_the_peer):
+        save_one(tmp_path, 1, {"w": torch.ones(2)})
+    assert [verify(info) for info in list_checkpoints(tmp_path)] == [[]]
+
+
+def test_retention_prunes_and_leftovers_go(tmp_path: Path) -> None:
+    events, on_event = recorder()
+    keep: list[Last | Best] = [Last(2), Best("loss")]
+    ckpt = Checkpointer(tmp_path, run="r", keep=keep, every=Steps(2), on_event=on_event)
+    state = {"w": torch.zeros(3)}
+    losses = {2: 0.5, 4: 0.1, 6: 0.3, 8: 0.4, 10: float("nan")}
+    for step in range(11):
+        if ckpt.due(step):
+            ckpt.save(step, state, metrics={"loss": losses[step]})
+    ckpt.close()
+    assert [i.step for i in list_checkpoints(tmp_path)] == [4, 8, 10]
+    assert [f["step"] for kind, f in events if kind == "checkpoint_pruned"] == [2, 6]
+
+    newest = list_checkpoints(tmp_path)[-1].path
+    (newest / "manifest.json").unlink()  # as a prune that was cut short leaves it
+    assert [i.state for i in list_checkpoints(tmp_path)] == ["committed"] * 2 + ["incomplete"]
+    other_run = tmp_path / "runs" / "other" / "steps" / newest.name
+    other_run.mkdir(parents=True)
+    events.clear()
+    assert restore_one(tmp_path, state, on_event=on_event) == 8
+    assert [kind for kind, _ in events] == ["leftover_removed", "checkpoint_restored"]
+    assert not newest.exists()
+    assert other_run.exists()
+
+
+def test_a_damaged_newest_does_not_push_out_whole_ones(tmp_path: Path) -> None:
+    state = {"w": torch.zeros(3)}
+    save_one(tmp_path, 1, state)
+    save_one(tmp_path, 9, state)
+    bin_file = list_checkpoints(tmp_path)[-1].path / "rank-00000.bin"
+    bin_file.write_bytes(bytes(11) + b"x")
+    ckpt = Checkpointer(tmp_path, run="r", keep=[Last(1)])
+    assert ckpt.restore(state) == 1
+    ckpt.save(2, state)
+    ckpt.close()
+    assert [i.step for i in list_checkpoints(tmp_path)] == [2, 9]
+
+
+def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"w": torch.zeros(3), "lr": 0.1}
+    save_one(tmp_path, 1, state)
+    with pytest.raises(StructureError) as caught:
+        restore_one(tmp_path, {"w": torch.zeros(3, dtype=torch.bfloat16), "v": 1})
+    text = str(caught.value)
+    assert "w: float32[3] in the checkpoint, bfloat16[3] in the state" in text
+    assert "values missing in the checkpoint (1):\n    v" in text
+    assert "values not in the state (1):\n    lr" in text
+
+    manifest = list_checkpoints(tmp_path)[0].path / "manifest.json"
+    body = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps(body | {"version": 2}))
+    with pytest.raises(FormatError, match="version 2 is not known"):
+        restore_one(tmp_path, state)
+    manifest.write_text(json.dumps(body | {"values": {"lr": 0.2}}))
+    with pytest.raises(CheckpointError, match="hash does not match"):
+        restore_one(tmp_path, state)
+
+
+def test_stores_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="local or shared file system"):
+        Checkpointer("s3://bucket/ckpts", run="r")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="directory that every rank can write to"):
+        Checkpointer(tmp_path / "file" / "store", run="r")
+    with pytest.raises(ValueError, match="run name"):
+        Checkpointer(tmp_path, run="../other")
+
+
+def test_minutes_in_one_process(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r", every=Minutes(1))
+    with mock.patch.object(time, "monotonic") as now:
+        now.return_value = ckpt._last_save_s + 59
+        assert not ckpt.due(1)
+        now.return_value += 1
+        assert ckpt.due(2)
+        ckpt.save(2, {"w": torch.zeros(1)})
+        assert not ckpt.due(3)
+    ckpt.close()
+    with pytest.raises(CheckpointError, match="closed"):
+        ckpt.due(4)

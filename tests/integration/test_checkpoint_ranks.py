@@ -1,0 +1,343 @@
+"""Checkpoints of several ranks, in real processes over gloo: FSDP2, resharding, trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import resource
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from checkpointing import (
+    Checkpointer,
+    CheckpointError,
+    Minutes,
+    SaveError,
+    Steps,
+    StructureError,
+    list_checkpoints,
+    verify,
+)
+
+JOIN_S = 120  # a worker that takes longer hangs
+
+Worker = Callable[[int, Path], Any]
+
+
+def run_world(world_size: int, worker: Worker, tmp: Path) -> list[Any]:
+    """What `worker(rank, tmp)` returned on each rank of a real process group."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
+    rendezvous = tmp / f"rendezvous-{worker.__name__}-{world_size}"
+    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
+    processes = [
+        context.Process(
+            target=_run, args=(rank, world_size, rendezvous, worker, tmp, pipes[rank][1])
+        )
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        answers = [_answer(reader) for reader, _ in pipes]
+        for process in processes:
+            process.join(JOIN_S)
+    finally:
+        for process in processes:
+            process.kill()
+    failed = [a for a in answers if isinstance(a, str)]
+    assert not failed, "\n".join(failed)
+    assert [process.exitcode for process in processes] == [0] * world_size
+    return [answer[0] for answer in answers]
+
+
+def _answer(reader: Any) -> Any:
+    return pickle.loads(reader.recv_bytes()) if reader.poll(JOIN_S) else "a worker hangs"
+
+
+def _run(rank: int, world: int, rendezvous: Path, worker: Worker, tmp: Path, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world
+        )
+        # by pickle and not pipe.send(), which would share the tensors with a process that ends
+        pipe.send_bytes(pickle.dumps((worker(rank, tmp),)))
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send_bytes(pickle.dumps(f"rank {rank}: {traceback.format_exc()}"))
+        raise
+
+
+class Net(nn.Module):
+    """Sizes that no world size divides, a buffer, and tied weights would all be cut unevenly."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.inner = nn.Linear(7, 5)
+        self.outer = nn.Linear(5, 1)
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.outer(self.inner(x).relu())
+        return out
+
+
+def make_state(seed: int, shard: bool) -> dict[str, Any]:
+    model = Net(seed)
+    if shard:
+        fully_shard(model.inner)
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return {"model": model, "optimizer": optimizer, "progress": {"epoch": 0, "best": float("inf")}}
+
+
+def train(state: dict[str, Any], steps: int) -> None:
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(steps):
+        state["model"](torch.randn(4, 7, generator=generator)).square().mean().backward()
+        state["optimizer"].step()
+        state["optimizer"].zero_grad()
+        state["model"].seen += 1
+    state["progress"]["epoch"] += steps
+
+
+def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Every tensor of the state, unsharded."""
+    model, optimizer = state["model"], state["optimizer"]
+    tensors = dict(model.state_dict())
+    for name, parameter in model.named_parameters():
+        tensors |= {f"{name}.{key}": t for key, t in optimizer.state[parameter].items()}
+    full = {k: t.full_tensor() if isinstance(t, DTensor) else t for k, t in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in full.items()}
+
+
+def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(got[name], tensor), name
+
+
+class Recorder(list[tuple[str, dict[str, Any]]]):
+    def __call__(self, kind: str, **fields: Any) -> None:
+        self.append((kind, fields))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self]
+
+
+# --- saved on two ranks, restored on two, one and three ----------------------------------------
+
+
+def save_sharded(rank: int, tmp: Path) -> dict[str, torch.Tensor]:
+    state = make_state(seed=1, shard=True)
+    events = Recorder()
+    ckpt = Checkpointer(tmp / "store", run="r", every=Steps(2), on_event=events)
+    assert ckpt.restore(state) is None
+    assert not state["optimizer"].state, "asking for a checkpoint must not step the optimizer"
+    for step in range(1, 5):
+        train(state, 1)
+        if ckpt.due(step):
+            ckpt.save(step, state, metrics={"loss": 1.0 / step})
+    expected = whole(state)
+    train(state, 1)  # the staged copy must not see this
+    ckpt.close()
+    assert events.kinds().count("checkpoint_committed") == (2 if rank == 0 else 0)
+    return expected
+
+
+def restore_sharded(rank: int, tmp: Path) -> tuple[int | None, dict[str, torch.Tensor], Any]:
+    state = make_state(seed=2, shard=True)
+    ckpt = Checkpointer((tmp / "store").as_uri(), run="r")
+    step = ckpt.restore(state)
+    restored = whole(state)
+    train(state, 1)  # what was restored can be trained on
+    ckpt.close()
+    return step, restored, state["progress"]
+
+
+def test_fsdp2_state_is_bit_identical_on_any_world_size(tmp_path: Path) -> None:
+    expected = run_world(2, save_sharded, tmp_path)[0]
+    infos = list_checkpoints(tmp_path / "store")
+    assert [(i.step, i.state, i.world_size) for i in infos] == [
+        (2, "committed", 2),
+        (4, "committed", 2),
+    ]
+    assert [verify(i) for i in infos] == [[], []]
+    # replicated tensors are written once: there are exactly as many bytes as in the whole state
+    assert infos[-1].bytes == sum(t.nbytes for t in expected.values())
+
+    for world_size in (2, 3):
+        for step, restored, progress in run_world(world_size, restore_sharded, tmp_path):
+            assert step == 4
+            assert_same(restored, expected)
+            assert progress == {"epoch": 5, "best": float("inf")}
+
+    state = make_state(seed=3, shard=False)  # one process, no process group
+    ckpt = Checkpointer(tmp_path / "store", run="r")
+    assert ckpt.restore(state) == 4
+    assert_same(whole(state), expected)
+    ckpt.close()
+
+
+# --- what goes wrong on one rank is known on all ------------------------------------------------
+
+
+def flip_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def on_rank0(rank: int, action: Callable[[], object]) -> None:
+    dist.barrier()
+    if rank == 0:
+        action()
+    dist.barrier()
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Every write of this process beyond 64 bytes of a file fails, as on a full disk."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def trouble(rank: int, tmp: Path) -> None:
+    store = tmp / "store"
+    state = make_state(seed=1, shard=True)
+    events = Recorder()
+    ckpt = Checkpointer(store, run="r", on_event=events)
+    saved = {}
+    for step in (1, 2):
+        train(state, 1)
+        ckpt.save(step, state)
+        saved[step] = whole(state)
+    ckpt.wait()
+    rank1_cannot_write(rank, ckpt, state, events, store)
+    damage_is_passed_over(rank, ckpt, state, saved, store)
+    other_structure_is_refused(ckpt, store)
+    truncated_manifests_leave_nothing(rank, ckpt, state, store)
+    ckpt.close()
+
+
+def rank1_cannot_write(
+    rank: int, ckpt: Checkpointer, state: dict[str, Any], events: Recorder, store: Path
+) -> None:
+    with no_room() if rank == 1 else contextlib.nullcontext():
+        ckpt.save(3, state)
+        with pytest.raises(SaveError, match=r"step 3.*rank 1.*rank-00001.bin"):
+            ckpt.wait()
+    ckpt.wait()  # said once
+    if rank == 0:
+        assert events.kinds()[-2:] == ["checkpoint_failed", "leftover_removed"]
+        assert [(i.step, i.state) for i in list_checkpoints(store)] == [
+            (1, "committed"),
+            (2, "committed"),
+        ]
+    dist.barrier()
+    with no_room() if rank == 1 else contextlib.nullcontext():
+        ckpt.save(3, state)  # a failed step may be tried again, and may fail again
+        train(state, 1)
+        with contextlib.suppress(SaveError):
+            ckpt.wait()
+    ckpt.save(3, state)
+    ckpt.wait()
+
+
+def damage_is_passed_over(
+    rank: int,
+    ckpt: Checkpointer,
+    state: dict[str, Any],
+    saved: dict[int, dict[str, torch.Tensor]],
+    store: Path,
+) -> None:
+    newest = list_checkpoints(store)[-1]
+    assert newest.step == 3
+    on_rank0(rank, lambda: flip_byte(newest.path / "rank-00001.bin"))
+    assert verify(newest) != []
+    train(state, 1)
+    events = Recorder()
+    other = Checkpointer(store, run="r", on_event=events)
+    assert other.restore(state) == 2
+    assert_same(whole(state), saved[2])
+    if rank == 0:
+        assert events.kinds() == ["checkpoint_skipped", "checkpoint_restored"]
+        assert events[0][1]["step"] == 3
+        assert "do not match their hash" in events[0][1]["reason"]
+    else:
+        assert events == []
+    other.close()
+
+
+def other_structure_is_refused(ckpt: Checkpointer, store: Path) -> None:
+    state = make_state(seed=2, shard=True)
+    before = whole({**state, "optimizer": mock.Mock(state=mock.MagicMock())})
+    state["model"].extra = nn.Parameter(torch.zeros(2))
+    state["optimizer"] = torch.optim.SGD(state["model"].parameters(), lr=0.1)
+    with pytest.raises(StructureError) as caught:
+        ckpt.restore(state)
+    assert "tensors missing in the checkpoint (1):\n    model/extra" in str(caught.value)
+    assert "tensors not in the state" in str(caught.value)
+    after = whole({**state, "optimizer": mock.Mock(state=mock.MagicMock())})
+    assert_same({k: v for k, v in after.items() if k in before}, before)
+
+
+def truncated_manifests_leave_nothing(
+    rank: int, ckpt: Checkpointer, state: dict[str, Any], store: Path
+) -> None:
+    steps = [i.path for i in list_checkpoints(store)]
+    on_rank0(rank, lambda: os.truncate(steps[1] / "manifest.json", 100))
+    assert ckpt.restore(state) == 1
+    on_rank0(rank, lambda: (steps[0] / "rank-00000.bin").unlink())
+    with pytest.raises(CheckpointError) as caught:
+        ckpt.restore(state)
+    assert all(path.name in str(caught.value) for path in steps)
+
+
+def test_trouble_on_one_rank_is_known_on_all(tmp_path: Path) -> None:
+    run_world(2, trouble, tmp_path)
+
+
+# --- agreement ----------------------------------------------------------------------------------
+
+
+def vote_by_different_clocks(rank: int, tmp: Path) -> list[bool]:
+    """Rank 1's clock runs three times as fast; answers at 30 calls, 20 s apart on rank 0."""
+    clock_s = [0.0]
+    state = {"w": torch.zeros(3)}
+    answers = []
+    with mock.patch.object(time, "monotonic", side_effect=lambda: clock_s[0]):
+        ckpt = Checkpointer(tmp / "store", run="r", every=Minutes(3))
+        for step in range(30):
+            clock_s[0] += 20.0 if rank == 0 else 60.0
+            answers.append(ckpt.due(step))
+            if answers[-1]:
+                ckpt.save(step, state)
+        ckpt.close()
+    return answers
+
+
+def test_minutes_say_the_same_on_every_rank(tmp_path: Path) -> None:
+    first, second = run_world(2, vote_by_different_clocks, tmp_path)
+    assert first == second
+    # the fastest clock decides: three of its minutes are three calls, and the answer is a call late
+    assert [step for step, yes in enumerate(first) if yes] == list(range(3, 30, 4))

@@ -1,0 +1,216 @@
+"""Interrupted and resumed, a run is the run that was never interrupted."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from checkpointing import list_checkpoints
+from hpckit.report.samples import count_epochs
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from hpckit.run.processes import strays
+from runs import (
+    STEPS,
+    Started,
+    command,
+    complete,
+    history,
+    kept,
+    kill,
+    losses,
+    samples_by_step,
+    started,
+)
+
+
+def assert_same_run(run: RunDir, reference: RunDir) -> None:
+    """Bit for bit the same losses, the same samples at each step, and nothing left running."""
+    assert losses(run) == losses(reference)
+    assert list(losses(run)) == list(range(1, STEPS + 1))
+    assert samples_by_step(run) == samples_by_step(reference)
+    assert read_json(run.verdict)["kind"] == "done"
+    assert strays(run.path) == []
+
+
+def test_reference_sees_each_sample_of_an_epoch_once(reference: RunDir) -> None:
+    samples = history(reference).samples
+    assert samples
+    *whole, last = count_epochs(kept(reference), samples)
+    assert len(whole) == STEPS * 8 // samples
+    assert all(count.exact for count in whole)
+    assert not last.twice
+
+
+def test_preempted_on_the_same_world(tmp_path: Path, shards: Path, reference: RunDir) -> None:
+    status, output = complete(tmp_path, command(tmp_path, shards, "debug.drill.preempt_at=[13,37]"))
+    assert status == 0, output
+    run = RunDir(next(tmp_path.glob("t-*")))
+    assert_same_run(run, reference)
+    story = history(run)
+    assert [life.end for life in story.lives] == ["preempted", "preempted", "done"]
+    assert [gap.repeated for gap in story.interruptions] == [0, 0]
+    assert [life.start_step >= at for life, at in zip(story.lives[1:], (13, 37), strict=True)]
+
+
+def test_preempted_and_resumed_on_other_worlds(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    drill = ("debug.drill.preempt_at=[13,37]", "debug.drill.nodes=[2,1,4]")
+    status, output = complete(tmp_path, command(tmp_path, shards, *drill))
+    assert status == 0, output
+    run = RunDir(next(tmp_path.glob("t-*")))
+    assert [life.world_size for life in history(run).lives] == [2, 1, 4]
+    assert samples_by_step(run) == samples_by_step(reference)
+    assert losses(run) == pytest.approx(losses(reference), rel=1e-3)
+    until = history(run).lives[0].end_step
+    same_world = {step: loss for step, loss in losses(run).items() if step <= until}
+    assert same_world == {step: losses(reference)[step] for step in same_world}
+
+
+def test_worker_killed_restarts_in_place(tmp_path: Path, shards: Path, reference: RunDir) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        victim = it.wait_for("worker_started", rank=1)
+        it.wait_for_step(23)
+        kill(victim["pid"])
+        status, output = it.finish()
+    assert status == 0, output
+    assert "worker lost" in output
+    assert_same_run(it.run, reference)
+    first, second = history(it.run).lives
+    assert (first.generation, second.generation) == (1, 1), "it was to restart in place"
+    assert second.start_step == 20
+
+
+def test_agent_killed_starts_a_new_generation(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        victim = it.wait_for("agent_started", node=1)
+        it.wait_for_step(23)
+        kill(victim["pid"])
+        status, output = it.finish()
+    assert status == 0, output
+    assert_same_run(it.run, reference)
+    assert [life.end for life in history(it.run).lives] == ["infra", "done"]
+
+
+def kill_supervisor_at(it: Started, step: int) -> None:
+    victim = it.wait_for("run_started")
+    it.wait_for_step(step)
+    kill(victim["pid"])
+    status, output = it.finish()
+    assert status == 75, output
+    assert "hpckit resume" in output
+    assert strays(it.run.path) == [], "the kernel was to end the whole tree"
+
+
+def test_supervisor_killed_then_started_again(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        kill_supervisor_at(it, 23)
+    status, output = complete(tmp_path, command(tmp_path, shards))
+    assert status == 0, output
+    assert len(list(tmp_path.glob("t-*"))) == 1
+    assert_same_run(it.run, reference)
+
+
+def test_torn_newest_checkpoint_is_passed_over_aloud(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        kill_supervisor_at(it, 34)
+    newest = max(list_checkpoints(it.run.path), key=lambda info: info.step)
+    torn = max(Path(newest.path).glob("*.bin"), key=lambda path: path.stat().st_size)
+    with torn.open("r+b") as file:
+        file.truncate(torn.stat().st_size // 2)
+    hpckit = Path(sys.executable).with_name("hpckit")
+    status, output = complete(tmp_path, [str(hpckit), "resume", str(it.run.path)])
+    assert status == 0, output
+    assert f"checkpoint {newest.step} skipped" in output
+    assert_same_run(it.run, reference)
+    resumed = history(it.run).lives[-1].start_step
+    assert 0 < resumed < newest.step
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_moments(
+    tmp_path: Path, shards: Path, reference: RunDir, seed: int
+) -> None:
+    """Workers, agents and the supervisor, at start-up, while training, while saving."""
+    chance = random.Random(seed)
+    left, status, output = 4, 0, ""
+    while left:
+        with started(tmp_path, command(tmp_path, shards)) as it:
+            while left and it.process.poll() is None:
+                time.sleep(chance.uniform(0.5, 5.0))
+                left -= kill_someone(it, chance)
+            status, output = it.finish()
+            if "nothing to do" in output:
+                break
+    while status == 75:
+        status, output = complete(tmp_path, command(tmp_path, shards))
+    assert status == 0, output
+    assert left < 3, "it was to be killed more than once"
+    assert_same_run(RunDir(next(tmp_path.glob("t-*"))), reference)
+
+
+def kill_someone(it: Started, chance: random.Random) -> bool:
+    """SIGKILL a process of the run, any; False where there is none."""
+    if not it.run.events.exists():
+        return False
+    kinds = ("run_started", "agent_started", "worker_started")
+    pids = {e["pid"] for e in it.events() if e.kind in kinds}
+    alive = sorted(pid for pid in pids if psutil.pid_exists(pid))
+    return bool(alive) and kill(chance.choice(alive))
+
+
+def test_sigterm_to_the_supervisor_is_a_preemption(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        supervisor = it.wait_for("run_started")["pid"]
+        it.wait_for_step(15)
+        kill(supervisor, signal.SIGTERM)
+        status, output = it.finish()
+    assert status == 0, output
+    assert [life.end for life in history(it.run).lives] == ["preempted", "done"]
+    assert_same_run(it.run, reference)
+
+
+def test_interrupt_saves_and_stops_until_started_again(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        it.wait_for_step(15)
+        it.process.send_signal(signal.SIGINT)
+        status, output = it.finish()
+    assert status == 130, output
+    assert read_json(it.run.verdict)["kind"] == "stopped"
+    status, output = complete(tmp_path, command(tmp_path, shards))
+    assert status == 0, output
+    assert_same_run(it.run, reference)
+    assert history(it.run).interruptions[0].repeated == 0
+
+
+def test_a_run_that_is_moved_aside_is_kept_and_one_that_is_done_stays_done(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    copy = tmp_path / reference.name
+    shutil.copytree(reference.path, copy, symlinks=True)
+    before = (copy / "events.jsonl").read_bytes()
+    status, output = complete(tmp_path, command(tmp_path, shards))
+    assert status == 0, output
+    assert "nothing to do" in output
+    assert (copy / "events.jsonl").read_bytes() == before
+    status, output = complete(tmp_path, command(tmp_path, shards, "--fresh", "--detach"))
+    assert status == 0, output
+    assert (tmp_path / f"{reference.name}.old1" / "events.jsonl").read_bytes() == before

@@ -1,0 +1,58 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from checkpointing.state import to_save
+
+
+def adam(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(module.parameters())
+
+
+def stepped(module: nn.Module) -> torch.optim.Optimizer:
+    optimizer = adam(module)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return optimizer
+
+
+def test_names() -> None:
+    model = nn.Linear(2, 1)
+    leaves = to_save({"model": model, "optimizer": stepped(model), "a/b": torch.zeros(1), "n": 3})
+    assert {"model/weight", "optimizer/state.bias.exp_avg", "a~1b"} <= leaves.tensors.keys()
+    assert leaves.tensors["model/weight"].data_ptr() == model.weight.data_ptr()
+    assert leaves.values["optimizer/param_groups.bias.betas"] == {"$tuple": [0.9, 0.999]}
+    assert leaves.values["n"] == 3
+
+
+def test_several_modules_by_name() -> None:
+    gen, dis = nn.Linear(2, 1), nn.Linear(3, 1)
+    state: dict[str, Any] = {"model": gen, "critic": dis}
+    state |= {"optimizer": stepped(gen), "optimizer.critic": stepped(dis)}
+    tensors = to_save(state).tensors
+    assert tensors["optimizer/state.weight.exp_avg"].shape == (1, 2)
+    assert tensors["optimizer.critic/state.weight.exp_avg"].shape == (1, 3)
+
+
+def test_an_optimizer_needs_its_module() -> None:
+    a, b = nn.Linear(2, 1), nn.Linear(2, 1)
+    with pytest.raises(ValueError, match="add the module too"):
+        to_save({"optimizer": adam(a)})
+    with pytest.raises(ValueError, match="cannot tell which of the modules"):
+        to_save({"a": a, "b": b, "optimizer": adam(a)})
+    with pytest.raises(ValueError, match="cannot tell which of the modules"):
+        to_save({"a": a, "b": b, "opt.a": adam(a)})
+    with pytest.raises(ValueError, match="parameters that its module does not have"):
+        to_save({"a": a, "optimizer": adam(b)})
+
+
+def test_an_optimizer_that_has_not_stepped_has_no_state() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = adam(model)
+    leaves = to_save({"model": model, "optimizer": optimizer})
+    assert not optimizer.state
+    assert leaves.tensors.keys() == {"model/weight", "model/bias"}
+    assert "optimizer/param_groups.weight.lr" in leaves.values

@@ -1,0 +1,69 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from checkpointing.tree import Branch, Leaves, flatten, unflatten, update_in_place
+
+INT4: torch.dtype = vars(torch)["int4"]  # which mypy does not know
+
+
+def leaves_of(tree: object) -> Leaves:
+    leaves = Leaves()
+    flatten(tree, "x", leaves)
+    return leaves
+
+
+def test_tensors_and_values_part() -> None:
+    a, b = torch.zeros(2), torch.ones(3)
+    tree = {"a": a, "n": 1, "deep": [{"b": b}, (2, "s")], "plain": {"k": [1]}, "s/~": b, 7: a}
+    leaves = leaves_of(tree)
+    assert leaves.tensors == {"x/a": a, "x/deep/0/b": b, "x/s~1~0": b, "x/7": a}
+    assert leaves.values == {
+        "x/n": 1,
+        "x/deep/1": {"$tuple": [2, "s"]},
+        "x/plain": {"k": [1]},
+    }
+
+
+def test_back_again_with_other_values() -> None:
+    a = torch.zeros(2)
+    tree = {"a": (a, 1), "v": {"k": 1}}
+    rebuilt = unflatten(tree, "x", {"x/a/1": 5, "x/v": {"other": 2}})
+    assert rebuilt["a"][0] is a
+    assert rebuilt == {"a": (a, 5), "v": {"other": 2}}
+    assert leaves_of(Branch(lr=1, m=2)).values == {"x/lr": 1, "x/m": 2}
+    assert unflatten(Branch(lr=1), "x", {"x/lr": 3}) == {"lr": 3}
+
+
+def test_update_keeps_the_containers() -> None:
+    inner: dict[str, Any] = {"n": 1, "gone": 2}
+    items = [1]
+    live = {"inner": inner, "items": items, "kind": 1}
+    assert update_in_place(live, {"inner": {"n": 5}, "items": [2, 3], "kind": "s"}) is live
+    assert live == {"inner": {"n": 5}, "items": [2, 3], "kind": "s"}
+    assert live["inner"] is inner
+    assert live["items"] is items
+
+
+@pytest.mark.parametrize(
+    ("leaf", "message"),
+    [
+        (torch.zeros(2, device="meta"), "meta device"),
+        (torch.eye(2).to_sparse(), "layout torch.sparse_coo"),
+        (torch.zeros(2, dtype=torch.uint8).view(INT4), "dtype torch.int4"),
+        (nn.Linear(1, 1), "torch.nn.modules.linear.Linear at 'x/a/0'"),
+        (torch.zeros(2).as_subclass(type("Odd", (torch.Tensor,), {})), "of class Odd"),
+        (torch.float32, "torch.dtype at 'x/a/0'"),
+    ],
+)
+def test_refused(leaf: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message) as caught:
+        leaves_of({"a": [leaf], "b": torch.zeros(1)})
+    assert "x/a/0" in str(caught.value)
+
+
+def test_two_leaves_of_one_name_are_refused() -> None:
+    with pytest.raises(TypeError, match="both named 'x/1'"):
+        leaves_of({1: torch.zeros(1), "1": torch.zeros(1)})
