@@ -27,7 +27,8 @@ class BackgroundSave:
 
     def __init__(self, snapshot: Snapshot, save: Callable[[Snapshot], SaveError | None]) -> None:
         self.step = snapshot.header.step
-        self._failure: SaveError | None = None
+        # stands until the thread has ended as it should
+        self._failure: SaveError | None = SaveError(f"saving step {self.step}: its thread broke")
         self._save = save
         self._thread = threading.Thread(
             target=self._run, args=(snapshot,), name=f"checkpoint-{self.step}", daemon=True

@@ -60,7 +60,6 @@ class Checkpointer:
         self._run, self._every = run, every
         self._ranks = Ranks()
         self._events = Events(on_event, self._ranks.rank)
-        self._session = self._ranks.from_rank0(lambda: secrets.token_hex(4))
         self._check_store()
         self._vote = LaggedVote(self._ranks.control)
         self._pruner = Pruner(self._steps_dir, keep, self._events)
@@ -68,7 +67,7 @@ class Checkpointer:
         self._staging = Staging()
         self._saving: BackgroundSave | None = None
         self._failure: SaveError | None = None  # of the last save, until it was raised
-        self._started: set[int] = set()  # steps of this session
+        self._begin_session()
         self._last_step: int | None = None
         self._last_save_s = time.monotonic()
         self._closed = False
@@ -102,6 +101,7 @@ class Checkpointer:
         self._staging.copy_back({name: target.leaves.tensors[name] for name in names})
         target.finish(manifest)
         step = manifest.header.step
+        self._begin_session()  # after going back, later steps may be saved a second time
         self._mark_saved(step)
         seconds = time.monotonic() - started_s
         self._events.emit("checkpoint_restored", step=step, seconds=seconds, bytes=manifest.bytes)
@@ -123,7 +123,8 @@ class Checkpointer:
     ) -> None:
         """Start saving; returns once the state is staged and may change again.
 
-        A step whose save was started already is left alone. One save runs at a time: if the one
+        A step whose save was started already is left alone; one that failed may be tried again
+        after `wait()`. One save runs at a time: if the one
         before is still writing, this waits for it ("checkpoint_waited"). A failed save is told by
         the event "checkpoint_failed", the log, and `wait()`; training goes on.
 
@@ -206,6 +207,10 @@ class Checkpointer:
                 "torch.distributed was initialised after this Checkpointer was made, so it knows "
                 "of one rank only: make it after init_process_group()"
             )
+
+    def _begin_session(self) -> None:
+        self._session = self._ranks.from_rank0(lambda: secrets.token_hex(4))
+        self._started: set[int] = set()  # steps that this session has saved or is saving
 
     def _mark_saved(self, step: int) -> None:
         self._last_step, self._last_save_s = step, time.monotonic()

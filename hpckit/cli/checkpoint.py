@@ -39,31 +39,30 @@ def list_them(
 
 
 def _table(found: list[CheckpointInfo]) -> Table:
+    runs = {info.run for info in found}
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("step", "size", "ranks", "tensors"):
-        table.add_column(name, justify="right")
-    for name in ("committed", "state", "run", "id", "metrics"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in (*(("run",) if len(runs) > 1 else ()), "committed", "state", "metrics"):
         table.add_column(name, overflow="fold")
     for info in sorted(found, key=lambda info: (info.run, info.step, info.created or 0.0)):
-        table.add_row(*_row(info))
+        table.add_row(*_row(info, with_run=len(runs) > 1))
     return table
 
 
-def _row(info: CheckpointInfo) -> list[str | Text]:
+def _row(info: CheckpointInfo, with_run: bool) -> list[str | Text]:
     committed = info.state == "committed"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.created)) if committed else ""
     state = Text(info.state, "green" if committed else "red")
     if info.problem:
         state.append(f": {info.problem}")
-    metrics = "  ".join(f"{key}={value:.4g}" for key, value in sorted(info.metrics.items()))
     return [
         str(info.step),
         f"{info.bytes / 2**20:,.1f} MiB",
         str(info.world_size or ""),
         str(info.tensors or ""),
+        *([info.run] if with_run else []),
         when,
         state,
-        info.run,
-        info.id,
-        metrics,
+        ", ".join(f"{key} {value:.4g}" for key, value in sorted(info.metrics.items())),
     ]

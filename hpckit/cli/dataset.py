@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from data import DataError, pack_folder, python_stdlib
+from data import DataError, PackReport, pack_folder, python_stdlib
 from hpckit.launch.main import refuse
 
 app = typer.Typer(help="Make WebDataset shards.", no_args_is_help=True)
@@ -50,4 +50,12 @@ def pack(
             )
     except (DataError, OSError) as error:
         raise typer.Exit(refuse([str(error)])) from None
-    print(report)
+    print(_sentence(report, out))
+
+
+def _sentence(report: PackReport, out: Path) -> str:
+    skipped = "".join(f"\n  skipped {n}: {why}" for why, n in sorted(report.skipped.items()))
+    return (
+        f"{report.samples:,} samples of {report.files:,} files, {report.bytes / 2**20:.1f} MiB, "
+        f"in {len(report.shards)} shards in {out}{skipped}"
+    )

@@ -34,6 +34,8 @@ class Metrics:
         self._waited = 0.0
         self._stalled = 0.0
         self._since = (at, time.monotonic())
+        self.newest: dict[str, float] = {}
+        """What was logged, averaged over ranks, of the newest step that was written down."""
 
     def log(self, values: Mapping[str, Value]) -> None:
         """Values of the step under way; a later value replaces an earlier one."""
@@ -44,18 +46,19 @@ class Metrics:
         self._waited += data_s
         self._stalled += checkpoint_s
 
-    def end_step(self, step: int, last: bool) -> dict[str, float] | None:
-        """Steps up to `step` are finished; writes the record if one is due, and returns it.
+    def end_step(self, step: int, last: bool) -> None:
+        """Steps up to `step` are finished; writes the record if one is due.
 
         Collective when a record is due: every rank has to call it for the same steps.
         """
         self._tokens += float(self._step_values.pop(TOKENS, 0))
         if step % self._every and not last:
-            return None
+            return
         begun, since = self._since
         now = time.monotonic()
         values = self._over_ranks()
         tokens = values.pop(TOKENS)
+        self.newest = dict(values)
         steps = step - begun
         record = {
             **values,
@@ -66,7 +69,6 @@ class Metrics:
         }
         self._since, self._tokens, self._waited, self._stalled = (step, now), 0.0, 0.0, 0.0
         self._write(step, record)
-        return record
 
     def _over_ranks(self) -> dict[str, float]:
         """Means over all ranks of this step's values, and the sum of the tokens since the last."""

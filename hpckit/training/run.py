@@ -129,10 +129,10 @@ class TrainingRun:
                 self._ledger.enter(self._step + 1, batch.positions, batch.keys)
             yield batch
             self._step += 1
-            record = self._metrics.end_step(self._step, last=self._step == total)
+            self._metrics.end_step(self._step, last=self._step == total)
             self._beat(Phase.TRAINING)
             if self._checkpointer.due(self._step):
-                self._save(record)
+                self._save()
         loader.close()
 
     def finish(self) -> None:
@@ -140,8 +140,7 @@ class TrainingRun:
         total = self._cfg.train.steps
         if not self._left and self._step < total:
             log.warning("the training function ended at step %d of %d", self._step, total)
-        self._save(None)
-        self._checkpointer.wait()
+        self._save()
         self._checkpointer.close()
         self._agreement.close()
         dist.barrier()
@@ -185,12 +184,11 @@ class TrainingRun:
                 restore_s=time.monotonic() - begun,
             )
 
-    def _save(self, metrics: dict[str, float] | None) -> None:
-        if self._step == 0:
+    def _save(self) -> None:
+        if self._step == 0 or self._metrics is None:
             return
-        self._checkpointer.save(self._step, self._state(), metrics=metrics)
-        if self._metrics:
-            self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
+        self._checkpointer.save(self._step, self._state(), metrics=self._metrics.newest)
+        self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
 
 
 def _interval(spec: CheckpointSpec) -> Steps | Minutes | None:

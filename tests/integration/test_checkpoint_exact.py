@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 import checkpointing.saving as saving
 from checkpointing import (
@@ -225,10 +226,8 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_commit_counts_even_if_a_peer_is_gone_before_it_is_told(tmp_path: Path) -> None:
-    save = saving.save
-
     def save_then_lose_the_peer(*args: Any, **options: Any) -> None:
-        save(*args, **options)
+        dcp_save(*args, **options)
         raise RuntimeError("Connection closed by peer")
 
     with mock.patch.object(saving, "save", save_then_lose_the_peer):
@@ -259,6 +258,23 @@ def test_retention_prunes_and_leftovers_go(tmp_path: Path) -> None:
     assert [kind for kind, _ in events] == ["leftover_removed", "checkpoint_restored"]
     assert not newest.exists()
     assert other_run.exists()
+
+
+def test_going_back_saves_the_same_steps_again(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r", every=Steps(1))
+    state = {"w": torch.zeros(2)}
+    for step in (1, 2):
+        ckpt.save(step, state)
+    ckpt.wait()
+    (list_checkpoints(tmp_path)[1].path / "rank-00000.bin").write_bytes(bytes(7) + b"x")
+    assert ckpt.restore(state) == 1
+    assert not ckpt.due(1)
+    assert ckpt.due(2)
+    ckpt.save(2, state.copy() | {"w": torch.ones(2)})
+    ckpt.wait()
+    assert ckpt.restore(state) == 2
+    assert torch.equal(state["w"], torch.ones(2))
+    ckpt.close()
 
 
 def test_a_damaged_newest_does_not_push_out_whole_ones(tmp_path: Path) -> None:

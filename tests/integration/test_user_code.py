@@ -1,0 +1,180 @@
+"""A project of one's own: its training function, its keys, its failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from hpckit.run.events import read_events
+from runs import complete, history
+
+TRAINING = """
+import torch
+from torch import nn
+
+from data import Loader, open_dataset
+from hpckit import training_run
+
+
+def main(cfg):
+    with training_run(cfg) as run:
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=cfg.app["lr"])
+        loader = Loader(
+            open_dataset(cfg.data.shards),
+            global_batch=cfg.train.global_batch,
+            rank=run.rank,
+            world_size=run.world_size,
+            seed=cfg.train.seed,
+        )
+        run.track(model=model, optimizer=optimizer, loader=loader)
+        for batch in run.steps(loader):
+            {trouble}
+            loss = model(torch.ones(1, 1)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            run.log(loss=loss.detach())
+"""
+
+
+def project(tmp_path: Path, trouble: str = "pass", head: str = "") -> Path:
+    folder = tmp_path / "project"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine" / "train.py").write_text(head + TRAINING.format(trouble=trouble))
+    (folder / "launch.py").write_text(
+        "import sys\nfrom hpckit.launch.main import main\nsys.exit(main())\n"
+    )
+    return folder
+
+
+def launch(folder: Path, root: Path, shards: Path, *overrides: str) -> tuple[int, str]:
+    arguments = [
+        *("name=t", "entry=mine.train:main", "app.lr=0.1", "data=shards"),
+        *("train.steps=12", "train.global_batch=4", "train.log_every=1", "optim.warmup_steps=1"),
+        *("checkpoint.every_steps=5", "cluster.device=cpu"),
+        *(f"root={root}", f"data.shards={shards}"),
+    ]
+    return complete(root, [sys.executable, "launch.py", *arguments, *overrides], cwd=folder)
+
+
+def the_run(root: Path) -> RunDir:
+    return RunDir(next(root.glob("t-*")))
+
+
+def attempts(run: RunDir) -> int:
+    return sum(event.kind == "worker_started" for event in read_events(run.events))
+
+
+def test_a_function_of_ones_own_runs_from_the_snapshot(tmp_path: Path, shards: Path) -> None:
+    folder = project(tmp_path)
+    root = tmp_path / "runs"
+    status, output = launch(folder, root, shards)
+    assert status == 0, output
+    run = the_run(root)
+    assert history(run).steps_kept == 12
+    code = run.path / "code"
+    assert (code / "mine" / "train.py").read_text() == (folder / "mine/train.py").read_text()
+    assert {entry.name for entry in code.iterdir()} >= {"hpckit", "checkpointing", "data"}
+    log = run.rank_log(1, 0, 0).read_text()
+    assert str(folder) not in log
+
+
+def test_an_import_error_is_permanent_at_the_first_attempt(tmp_path: Path, shards: Path) -> None:
+    root = tmp_path / "runs"
+    status, output = launch(project(tmp_path, head="import no_such_module\n"), root, shards)
+    assert status == 70, output
+    verdict = read_json(the_run(root).verdict)
+    assert verdict["kind"] == "permanent"
+    assert "no_such_module" in verdict["reason"]
+    assert "no_such_module" in output
+    assert attempts(the_run(root)) == 1
+
+
+def test_a_crash_that_comes_back_ends_the_run(tmp_path: Path, shards: Path) -> None:
+    trouble = "assert run.step < 7, 'the seventh step is cursed'"
+    root = tmp_path / "runs"
+    retry = ("retry.in_place=1", "retry.crash=1")
+    status, output = launch(project(tmp_path, trouble), root, shards, *retry)
+    assert status == 70, output
+    run = the_run(root)
+    verdict = read_json(run.verdict)
+    assert verdict["kind"] == "crash"
+    assert "the seventh step is cursed" in output
+    assert verdict["error"]["type"] == "AssertionError"
+    assert re.search(r"train\.py\", line \d+, in main", verdict["error"]["traceback"])
+    # progress in the first generation (step 5 was saved) gives back its budget
+    assert [life.generation for life in history(run).lives] == [1, 1, 2, 2, 3, 3]
+    assert verdict["saved_step"] == 5
+
+
+def test_a_passing_crash_is_survived(tmp_path: Path, shards: Path) -> None:
+    flag = tmp_path / "cursed"
+    flag.touch()
+    trouble = (
+        f"if run.step == 7 and __import__('os').path.exists({str(flag)!r}):\n"
+        f"                __import__('os').unlink({str(flag)!r})\n"
+        "                raise ValueError('only once')"
+    )
+    root = tmp_path / "runs"
+    status, output = launch(project(tmp_path, trouble), root, shards)
+    assert status == 0, output
+    run = the_run(root)
+    assert [(life.generation, life.start_step) for life in history(run).lives] == [(1, 0), (1, 5)]
+
+
+def test_the_command_line_tells_what_there_is(tmp_path: Path, shards: Path) -> None:
+    root = tmp_path / "runs"
+    status, output = launch(project(tmp_path), root, shards)
+    assert status == 0, output
+    run = the_run(root)
+    listed = hpckit("ckpt", "ls", str(run.path))
+    assert listed.returncode == 0
+    for step in (5, 10, 12):
+        assert re.search(rf"^\s*{step}\s.*committed", listed.stdout, re.MULTILINE), listed.stdout
+    told = hpckit("report", str(run.path))
+    assert "12 kept, 0 repeated" in told.stdout
+    assert (run.report / "loss.png").read_bytes().startswith(b"\x89PNG")
+    again = hpckit("resume", str(run.path))
+    assert again.returncode == 0
+    assert "nothing to resume" in again.stdout
+    wrong = hpckit("resume", str(tmp_path))
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("verb", [["ckpt", "ls"], ["report"], ["resume"]])
+def test_the_command_line_on_a_missing_path(tmp_path: Path, verb: list[str]) -> None:
+    done = hpckit(*verb, str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert str(tmp_path / "nothing") in done.stderr
+
+
+def test_pack_on_the_command_line(tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    for number in range(5):
+        (source / f"text{number}.txt").write_text(f"text {number}")
+    out = tmp_path / "shards"
+    done = hpckit("data", "pack", str(source), str(out), "--samples-per-shard", "2")
+    assert done.returncode == 0, done.stderr
+    assert "5 samples" in done.stdout
+    assert len(list(out.glob("*.tar"))) == 3
+    missing = hpckit("data", "pack", str(tmp_path / "none"), str(tmp_path / "x"))
+    assert missing.returncode == 2
+    assert "none" in missing.stderr
+
+
+def hpckit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    binary = Path(sys.executable).with_name("hpckit")
+    env = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(
+        [str(binary), *arguments], capture_output=True, text=True, check=False, env=env
+    )

@@ -1,0 +1,86 @@
+"""What the tests of `hpckit` share: valid specs to change, real processes to start and wait for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hpckit.launch.compose import compose_spec
+from hpckit.run.parse import parse_spec, spec_values
+from hpckit.run.spec import RunSpec
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@lru_cache(maxsize=1)
+def _base() -> str:
+    spec = compose_spec(["model=gpt_nano", "cluster.device=cpu", "data.shards=/data/shards"])
+    return json.dumps(spec_values(spec))
+
+
+def make_values(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The values of a valid spec, with `changes` by dotted key."""
+    values: dict[str, Any] = json.loads(_base())
+    for key, value in (changes or {}).items():
+        *parents, last = key.split(".")
+        where = values
+        for parent in parents:
+            where = where[parent]
+        where[last] = value
+    return values
+
+
+def make_spec(changes: Mapping[str, Any] | None = None) -> RunSpec:
+    """A valid spec, with `changes` by dotted key."""
+    return parse_spec(make_values(changes))
+
+
+@contextmanager
+def python(
+    code: str, *arguments: object, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that runs `code`; it is dead and reaped after the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """The next line that `process` prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Wait until `condition` holds; the limit only keeps a failing test from hanging."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether process `pid` has ended, reaped by its parent or not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

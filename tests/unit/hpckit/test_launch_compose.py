@@ -1,0 +1,121 @@
+"""Overrides on `conf/` to a spec: what is there composes, what is not is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpckit.launch.compose import compose_spec, conf_dir, group_options
+from hpckit.run.parse import SpecError
+
+NEEDED = {"data=shards": ["data.shards=/data/{000..127}.tar"]}
+OPTIONS = [f"{g}={o}" for g, options in group_options(conf_dir()).items() for o in options]
+
+
+def refusal(*overrides: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        compose_spec(overrides)
+    return caught.value.violations
+
+
+@pytest.mark.parametrize("choice", OPTIONS)
+def test_every_option_of_every_group_composes(choice: str) -> None:
+    compose_spec([choice, *NEEDED.get(choice, [])])
+
+
+def test_every_group_has_options() -> None:
+    assert all(group_options(conf_dir()).values())
+
+
+def test_options_and_values_reach_the_spec_and_values_win() -> None:
+    spec = compose_spec(
+        ["model=gpt_nano", "model.layers=5", "experiment=demo", "app.dropout=0.1", "app.a.b=[1,x]"]
+    )
+    assert (spec.model.layers, spec.model.width) == (5, 64)
+    assert (spec.name, spec.launch.nodes) == ("demo", 2)
+    assert spec.app == {"dropout": 0.1, "a": {"b": [1, "x"]}}
+
+
+def test_a_misspelt_option_is_told_the_right_one_and_all_there_are() -> None:
+    assert refusal("model=gpt_nan0") == [
+        "model: no option 'gpt_nan0'; did you mean gpt_nano? there are gpt_nano, gpt_small, gpt_tiny"
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+def test_a_misspelt_key_is_told_the_right_one(prefix: str) -> None:
+    assert refusal(f"{prefix}model.layrs=3") == [
+        "model.layrs: unknown key; did you mean model.layers?"
+    ]
+
+
+def test_a_misspelt_group_is_told_the_right_one() -> None:
+    assert refusal("modle=gpt_nano") == ["modle: unknown key; did you mean model?"]
+
+
+@pytest.mark.parametrize(
+    "override", ["model.layers=1,2", "model.layers=range(1,4)", "model=gpt_nano,gpt_tiny"]
+)
+def test_a_sweep_is_refused(override: str) -> None:
+    (line,) = refusal(override)
+    assert override in line
+    assert "sweep" in line
+
+
+@pytest.mark.parametrize("override", ["model.layers", "--x", "a b", "=3", "app.x=[1,", "app.x={"])
+def test_what_is_no_override_is_named(override: str) -> None:
+    (line,) = refusal(override)
+    assert line.startswith(f"{override}: is no override like key=value or group=option (")
+    assert "\n" not in line
+
+
+def test_a_value_that_only_the_user_knows_is_asked_for() -> None:
+    assert refusal("data=shards") == ["data.shards: has no value; give data.shards=..."]
+
+
+def test_an_interpolation_into_nothing_is_refused() -> None:
+    (line,) = refusal("name=${nothing}")
+    assert "nothing" in line
+
+
+def test_a_deleted_group_is_missed() -> None:
+    assert refusal("~retry") == ["retry: has no value"]
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    found = refusal("model=gpt_nan0", "train.steps=1,2", "optim.lrr=1", "launch.nodes=0")
+    assert [line.split(":")[0] for line in found] == [
+        "model",
+        "train.steps",
+        "launch.nodes",
+        "optim.lrr",
+    ]
+
+
+def test_all_bad_syntax_is_said_at_once() -> None:
+    assert len(refusal("a b", "model.layers", "train.steps=3")) == 2
+
+
+def test_composing_twice_gives_the_same_and_leaves_nothing_behind() -> None:
+    refusal("model=none")
+    assert compose_spec(["train.seed=5"]) == compose_spec(["train.seed=5"])
+    assert compose_spec([]).train.seed != 5
+
+
+def test_shards_go_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert compose_spec([]).data.shards == "/home/me/.cache/hpckit/stdlib"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/cache")
+    assert compose_spec([]).data.shards == "/scratch/cache/hpckit/stdlib"
+
+
+def test_another_config_tree_can_be_given(tmp_path: Path) -> None:
+    for file in conf_dir().rglob("*.yaml"):
+        copy = tmp_path / file.relative_to(conf_dir())
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(file.read_text())
+    (tmp_path / "model" / "mine.yaml").write_text("layers: 7\nheads: 1\nwidth: 8\nseq_len: 16\n")
+    assert compose_spec(["model=mine"], tmp_path).model.layers == 7
+    assert group_options(tmp_path)["model"] == ["gpt_nano", "gpt_small", "gpt_tiny", "mine"]

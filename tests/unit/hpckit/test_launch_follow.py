@@ -1,0 +1,119 @@
+"""What a person who follows a run reads of it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hpckit_parts import line_of, python
+from rich.console import Console
+from rich.text import Text
+
+from hpckit.launch.follow import Follower, describe
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, EventLog, EventTail
+
+OTHERS = ("step", "run_started", "run_ended", "agent_started", "worker_started", "node_ended")
+ENDED = {"generation": 2, "verdict": "crash", "reason": "rank 0: ValueError: x"}
+
+
+def shown(kind: str, **fields: Any) -> str:
+    """The line as it stands on the terminal, without its colours."""
+    line = describe(Event(0.0, kind, fields))
+    assert line is not None
+    return Text.from_markup(line).plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "line"),
+    [
+        ("generation_started", {"generation": 3, "nodes": 1}, "generation 3 starts on 1 node"),
+        ("generation_started", {"generation": 3, "nodes": 2}, "generation 3 starts on 2 nodes"),
+        ("training_started", {"world_size": 1, "step": 0}, "training on 1 rank from step 0"),
+        ("training_started", {"world_size": 8, "step": 9}, "training on 8 ranks from step 9"),
+        ("asked", {"request": "preempt"}, "preempt: all ranks are asked to save and leave"),
+        ("worker_lost", {"node": 1, "step": 7}, "worker lost on node 1 at step 7"),
+        (
+            "checkpoint_committed",
+            {"step": 50, "bytes": 3 << 19, "seconds": 0.26},
+            "checkpoint 50 committed, 1.5 MiB in 0.3 s",
+        ),
+        ("checkpoint_failed", {"step": 5, "error": "disk full"}, "checkpoint 5 failed: disk full"),
+        ("checkpoint_skipped", {"step": 5, "reason": "damaged"}, "checkpoint 5 skipped: damaged"),
+        ("degraded", {"what": "on the CPU"}, "degraded: on the CPU"),
+        ("generation_ended", ENDED, "generation 2 ended: crash, rank 0: ValueError: x"),
+    ],
+)
+def test_each_event_of_interest_is_told(kind: str, fields: dict[str, Any], line: str) -> None:
+    assert shown(kind, **fields) == line
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_events_are_passed_over(kind: str) -> None:
+    assert describe(Event(0.0, kind, {"step": 1, "status": 0})) is None
+
+
+@pytest.mark.parametrize("reason", ["cannot open [/data/x]", "index [i] is out of bounds"])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("generation_ended", "reason"),
+        ("checkpoint_failed", "error"),
+        ("checkpoint_skipped", "reason"),
+        ("degraded", "what"),
+    ],
+)
+def test_an_error_with_brackets_is_shown_as_it_is(kind: str, field: str, reason: str) -> None:
+    assert shown(kind, **{field: reason}).endswith(reason)
+
+
+def follow(run: RunDir, alive: bool) -> tuple[int, str]:
+    console = Console(file=io.StringIO(), width=200)
+    follower = Follower(run, 10, console, EventTail(run.events))
+    status = follower.follow(lambda: alive)
+    assert isinstance(console.file, io.StringIO)
+    return status, console.file.getvalue()
+
+
+def test_following_ends_with_the_runs_own_status(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with EventLog(run.events, generation=1) as log:
+        log.emit("generation_started", nodes=2)
+        log.emit("training_started", step=0, world_size=2)
+        log.emit("step", step=1, loss=2.5, tokens_per_s=1234.0)
+        log.emit("run_ended", status=70)
+    status, text = follow(run, alive=True)
+    assert status == 70
+    assert "generation 1 starts on 2 nodes" in text
+    assert "step 1/10  loss 2.500  1,234 tokens/s" in text
+
+
+def test_a_supervisor_that_ends_without_a_word_is_told_apart(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    status, text = follow(run, alive=False)
+    assert status == 75
+    assert "ended without a word" in text
+    assert f"hpckit resume {run.path}" in text.replace("\n", "")
+
+
+def test_ctrl_c_asks_the_holder_of_the_run_to_stop_and_again_leaves_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    code = """
+import signal, sys; from pathlib import Path; from hpckit.run.lock import RunLock
+signal.signal(signal.SIGINT, lambda *_: print("asked to stop", flush=True))
+with RunLock(Path(sys.argv[1]), "supervisor"):
+    print("held", flush=True); sys.stdin.readline(); sys.stdin.readline()
+"""
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with python(code, run.lock) as supervisor:
+        assert line_of(supervisor) == "held"
+        console = Console(file=io.StringIO())
+        assert Follower(run, 10, console, EventTail(run.events)).follow(interrupt) == 130
+        assert line_of(supervisor) == "asked to stop"
+        assert supervisor.poll() is None

@@ -1,0 +1,61 @@
+"""Help is taken from what is there, so nothing is missing from it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hpckit.launch.compose import conf_dir, group_options
+from hpckit.launch.help import key_reference, manual
+from hpckit.run.parse import all_keys
+
+KEYS = [".".join(path) for path in all_keys()]
+LEAVES = [key for key in KEYS if not any(other.startswith(f"{key}.") for other in KEYS)]
+
+
+def shown(prefix: str) -> list[str]:
+    return [line.split()[0] for line in key_reference(prefix).splitlines() if line[:1] != " "]
+
+
+def test_every_key_is_in_the_reference_in_the_order_of_the_spec() -> None:
+    assert shown("") == LEAVES
+
+
+def test_a_prefix_selects() -> None:
+    assert shown("data.pack.") == [key for key in LEAVES if key.startswith("data.pack.")]
+    assert shown("train.steps") == ["train.steps"]
+
+
+def test_a_prefix_of_nothing_is_said() -> None:
+    assert key_reference("modle") == "no key starts with 'modle'"
+
+
+def test_bounds_are_told_in_words() -> None:
+    text = key_reference("")
+    assert re.search(r"^train\.steps +integer >= 1$", text, re.MULTILINE)
+    assert re.search(r"^model\.seq_len +integer >= 2$", text, re.MULTILINE)
+    assert re.search(r"^cluster\.device +auto \| cpu \| cuda$", text, re.MULTILINE)
+    assert re.search(r"^checkpoint\.every_steps +integer >= 1 \| null$", text, re.MULTILINE)
+    assert re.search(r"^data\.pack\.suffixes +list of text$", text, re.MULTILINE)
+
+
+def test_no_type_is_told_in_the_words_of_the_source() -> None:
+    kinds = [line.split(maxsplit=1)[1] for line in key_reference("").splitlines()[::2]]
+    assert [kind for kind in kinds if re.search(r"[A-Z\[\]]", kind)] == []
+
+
+def test_every_group_and_option_is_in_the_manual() -> None:
+    lines = manual(conf_dir()).splitlines()
+    for group, options in group_options(conf_dir()).items():
+        assert any(line.split() == [group, *options] for line in lines), group
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--detach", "--fresh", "--cfg", "--help"])
+def test_every_flag_is_in_the_manual(flag: str) -> None:
+    assert flag in manual(conf_dir())
+
+
+def test_no_placeholder_is_left_in_the_manual() -> None:
+    assert "{groups}" not in manual(conf_dir())
+    assert "train-{000..127}.tar" in manual(conf_dir())

@@ -1,0 +1,130 @@
+"""The command line of `launch.py`: flags, exit codes, and where things are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpckit.launch.main import Command, main, parse_arguments
+from hpckit.run.lock import RunLock
+from hpckit.run.parse import SpecError, parse_spec
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_flags_are_told_from_overrides_in_any_order() -> None:
+    words = ["a=1", "--detach", "+b=2", "--dry-run", "~c", "d=-1", "--fresh", "--cfg"]
+    assert parse_arguments(words) == Command(["a=1", "+b=2", "~c", "d=-1"], True, True, True, True)
+    assert parse_arguments([]) == Command([])
+
+
+@pytest.mark.parametrize("flag", ["--dryrun", "--dry", "--multirun", "-m", "-x=1"])
+def test_an_unknown_flag_is_named(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SpecError, match=f"{flag}: unknown option"):
+        parse_arguments(["a=1", flag])
+    assert main([flag]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"error: {flag}: unknown option; see launch.py --help" in err
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_is_printed_whatever_else_is_typed(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag, "nonsense"]) == 0
+    assert capsys.readouterr().out.startswith("launch.py - ")
+
+
+def test_help_on_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help", "keys", "optim.lr"]) == 0
+    assert capsys.readouterr().out.startswith("optim.lr ")
+    assert main(["--help", "keys"]) == 0
+    assert "checkpoint.keep.last" in capsys.readouterr().out
+
+
+def test_cfg_prints_the_whole_spec_and_makes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--cfg", "train.steps=77", "optim.warmup_steps=5"]) == 0
+    spec = parse_spec(yaml.safe_load(capsys.readouterr().out))
+    assert spec.train.steps == 77
+    assert spec.root == str(tmp_path / "runs")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_violation_goes_to_standard_error_on_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--cfg", "model.layrs=1", "train.steps=0", "model=none"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(":")[:2] for line in err.splitlines()] == [
+        ["error", " model"],
+        ["error", " train.steps"],
+        ["error", " model.layrs"],
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--dry-run", "cluster.device=cpu"]) == 0
+    assert "to be packed" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_preflight_finds_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    assert main(["--dry-run", "cluster.device=cpu", "entry=none.such:main"]) == 2
+    err = capsys.readouterr().err
+    assert "error: entry: there is no module none.such" in err
+    assert "error: root: " in err
+
+
+def test_a_run_in_use_is_refused_and_its_user_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n in range(20):
+        (texts / f"{n}.txt").write_text("text")
+    words = ["cluster.device=cpu", f"data.pack.source={texts}", "data.pack.suffixes=[]"]
+    assert main(["--dry-run", *words]) == 0
+    directory = next(
+        Path(line.split(maxsplit=2)[2])
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("# directory")
+    )
+    directory.mkdir(parents=True)
+    with RunLock(directory / "lock", "somebody's supervisor"):
+        assert main(words) == 2
+    assert "in use by somebody's supervisor" in capsys.readouterr().err
+    assert not (directory / "submissions").exists()
+
+
+def test_a_project_too_large_to_copy_is_refused_and_nothing_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpckit.launch.snapshot.MAX_FILES", 3)
+    for n in range(4):
+        (tmp_path / f"{n}.py").touch()
+    words = ["cluster.device=cpu", f"data.pack.source={tmp_path}", "--detach"]
+    assert main(words) == 2
+    assert "holds 4 files" in capsys.readouterr().err
+
+
+def test_a_drill_on_more_gpus_than_there_are_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert main(["--dry-run", "cluster.device=cuda", "debug.drill.nodes=[2]"]) == 2
+    assert "cuda needs a GPU for every worker" in capsys.readouterr().err

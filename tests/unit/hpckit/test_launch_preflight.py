@@ -1,0 +1,210 @@
+"""What is looked at before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hpckit_parts import make_spec
+
+from hpckit.launch.preflight import Preflight, pack_shards, preflight, with_absolute_paths
+from hpckit.launch.snapshot import Project
+from hpckit.run.directory import RunDir
+
+PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "project").mkdir()
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n in range(5):
+        (texts / f"{n}.txt").write_text(str(n))
+    return Project(tmp_path / "project", False)
+
+
+def look(
+    project: Project, changes: dict[str, Any] | None = None, root: str = "runs", packs: bool = True
+) -> Preflight:
+    base = project.root.parent
+    values = {"data.shards": "shards", "data.pack": PACK, **(changes or {})}
+    spec = with_absolute_paths(make_spec(values), base)
+    pack = (lambda what, out: pack_shards(what, out, None)) if packs else None
+    return preflight(spec, RunDir(base / root / "run"), project, pack)
+
+
+def entry_problems(project: Project, entry: str) -> list[str]:
+    return look(project, {"entry": entry}, packs=False).problems
+
+
+def write(project: Project, name: str, text: str) -> Path:
+    path = project.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_missing_shards_are_packed_once(project: Project) -> None:
+    found = look(project)
+    assert found.problems == []
+    assert found.dataset is not None
+    assert (len(found.dataset), len(found.dataset.shards)) == (5, 2)
+    again = look(project, {"data.pack": {**PACK, "source": "elsewhere"}})
+    assert again.problems == []
+
+
+def test_missing_shards_are_left_unmade_where_nothing_is_to_be_made(project: Project) -> None:
+    found = look(project, packs=False)
+    assert found == Preflight(None, [])
+    assert not (project.root.parent / "shards").exists()
+
+
+def test_missing_shards_and_nothing_to_make_them_of_are_a_problem(project: Project) -> None:
+    (line,) = look(project, {"data.pack": None}).problems
+    assert line.startswith("data.shards: ")
+    (line,) = look(project, {"data.pack": {**PACK, "source": "none"}}).problems
+    assert line.startswith("data.shards: ")
+    assert "none" in line
+
+
+def test_all_problems_are_said_at_once(project: Project) -> None:
+    write(project, "data.py", "")
+    (project.root.parent / "runs").write_text("in the way")
+    found = look(project, {"data.pack": None, "entry": "none:main"}).problems
+    assert [line.split(":")[0] for line in found] == [
+        f"{project.root}/data.py",
+        "entry",
+        "root",
+        "data.shards",
+    ]
+
+
+@pytest.mark.parametrize("name", ["mine.py", "pkg/mine.py", "pkg/sub/mine.py"])
+def test_an_entry_is_found_without_importing_it_or_its_packages(
+    project: Project, name: str
+) -> None:
+    deed = "import pathlib; pathlib.Path(__file__).with_suffix('.imported').touch()\n"
+    write(project, name, f"{deed}def main(cfg): ...\n")
+    for parent in Path(name).parents[:-1]:
+        write(project, f"{parent}/__init__.py", deed)
+    module = name.removesuffix(".py").replace("/", ".")
+    before = set(sys.modules)
+    assert entry_problems(project, f"{module}:main") == []
+    assert list(project.root.rglob("*.imported")) == []
+    assert not {name for name in set(sys.modules) - before if "mine" in name or "pkg" in name}
+
+
+def test_an_entry_in_folders_that_are_no_packages_is_found(project: Project) -> None:
+    write(project, "scripts/mine.py", "def main(cfg): ...\n")
+    write(project, "a/b/mine.py", "def main(cfg): ...\n")
+    assert entry_problems(project, "scripts.mine:main") == []
+    assert entry_problems(project, "a.b.mine:main") == []
+
+
+def test_hpckits_own_entry_is_found(project: Project) -> None:
+    assert entry_problems(project, "hpckit.training.language_model:main") == []
+
+
+@pytest.mark.parametrize("entry", ["none:main", "none.such:main", "mine.such:main", "folder:main"])
+def test_a_missing_module_is_named_with_where_it_was_looked_for(
+    project: Project, entry: str
+) -> None:
+    write(project, "mine.py", "def main(cfg): ...\n")
+    (project.root / "folder").mkdir()
+    (line,) = entry_problems(project, entry)
+    module = entry.split(":")[0]
+    assert line == f"entry: there is no module {module} in {project.root} or installed"
+
+
+def test_a_missing_function_is_named_with_the_file(project: Project) -> None:
+    path = write(project, "mine.py", "def other(cfg): ...\nclass A:\n    def main(self): ...\n")
+    assert entry_problems(project, "mine:main") == [f"entry: {path} defines no function main"]
+
+
+@pytest.mark.parametrize(
+    "text", ["from other import main\n", "main = lambda cfg: None\n", "import other as main\n"]
+)
+def test_a_function_that_is_imported_or_assigned_is_found(project: Project, text: str) -> None:
+    """The worker takes whatever the module has under that name."""
+    write(project, "other.py", "def main(cfg): ...\n")
+    write(project, "mine.py", text)
+    assert entry_problems(project, "mine:main") == []
+
+
+@pytest.mark.parametrize("content", [b"def main(:\n", b"\xff\xfe", b"x = '\x00'\n"])
+def test_a_module_that_is_no_python_is_a_problem_not_an_error(
+    project: Project, content: bytes
+) -> None:
+    write(project, "mine.py", "").write_bytes(content)
+    (line,) = entry_problems(project, "mine:main")
+    assert line.startswith("entry: ")
+    assert "mine.py" in line
+
+
+def test_a_module_in_another_encoding_is_read_as_python_would(project: Project) -> None:
+    text = "# -*- coding: latin-1 -*-\n# Grüße\ndef main(cfg): ...\n"
+    write(project, "mine.py", "").write_bytes(text.encode("latin-1"))
+    assert entry_problems(project, "mine:main") == []
+
+
+@pytest.mark.parametrize("root", ["file", "file/deeper", "file/deeper/still"])
+def test_a_file_in_the_way_of_the_run_directory_is_named(project: Project, root: str) -> None:
+    blocker = project.root.parent / "file"
+    blocker.touch()
+    (line,) = look(project, root=root).problems
+    assert line.startswith(f"root: {blocker} is no folder; ")
+
+
+@pytest.mark.skipif(os.getuid() == 0 and not Path("/proc/sys").exists(), reason="needs /proc")
+def test_a_folder_that_nothing_can_be_made_in_is_named(project: Project) -> None:
+    folder = project.root.parent / "locked"
+    folder.mkdir(mode=0o500)
+    if os.getuid() == 0:  # root may write anywhere but here
+        folder = Path("/proc/sys/kernel")
+    if os.access(folder, os.W_OK):
+        folder = Path("/sys")
+    expected = [] if os.access(folder, os.W_OK) else [f"root: {folder} is not writable; "]
+    found = look(project, root=str(folder)).problems
+    assert [line[: len(start)] for line, start in zip(found, expected, strict=True)] == expected
+
+
+def test_too_few_gpus_are_a_problem(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert look(project, {"cluster.device": "cuda", "launch.nodes": 2}).problems == []
+    (line,) = look(project, {"cluster.device": "cuda", "launch.nodes": 4}).problems
+    assert line == "cluster.device: cuda needs a GPU for every worker: 4 workers, 2 GPUs here"
+
+
+def test_relative_paths_are_taken_from_where_the_user_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    changes = {
+        "root": "../runs",
+        "data.shards": "shards/train-{000..127}.tar",
+        "data.pack": {**PACK, "source": "~/texts"},
+        "checkpoint.url": "ckpts",
+    }
+    spec = with_absolute_paths(make_spec(changes), Path("/work/me"))
+    assert spec.root == "/work/runs"
+    assert spec.data.shards == "/work/me/shards/train-{000..127}.tar"
+    assert spec.data.pack is not None
+    assert spec.data.pack.source == "/home/me/texts"
+    assert spec.checkpoint.url == "/work/me/ckpts"
+
+
+def test_what_is_absolute_a_name_or_a_url_stays() -> None:
+    changes = {
+        "root": "/runs",
+        "data.shards": "/shards",
+        "data.pack": {**PACK, "source": "stdlib"},
+        "checkpoint.url": "file:///ckpts",
+    }
+    spec = make_spec(changes)
+    assert with_absolute_paths(spec, Path("/work/me")) == spec
+    bare = make_spec({"root": "/runs", "data.pack": None, "checkpoint.url": None})
+    assert with_absolute_paths(bare, Path("/work/me")) == bare

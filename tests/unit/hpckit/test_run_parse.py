@@ -1,0 +1,266 @@
+"""Plain data to a spec and back, what is said of data that is none, and what identifies a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hpckit_parts import make_spec, make_values
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpckit.run.parse import (
+    SpecError,
+    all_keys,
+    dump_spec,
+    identity,
+    parse_spec,
+    read_spec,
+    spec_values,
+)
+
+KEYS = [".".join(path) for path in all_keys()]
+LEAVES = [key for key in KEYS if not any(other.startswith(f"{key}.") for other in KEYS)]
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "app": st.dictionaries(st.text(), PLAIN, max_size=4),
+        "root": st.text(),
+        "optim.lr": st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+        "train.seed": st.integers(0, 2**200),
+        "data.pack": st.none(),
+        "checkpoint.every_steps": st.none(),
+        "checkpoint.keep.best": st.none() | st.text(),
+        "debug.drill.nodes": st.lists(st.sampled_from([1, 2, 4, 8]), max_size=4),
+    },
+)
+
+ANOTHER_VALUE: dict[str, Any] = {
+    "name": "other",
+    "entry": "mine.train:main",
+    "root": "/elsewhere",
+    "cluster.device": "auto",
+    "cluster.grace_s": 7.5,
+    "cluster.address": "10.0.0.1",
+    "launch.nodes": 2,
+    "launch.gpus_per_node": 4,
+    "launch.threads_per_worker": 3,
+    "launch.collective_timeout_s": 11.0,
+    "retry.in_place": 9,
+    "retry.crash": 9,
+    "retry.infra": 9,
+    "train.steps": 999,
+    "train.global_batch": 32,
+    "train.micro_batch": 8,
+    "train.seed": 2,
+    "train.log_every": 3,
+    "model.layers": 3,
+    "model.heads": 4,
+    "model.width": 128,
+    "model.seq_len": 65,
+    "precision.compute": "bf16",
+    "precision.reduce": "bf16",
+    "data.shards": "/other/shards",
+    "data.pack.source": "/texts",
+    "data.pack.suffixes": [],
+    "data.pack.exclude": ["x"],
+    "data.pack.samples_per_shard": 65,
+    "data.prefetch": 5,
+    "data.threads": 5,
+    "optim.lr": 1e-3,
+    "optim.min_lr_ratio": 0.2,
+    "optim.warmup_steps": 101,
+    "optim.weight_decay": 0.2,
+    "optim.beta1": 0.8,
+    "optim.beta2": 0.99,
+    "optim.eps": 1e-9,
+    "optim.grad_clip": 2.0,
+    "checkpoint.url": "/ckpts",
+    "checkpoint.every_steps": 7,
+    "checkpoint.every_minutes": None,
+    "checkpoint.keep.last": 4,
+    "checkpoint.keep.every": 50,
+    "checkpoint.keep.best": "loss",
+    "debug.ledger": True,
+    "debug.deterministic": True,
+    "debug.drill.preempt_at": [5],
+    "debug.drill.nodes": [2, 1],
+    "app": {"dropout": 0.1},
+}
+ONE_VALUE_ONLY = {"cluster.kind", "parallel.kind"}
+NO_PART_OF_IDENTITY = ("name", "root", "cluster.", "launch.", "retry.", "checkpoint.", "debug.")
+NOR_THESE = ("train.micro_batch", "train.log_every", "data.prefetch", "data.threads")
+
+
+def refusal(changes: dict[str, Any]) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(make_values(changes))
+    return caught.value.violations
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changes=CHANGES)
+def test_a_spec_comes_back_from_its_yaml(
+    tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any]
+) -> None:
+    spec = make_spec(changes)
+    path = tmp_path_factory.mktemp("spec") / "spec.yaml"
+    path.write_text(dump_spec(spec), encoding="utf-8")
+    again = read_spec(path)
+    assert again == spec
+    assert identity(again) == identity(spec)
+    assert spec_values(again) == spec_values(spec)
+
+
+def test_a_spec_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        make_spec().train.steps = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_misspelt_key_is_named_with_the_right_one(key: str) -> None:
+    (line,) = refusal({f"{key}x": 1})
+    assert line == f"{key}x: unknown key; did you mean {key}?"
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_without_a_value_is_named(key: str) -> None:
+    values = make_values()
+    *parents, last = key.split(".")
+    where = values
+    for parent in parents:
+        where = where[parent]
+    del where[last]
+    with pytest.raises(SpecError) as caught:
+        parse_spec(values)
+    assert caught.value.violations == [f"{key}: has no value"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("optim.global_batch", "train.global_batch"), ("train.lr", "optim.lr"), ("lr", "optim.lr")],
+)
+def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> None:
+    assert refusal({wrong: 1}) == [f"{wrong}: unknown key; did you mean {right}?"]
+
+
+@pytest.mark.parametrize(
+    ("key", "there"),
+    [("parallel.qqqq", "kind"), ("model.dropout", "layers, heads, width, seq_len")],
+)
+def test_a_key_like_no_other_is_told_what_there_is(key: str, there: str) -> None:
+    assert refusal({key: 1}) == [f"{key}: unknown key; there are {there}"]
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    found = refusal({"optim.lrr": 1, "train.steps": 0, "cluster.device": "tpu", "name": 3})
+    assert sorted(line.split(":")[0] for line in found) == [
+        "cluster.device",
+        "name",
+        "optim.lrr",
+        "train.steps",
+    ]
+
+
+def test_rules_over_several_keys_are_said_at_once() -> None:
+    found = refusal({"model.heads": 5, "train.global_batch": 7, "launch.nodes": 2})
+    assert [line.split(":")[0] for line in found] == ["model.heads", "train.global_batch"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", ""),
+        ("name", "a b"),
+        ("name", "a/b"),
+        ("name", ".hidden"),
+        ("name", "a\n"),
+        ("name", "a" * 65),
+        ("entry", "module"),
+        ("entry", "module:"),
+        ("entry", "1module:main"),
+        ("entry", "module:main:again"),
+        ("entry", "module:main()"),
+        ("cluster.kind", "slurm"),
+        ("cluster.device", "tpu"),
+        ("cluster.grace_s", 0),
+        ("cluster.grace_s", float("inf")),
+        ("launch.nodes", 0),
+        ("launch.nodes", 1.5),
+        ("launch.nodes", True),
+        ("launch.nodes", "2"),
+        ("launch.nodes", None),
+        ("launch.threads_per_worker", -1),
+        ("train.steps", 0),
+        ("train.seed", -1),
+        ("model.seq_len", 1),
+        ("optim.lr", 0),
+        ("optim.lr", float("nan")),
+        ("optim.lr", "fast"),
+        ("optim.min_lr_ratio", 1.01),
+        ("optim.beta1", -0.1),
+        ("optim.beta1", 1.0),  # torch's AdamW takes 0 <= beta < 1
+        ("optim.beta2", 1.0),
+        ("data.pack.suffixes", ".py"),
+        ("data.pack.suffixes", [1]),
+        ("checkpoint.every_steps", 0),
+        ("debug.ledger", "yes"),
+        ("debug.drill.nodes", [0]),
+        ("model", 3),
+        ("app", []),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_its_key(key: str, value: Any) -> None:
+    (line,) = refusal({key: value})
+    assert line.startswith(f"{key}")
+    assert "got " in line
+
+
+def test_data_that_is_not_plain_is_refused() -> None:
+    (line,) = refusal({"app": {"x": {1, 2}}})
+    assert "no plain data" in line
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "a: [", "just text"])
+def test_a_damaged_spec_file_is_refused_by_its_path(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        read_spec(path)
+    assert str(path) in caught.value.violations[0]
+
+
+def test_every_key_has_another_value_here() -> None:
+    assert ANOTHER_VALUE.keys() | ONE_VALUE_ONLY == set(LEAVES)
+
+
+@pytest.mark.parametrize("key", ANOTHER_VALUE)
+def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> None:
+    before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None})
+    changes: dict[str, Any] = {"checkpoint.every_steps": 5, key: ANOTHER_VALUE[key]}
+    if key == "checkpoint.every_minutes":
+        changes |= {"checkpoint.every_steps": None, key: 3.0}
+    after = make_spec(changes)
+    assert after != before
+    kept = key.startswith(NO_PART_OF_IDENTITY) or key in NOR_THESE
+    assert (identity(after) == identity(before)) is kept
+
+
+def test_identity_changes_where_no_shards_are_packed_any_more() -> None:
+    assert identity(make_spec({"data.pack": None})) != identity(make_spec())
+
+
+def test_identity_is_eight_hex_digits_of_the_values_alone() -> None:
+    found = identity(make_spec())
+    assert len(found) == 8
+    assert set(found) <= set("0123456789abcdef")
+    backwards = dict(reversed(make_values().items()))
+    assert identity(parse_spec(backwards)) == found
+    assert identity(make_spec({"optim.grad_clip": 1})) == found  # 1 and 1.0 are one value
