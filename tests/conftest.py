@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 
@@ -14,9 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.skipped and item.config.getoption("--no-skips") and not hasattr(report, "wasxfail"):
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    if skipped and item.config.getoption("--no-skips"):
         report.outcome = "failed"
         report.longrepr = f"skipped, which --no-skips forbids: {report.longrepr}"
     return report

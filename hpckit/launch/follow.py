@@ -101,6 +101,7 @@ class Follower:
             f"/supervisor.log, {self._run.submitit}/*.err\n"
             f"Go on from the newest checkpoint: hpckit resume {self._run.path}",
             highlight=False,
+            soft_wrap=True,
         )
         return EXIT_STATUS[Kind.INFRA]
 

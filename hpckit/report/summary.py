@@ -19,6 +19,12 @@ from hpckit.run.lock import holder
 from hpckit.run.parse import read_spec
 
 
+_LOST = (
+    "lost: seconds without a new step = leave (notice, save, exit) "
+    "+ restart (processes, rendezvous, restore) + repeat (steps done again)"
+)
+
+
 def show(run: RunDir, console: Console) -> None:
     """Print what the run has been through so far, and draw its curve to `report/loss.png`."""
     history = build_history(read_events(run.events), alive=holder(run.lock) is not None)
@@ -27,6 +33,8 @@ def show(run: RunDir, console: Console) -> None:
         return
     console.print()
     console.print(_generations(history))
+    if history.interruptions:
+        console.print(_LOST, style="dim", highlight=False)
     for name, text in _facts(run, history):
         console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
     picture = run.report / "loss.png"

@@ -8,7 +8,7 @@ import pytest
 
 from data import pack_folder, python_stdlib
 from hpckit.run.directory import RunDir
-from runs import command, complete
+from tests.integration.runs import command, complete
 
 
 @pytest.fixture(scope="session")

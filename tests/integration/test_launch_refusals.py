@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import REPO, command, complete, started
+from tests.integration.runs import REPO, command, complete, started
 
 
 def refused(root: Path, shards: Path, *overrides: str, cwd: Path = REPO) -> list[str]:

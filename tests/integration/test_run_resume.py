@@ -17,7 +17,7 @@ from hpckit.report.samples import count_epochs
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.processes import strays
-from runs import (
+from tests.integration.runs import (
     STEPS,
     Started,
     command,

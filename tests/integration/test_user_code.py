@@ -13,7 +13,7 @@ import pytest
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.events import read_events
-from runs import complete, history
+from tests.integration.runs import complete, history
 
 TRAINING = """
 import torch

@@ -9,7 +9,7 @@ import pytest
 from hpckit.launch.compose import compose_spec, conf_dir, group_options
 from hpckit.run.parse import SpecError
 
-NEEDED = {"data=shards": ["data.shards=/data/{000..127}.tar"]}
+NEEDED = {"data=shards": ["data.shards=/data"]}
 OPTIONS = [f"{g}={o}" for g, options in group_options(conf_dir()).items() for o in options]
 
 
@@ -63,11 +63,16 @@ def test_a_sweep_is_refused(override: str) -> None:
     assert "sweep" in line
 
 
-@pytest.mark.parametrize("override", ["model.layers", "--x", "a b", "=3", "app.x=[1,", "app.x={"])
+@pytest.mark.parametrize("override", ["model.layers", "--x", "a b", "", "=3", "app.x=[1,", "app.x={"])
 def test_what_is_no_override_is_named(override: str) -> None:
     (line,) = refusal(override)
     assert line.startswith(f"{override}: is no override like key=value or group=option (")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("value", ["/data/train-{000..127}.tar", "~/shards", "/a b", "s3://b/x"])
+def test_a_path_needs_no_quotes_beyond_the_shells(value: str) -> None:
+    assert compose_spec(["data=shards", f"data.shards={value}"]).data.shards == value
 
 
 def test_a_value_that_only_the_user_knows_is_asked_for() -> None:

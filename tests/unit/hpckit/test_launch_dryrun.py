@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hpckit_parts import make_spec
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 from data import open_dataset, pack_folder
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command

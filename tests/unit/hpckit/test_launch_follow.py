@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpckit_parts import line_of, python
+from tests.unit.hpckit.hpckit_parts import line_of, python
 from rich.console import Console
 from rich.text import Text
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
-from hpckit.launch.compose import conf_dir, group_options
+from hpckit.launch.compose import compose_spec, conf_dir, group_options
 from hpckit.launch.help import key_reference, manual
 from hpckit.run.parse import all_keys
 
@@ -54,6 +55,14 @@ def test_every_group_and_option_is_in_the_manual() -> None:
 @pytest.mark.parametrize("flag", ["--dry-run", "--detach", "--fresh", "--cfg", "--help"])
 def test_every_flag_is_in_the_manual(flag: str) -> None:
     assert flag in manual(conf_dir())
+
+
+def test_every_example_in_the_manual_works() -> None:
+    lines = [line.strip() for line in manual(conf_dir()).splitlines()]
+    examples = [line for line in lines if re.match(r"python launch\.py \w+=", line)]
+    assert len(examples) >= 4
+    for line in examples:
+        compose_spec(shlex.split(line)[2:])
 
 
 def test_no_placeholder_is_left_in_the_manual() -> None:

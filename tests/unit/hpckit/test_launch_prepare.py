@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hpckit_parts import make_spec
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 from hpckit.launch.prepare import move_aside, point_to, prepare, versions
 from hpckit.launch.snapshot import Project, find_project

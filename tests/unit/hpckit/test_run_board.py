@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hpckit_parts import line_of, python
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 from hpckit.run.board import Board, Phase, Request
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hpckit_parts import make_spec
+from tests.unit.hpckit.hpckit_parts import make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hpckit_parts import make_spec
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 from hpckit.run.directory import RunDir, find_run, run_directory
 from hpckit.run.parse import identity

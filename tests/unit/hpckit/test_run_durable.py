@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hpckit_parts import python
+from tests.unit.hpckit.hpckit_parts import python
 
 from hpckit.run.durable import read_json, write_json, write_text
 

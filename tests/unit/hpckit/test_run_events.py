@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hpckit_parts import line_of, python
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 from hpckit.run.events import Event, EventLog, EventTail, read_events
 

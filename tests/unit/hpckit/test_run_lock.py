@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hpckit_parts import line_of, python
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 from hpckit.run.lock import RunHeldError, RunLock, holder, read_owner
 

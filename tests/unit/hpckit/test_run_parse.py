@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpckit_parts import make_spec, make_values
+from tests.unit.hpckit.hpckit_parts import make_spec, make_values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

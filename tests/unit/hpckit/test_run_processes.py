@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hpckit_parts import is_gone, line_of, python, until
+from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
 from hpckit.run import processes
 from hpckit.run.processes import kill_all, spawn, spawn_piped, sweep

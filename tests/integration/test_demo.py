@@ -1,0 +1,27 @@
+"""`make demo`'s own run: what the README promises of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from hpckit.run.directory import RunDir
+from tests.integration.runs import REPO, complete, history
+
+
+def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
+    arguments = [sys.executable, str(REPO / "launch.py"), "experiment=demo", f"root={tmp_path}"]
+    status, output = complete(tmp_path, arguments)
+    assert status == 0, output
+    run = RunDir(next(tmp_path.glob("demo-*")))
+    story = history(run)
+    assert [life.nodes for life in story.lives] == [2, 1, 2]
+    assert [life.end for life in story.lives] == ["preempted", "preempted", "done"]
+    assert "120 kept, 0 repeated" in output
+    assert re.search(r"epoch 1: (\d+) of \1 seen, each exactly once", output), output
+    assert "more than once" not in output
+    first, last = story.kept[1]["loss"], story.kept[120]["loss"]
+    assert last < first / 1.5, "it was to learn something"
+    assert (run.report / "loss.png").stat().st_size > 10_000
+    assert list(run.tensorboard.glob("events.out.tfevents.*"))
