@@ -24,7 +24,7 @@ from hpckit.elastic.devices import Devices, choose, visible_gpus
 from hpckit.elastic.drill import Drill
 from hpckit.elastic.report import ExitReport
 from hpckit.elastic.store import RendezvousStore
-from hpckit.elastic.verdict import Ending, Past, Verdict, judge
+from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge
 from hpckit.run.board import Request
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.directory import RunDir
@@ -94,7 +94,11 @@ class Supervisor:
         with RendezvousStore(self._spec.cluster.address, _environment(), store_log) as store:
             verdict = self._one_generation(store)
             while not verdict.final:
-                verdict = self._one_generation(store)
+                if self._request is Request.STOP:
+                    verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
+                    self._record(verdict)
+                else:
+                    verdict = self._one_generation(store)
         self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
         return verdict
 
@@ -112,14 +116,17 @@ class Supervisor:
         )
         if swept:
             self._events.emit("strays_killed", generation=generation, pids=swept)
-        ending = self._watch(generation, self._start_agents(generation, nodes, store), store)
+        self._generation = generation
+        agents = self._start_agents(generation, nodes, store)
+        asked, lost = self._watch(generation, agents, store)
+        if self._request is asked:  # one that came later is for the next generation
+            self._request = Request.NONE
+        reports, silent = self._reports(generation, nodes)
         progress = self._saved_step() > saved_before
-        verdict = judge(
-            Ending(self._request, *ending, progress=progress), self._past, self._spec.retry
-        )
-        self._conclude(generation, verdict, ending[0])
+        ending = Ending(asked, reports, (*lost, *silent), progress)
+        verdict = judge(ending, self._past, self._spec.retry)
+        self._conclude(verdict, reports)
         self._past.append(Past(verdict.kind, progress))
-        self._request = Request.NONE
         return verdict
 
     def _start_agents(self, generation: int, nodes: int, store: RendezvousStore) -> list[Process]:
@@ -148,10 +155,12 @@ class Supervisor:
 
     def _watch(
         self, generation: int, agents: list[Process], store: RendezvousStore
-    ) -> tuple[tuple[ExitReport, ...], tuple[str, ...]]:
-        """Until all agents have ended: the reports they left, and what was lost without one."""
+    ) -> tuple[Request, list[str]]:
+        """Until all agents have ended: what they were asked, and what else was lost meanwhile."""
         tail = EventTail(self._run.events, from_end=True)
-        passed_on, lost, deadline = Request.NONE, [], None
+        passed_on = Request.NONE
+        lost: list[str] = []
+        deadline: float | None = None
         while any(agent.poll() is None for agent in agents):
             for event in tail.read():
                 if event.kind == "step":
@@ -166,12 +175,14 @@ class Supervisor:
             if lost or overdue or any(agent.poll() for agent in agents):
                 self._end(agents)
             time.sleep(TICK_S)
-        reports = [self._report(generation, node) for node in range(len(agents))]
-        lost += [f"the agent of node {n}" for n, report in enumerate(reports) if report is None]
-        return tuple(report for report in reports if report), tuple(lost)
+        return passed_on, lost
 
-    def _report(self, generation: int, node: int) -> ExitReport | None:
-        return ExitReport.read(self._run.exit_report(generation, node))
+    def _reports(self, generation: int, nodes: int) -> tuple[tuple[ExitReport, ...], list[str]]:
+        """The reports that the agents left, and who left none."""
+        paths = [self._run.exit_report(generation, node) for node in range(nodes)]
+        found = [ExitReport.read(path) for path in paths]
+        silent = [f"the agent of node {n}" for n, report in enumerate(found) if report is None]
+        return tuple(report for report in found if report), silent
 
     def _pass_on(self, request: Request, generation: int, agents: list[Process]) -> None:
         log.info("%s: telling the agents", request.name.lower())
@@ -190,25 +201,26 @@ class Supervisor:
             time.sleep(TICK_S)
         kill_all(agents)
 
-    def _conclude(self, generation: int, verdict: Verdict, reports: tuple[ExitReport, ...]) -> None:
-        """Say how it ended, in the log, in the events and in `verdict.json`."""
-        step = min((report.step for report in reports), default=0)
-        saved = self._saved_step()
-        log.info("generation %d: %s (%s)", generation, verdict.kind, verdict.reason)
+    def _conclude(self, verdict: Verdict, reports: tuple[ExitReport, ...]) -> None:
+        """Say how the generation ended, in the log, in the events and in `verdict.json`."""
+        log.info("generation %d: %s (%s)", self._generation, verdict.kind, verdict.reason)
         self._events.emit(
             "generation_ended",
-            generation=generation,
+            generation=self._generation,
             verdict=verdict.kind,
             reason=verdict.reason,
             final=verdict.final,
-            step=step,
-            saved_step=saved,
+            step=min((report.step for report in reports), default=0),
+            saved_step=self._saved_step(),
         )
+        self._record(verdict)
+
+    def _record(self, verdict: Verdict) -> None:
         record = {
             **asdict(verdict),
-            "generation": generation,
+            "generation": self._generation,
             "submission": self._submission,
-            "saved_step": saved,
+            "saved_step": self._saved_step(),
             "steps": self._spec.train.steps,
             "time": time.time(),
         }

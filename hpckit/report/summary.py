@@ -18,7 +18,6 @@ from hpckit.run.events import read_events
 from hpckit.run.lock import holder
 from hpckit.run.parse import read_spec
 
-
 _LOST = (
     "lost: seconds without a new step = leave (notice, save, exit) "
     "+ restart (processes, rendezvous, restore) + repeat (steps done again)"

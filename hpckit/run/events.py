@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,15 +45,17 @@ class EventLog:
     def __init__(self, path: Path, **common: Any) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._common = common
+        self._one_at_a_time = threading.Lock()  # the file lock does not tell threads apart
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Append one event, now. Values have to be plain JSON; NaN and infinity are kept."""
         line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
-        fcntl.lockf(self._handle, fcntl.LOCK_EX)
-        try:
-            os.write(self._handle, self._closing_newline() + line.encode() + b"\n")
-        finally:
-            fcntl.lockf(self._handle, fcntl.LOCK_UN)
+        with self._one_at_a_time:
+            fcntl.lockf(self._handle, fcntl.LOCK_EX)
+            try:
+                os.write(self._handle, self._closing_newline() + line.encode() + b"\n")
+            finally:
+                fcntl.lockf(self._handle, fcntl.LOCK_UN)
 
     def _closing_newline(self) -> bytes:
         size = os.fstat(self._handle).st_size
