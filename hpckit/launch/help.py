@@ -109,6 +109,7 @@ def _readable(kind: str) -> str:
     names = {
         "Count": "integer >= 1",
         "Natural": "integer >= 0",
+        "Seed": "integer in 0..2^63-1",
         "Positive": "number > 0",
         "Fraction": "number in 0..1",
         "None": "null",

@@ -16,6 +16,7 @@ _CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -72,7 +73,7 @@ class TrainSpec:
     """Samples per optimizer step over all ranks; the same on any number of nodes."""
     micro_batch: Count
     """Largest number of samples that one rank takes through the model at once."""
-    seed: Natural
+    seed: Seed
     """Seed of initialisation, data order and every random draw."""
     log_every: Count
     """Steps between two metric records."""
@@ -132,7 +133,7 @@ class DataSpec:
     """Folder of tars, glob, brace pattern `{000..012}`, or one tar."""
     pack: PackSpec | None
     """Pack `shards` on first use; null where they must be there already."""
-    prefetch: Natural
+    prefetch: Count
     """Batches read ahead."""
     threads: Count
     """Reader threads of one rank."""

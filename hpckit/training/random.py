@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
+import hashlib
 
-_MASK = (1 << 64) - 1
+import torch
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -16,11 +16,6 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def mix(*words: int) -> int:
-    """64 well mixed bits of `words`: splitmix64 (Steele, Lea, Flood 2014), word by word."""
-    state = 0
-    for word in words:
-        state = (state + word + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state
+    """64 bits that depend on all of `words` and on their order (BLAKE2b)."""
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

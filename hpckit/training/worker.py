@@ -21,7 +21,7 @@ from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent
 from hpckit.run.spec import RunSpec
 
-# Another attempt would meet the same input and fail in the same way. A failed save is not so.
+# Errors in the input: another attempt would meet the same.
 PERMANENT = (SpecError, DataError, CheckpointError, ImportError, SyntaxError)
 
 
@@ -56,6 +56,16 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
     return entry
 
 
+def is_permanent(error: BaseException) -> bool:
+    """Whether another attempt would fail in the same way; storage may answer better next time."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError | SaveError):
+            return False
+        cause = cause.__cause__
+    return isinstance(error, PERMANENT)
+
+
 def _write_to(path: Path) -> None:
     """Send this process's output, C code's too, to the file at `path`, after what is there."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -78,8 +88,7 @@ def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
         },
     )
     board = Board.attach(env.board, env.local_world_size)
-    permanent = isinstance(error, PERMANENT) and not isinstance(error, SaveError)
-    phase = Phase.REFUSED if permanent else Phase.FAILED
+    phase = Phase.REFUSED if is_permanent(error) else Phase.FAILED
     step = board.slots()[env.local_rank].step
     board.report(env.local_rank, phase, step, env.attempt)
 

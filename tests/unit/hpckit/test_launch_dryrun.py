@@ -6,13 +6,13 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import make_spec
 
 from data import open_dataset, pack_folder
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.dryrun import describe_submission
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 
 def test_the_layout_and_the_command_of_each_node_are_told(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import line_of, python
 from rich.console import Console
 from rich.text import Text
 
 from hpckit.launch.follow import Follower, describe
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, EventLog, EventTail
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 OTHERS = ("step", "run_started", "run_ended", "agent_started", "worker_started", "node_ended")
 ENDED = {"generation": 2, "verdict": "crash", "reason": "rank 0: ValueError: x"}

@@ -115,11 +115,12 @@ def test_a_project_too_large_to_copy_is_refused_and_nothing_is_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpckit.launch.snapshot.MAX_FILES", 3)
-    for n in range(4):
-        (tmp_path / f"{n}.py").touch()
-    words = ["cluster.device=cpu", f"data.pack.source={tmp_path}", "--detach"]
-    assert main(words) == 2
-    assert "holds 4 files" in capsys.readouterr().err
+    code = tmp_path / "code"
+    code.mkdir()
+    for n in range(20):
+        (code / f"{n}.py").write_text("pass\n")
+    assert main(["cluster.device=cpu", f"data.pack.source={code}", "--detach"]) == 2
+    assert "files: start from your project's own folder" in capsys.readouterr().err
 
 
 def test_a_drill_on_more_gpus_than_there_are_is_refused(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import make_spec
 
 from hpckit.launch.preflight import Preflight, pack_shards, preflight, with_absolute_paths
 from hpckit.launch.snapshot import Project
 from hpckit.run.directory import RunDir
+from tests.unit.hpckit.hpckit_parts import line_of, make_spec, python
 
 PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
+LOOK_AS_NOBODY = """
+import os, sys; from pathlib import Path; from hpckit.launch.preflight import _unwritable
+if os.getuid() == 0: os.setuid(65534)  # root may write anywhere
+print(*_unwritable(Path(sys.argv[1]) / "runs" / "run"), flush=True)
+"""
 
 
 @pytest.fixture
@@ -157,14 +162,13 @@ def test_a_file_in_the_way_of_the_run_directory_is_named(project: Project, root:
     assert line.startswith(f"root: {blocker} is no folder; ")
 
 
-def test_a_folder_that_nothing_can_be_made_in_is_named(project: Project) -> None:
-    if os.getuid() == 0:  # root may write anywhere but where the kernel says no
-        folder = next(path for path in map(Path, ("/sys", "/proc")) if path.is_dir())
-    else:
-        folder = project.root.parent / "locked"
-        folder.mkdir(mode=0o500)
-    (line,) = look(project, root=str(folder)).problems
-    assert line.startswith(f"root: {folder} is not writable; ")
+def test_a_folder_that_nothing_can_be_made_in_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o555)
+        with python(LOOK_AS_NOBODY, name) as looker:
+            line = line_of(looker)
+        Path(name).chmod(0o755)
+    assert line == f"root: {name} is not writable; {name}/runs/run cannot be made there"
 
 
 def test_too_few_gpus_are_a_problem(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.unit.hpckit.hpckit_parts import make_spec
 
 from hpckit.launch.prepare import move_aside, point_to, prepare, versions
-from hpckit.launch.snapshot import Project, find_project
+from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import LINKS, RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.parse import read_spec
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -89,18 +89,17 @@ def test_the_manifest_says_what_was_submitted_from_where(run: RunDir, project: P
     assert "+changed" in (run.submission(2) / "dirty.diff").read_text()
 
 
-def test_a_submission_that_fails_half_way_is_none(run: RunDir, project: Project) -> None:
-    (project.root / "a.py").chmod(0o644)
-    missing = Project(project.root / "gone", False)
-    with pytest.raises(OSError):
-        prepare(RunDir(run.path / "not-made"), make_spec(), [], missing)
-    blocked = run.submissions
-    blocked.mkdir()
-    (project.root / "data").mkdir()
-    with pytest.raises(UnicodeEncodeError):
-        prepare(run, make_spec({"app": {}}), ["\ud800"], project)
-    assert run.submission_numbers() == []
-    assert not run.current.exists()
+def test_a_submission_that_fails_half_way_is_none(
+    run: RunDir, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(run, make_spec(), [], project)
+    with monkeypatch.context() as patch:
+        patch.setattr("hpckit.launch.snapshot.MAX_FILES", 0)
+        with pytest.raises(SnapshotError):
+            prepare(run, make_spec({"train.seed": 2}), [], project)
+    assert run.submission_numbers() == [1]
+    assert read_spec(run.path / "spec.yaml") == make_spec()
+    assert prepare(run, make_spec(), [], project) == 2
 
 
 def test_versions_are_told_of_what_is_installed() -> None:

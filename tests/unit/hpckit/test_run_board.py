@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import line_of, python
 
 from hpckit.run.board import Board, Phase, Request
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 WORKER = """
 import sys; from hpckit.run.board import Board, Phase

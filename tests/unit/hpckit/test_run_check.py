@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.run.check import nodes_of_generation, violations
 from hpckit.run.parse import SpecError
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 SMALL = st.integers(1, 12)
 
@@ -25,9 +25,7 @@ def complaints(changes: dict[str, Any]) -> list[str]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    nodes=SMALL, gpus=SMALL, samples=st.integers(1, 400), micro=st.integers(1, 64), drill=SMALL
-)
+@given(nodes=SMALL, gpus=SMALL, samples=st.integers(1, 400), micro=st.integers(1, 64), drill=SMALL)
 def test_every_planned_world_splits_the_batch_evenly_or_is_refused(
     nodes: int, gpus: int, samples: int, micro: int, drill: int
 ) -> None:
@@ -75,9 +73,7 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
         ({"train.steps": 200, "debug.drill.preempt_at": [200]}, "debug.drill.preempt_at"),
     ],
 )
-def test_what_cannot_work_together_is_refused_by_its_key(
-    changes: dict[str, Any], key: str
-) -> None:
+def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any], key: str) -> None:
     (line,) = complaints(changes)
     assert line.startswith(f"{key}: ")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import make_spec
 
 from hpckit.run.directory import RunDir, find_run, run_directory
 from hpckit.run.parse import identity
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 
 def test_the_directory_is_named_after_name_and_identity(tmp_path: Path) -> None:

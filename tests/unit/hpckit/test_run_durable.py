@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import python
 
 from hpckit.run.durable import read_json, write_json, write_text
+from tests.unit.hpckit.hpckit_parts import python
 
 WRITE_FOR_EVER = """
 import sys; from pathlib import Path; from hpckit.run.durable import write_json

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import line_of, python
 
 from hpckit.run.events import Event, EventLog, EventTail, read_events
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 WRITE = """
 import sys; from pathlib import Path; from hpckit.run.events import EventLog

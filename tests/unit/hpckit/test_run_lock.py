@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import line_of, python
 
 from hpckit.run.lock import RunHeldError, RunLock, holder, read_owner
+from tests.unit.hpckit.hpckit_parts import line_of, python
 
 HOLD = """
 import sys; from pathlib import Path; from hpckit.run.lock import RunLock

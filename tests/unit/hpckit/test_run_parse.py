@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.hpckit.hpckit_parts import make_spec, make_values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from hpckit.run.parse import (
     read_spec,
     spec_values,
 )
+from tests.unit.hpckit.hpckit_parts import make_spec, make_values
 
 KEYS = [".".join(path) for path in all_keys()]
 LEAVES = [key for key in KEYS if not any(other.startswith(f"{key}.") for other in KEYS)]

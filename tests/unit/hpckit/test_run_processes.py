@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
 from hpckit.run import processes
 from hpckit.run.processes import kill_all, spawn, spawn_piped, sweep
+from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
 CHAIN = """
 import os, sys, time; from pathlib import Path; from hpckit.run.processes import spawn

@@ -1,0 +1,50 @@
+"""The torchrun command of a node, word for word."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
+from hpckit.run.directory import RunDir
+from hpckit.run.environment import NodeEnvironment
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1, nodes=4)
+
+
+def test_golden_command() -> None:
+    spec = make_spec(
+        {"launch.gpus_per_node": 2, "retry.in_place": 5, "cluster.address": "10.0.0.7"}
+    )
+    assert torchrun_command(spec, AT, Rendezvous("10.0.0.1", 29511)) == [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=4",
+        "--nproc-per-node=2",
+        "--max-restarts=5",
+        "--monitor-interval=0.1",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=10.0.0.1:29511",
+        "--rdzv-id=gpt-12345678-g3",
+        "--rdzv-conf=is_host=0,join_timeout=600,keep_alive_interval=1,keep_alive_max_attempt=3",
+        "--local-addr=10.0.0.7",
+        "-m",
+        "hpckit.training.worker",
+    ]
+
+
+def test_the_nodes_of_a_generation_meet_and_those_of_another_do_not() -> None:
+    spec, meet = make_spec(), Rendezvous("h", 1)
+    here = torchrun_command(spec, AT, meet)
+    beside = NodeEnvironment(AT.run, 2, generation=3, node=0, nodes=4)
+    later = NodeEnvironment(AT.run, 2, generation=4, node=1, nodes=4)
+    assert torchrun_command(spec, beside, meet) == here
+    assert torchrun_command(spec, later, meet) != here
+
+
+def test_workers_do_not_share_the_rendezvous_store() -> None:
+    variables = torchrun_variables(threads=3)
+    assert variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert variables["OMP_NUM_THREADS"] == "3"

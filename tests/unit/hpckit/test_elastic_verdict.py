@@ -1,0 +1,204 @@
+"""How a generation ended and what comes next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hpckit.elastic.report import ExitReport, NodeExit, WorkerError
+from hpckit.elastic.verdict import (
+    EXIT_STATUS,
+    Ending,
+    Kind,
+    Past,
+    Verdict,
+    failures_in_a_row,
+    judge,
+)
+from hpckit.run.board import Request
+from hpckit.run.spec import RetrySpec
+
+RETRY = RetrySpec(in_place=3, crash=2, infra=10)
+NO_RETRY = RetrySpec(in_place=0, crash=0, infra=0)
+DONE, LEFT, OVERDUE = NodeExit.DONE, NodeExit.LEFT, NodeExit.OVERDUE
+FAILED, REFUSED, STOPPED = NodeExit.FAILED, NodeExit.REFUSED, NodeExit.STOPPED
+NONE, PREEMPT, STOP = Request.NONE, Request.PREEMPT, Request.STOP
+AGENT, STORE = "the agent of node 1", "the rendezvous store"
+
+
+def error(rank: int = 0, time: float = 1.0) -> WorkerError:
+    return WorkerError(rank, "ValueError", f"of rank {rank}", "", time)
+
+
+def ending(
+    request: Request, exits: list[NodeExit], *lost: str, progress: bool = False, **more: Any
+) -> Ending:
+    reports = tuple(
+        ExitReport(node, exit_, step=5, attempts=0, error=more.get("error"))
+        for node, exit_ in enumerate(exits)
+    )
+    return Ending(request, reports, lost, progress)
+
+
+EXITS = st.lists(st.sampled_from(NodeExit), max_size=4)
+ENDINGS = st.builds(
+    lambda request, exits, lost, progress: ending(request, exits, *lost, progress=progress),
+    st.sampled_from(Request),
+    EXITS,
+    st.lists(st.sampled_from([AGENT, STORE]), unique=True),
+    st.booleans(),
+)
+PASTS = st.lists(
+    st.builds(Past, st.sampled_from([Kind.PREEMPTED, Kind.INFRA, Kind.CRASH]), st.booleans()),
+    max_size=12,
+)
+RETRIES = st.builds(
+    RetrySpec, in_place=st.just(0), crash=st.integers(0, 4), infra=st.integers(0, 4)
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "final"),
+    [
+        (ending(NONE, [DONE, DONE]), Kind.DONE, True),
+        (ending(NONE, [FAILED]), Kind.CRASH, False),
+        (ending(NONE, [FAILED, STOPPED]), Kind.CRASH, False),
+        (ending(NONE, [DONE, FAILED]), Kind.CRASH, False),
+        (ending(NONE, [DONE, STOPPED]), Kind.CRASH, False),
+        (ending(NONE, [LEFT, LEFT]), Kind.CRASH, False),
+        (ending(NONE, [REFUSED, STOPPED]), Kind.PERMANENT, True),
+        (ending(NONE, [STOPPED], AGENT), Kind.INFRA, False),
+        (ending(NONE, [FAILED], AGENT), Kind.INFRA, False),
+        (ending(NONE, [], AGENT), Kind.INFRA, False),
+        (ending(NONE, [DONE], STORE), Kind.INFRA, False),
+        (ending(NONE, [REFUSED], AGENT), Kind.PERMANENT, True),
+        (ending(PREEMPT, [LEFT, LEFT]), Kind.PREEMPTED, False),
+        (ending(PREEMPT, [LEFT, OVERDUE]), Kind.PREEMPTED, False),
+        (ending(PREEMPT, [FAILED]), Kind.PREEMPTED, False),
+        (ending(PREEMPT, [LEFT], AGENT), Kind.PREEMPTED, False),
+        (ending(PREEMPT, [DONE, DONE]), Kind.DONE, True),
+        (ending(PREEMPT, [DONE, LEFT]), Kind.PREEMPTED, False),
+        (ending(PREEMPT, [DONE], AGENT), Kind.PREEMPTED, False),
+        (ending(PREEMPT, [REFUSED]), Kind.PERMANENT, True),
+        (ending(STOP, [LEFT]), Kind.STOPPED, True),
+        (ending(STOP, [OVERDUE]), Kind.STOPPED, True),
+        (ending(STOP, [DONE]), Kind.DONE, True),
+        (ending(STOP, [], AGENT), Kind.STOPPED, True),
+    ],
+)
+def test_each_ending_has_its_verdict(end: Ending, kind: Kind, final: bool) -> None:
+    verdict = judge(end, [], RETRY)
+    assert (verdict.kind, verdict.final) == (kind, final)
+    assert verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (ending(PREEMPT, [LEFT, DONE]), "every rank saved and left"),
+        (ending(PREEMPT, [LEFT, OVERDUE]), "not all ranks left by themselves in time"),
+        (ending(STOP, [LEFT], AGENT), "not all ranks left by themselves in time"),
+        (ending(NONE, [STOPPED], STORE, AGENT), f"lost {STORE}, {AGENT}"),
+        (ending(NONE, [FAILED], error=error(3)), "rank 3: ValueError: of rank 3"),
+        (ending(NONE, [REFUSED], error=error(3)), "rank 3: ValueError: of rank 3"),
+        (ending(NONE, [FAILED]), "workers were killed, without an error of their own"),
+    ],
+)
+def test_the_reason_says_what_happened(end: Ending, reason: str) -> None:
+    assert judge(end, [], RETRY).reason == reason
+
+
+def test_the_earliest_error_of_all_nodes_is_the_cause() -> None:
+    reports = tuple(
+        ExitReport(n, FAILED, 5, 0, error(rank=n, time=t)) for n, t in enumerate((3.0, 1.0, 2.0))
+    )
+    verdict = judge(Ending(NONE, reports, (), False), [], RETRY)
+    assert verdict.error == error(rank=1, time=1.0)
+
+
+def test_the_last_verdict_says_which_budget_was_spent() -> None:
+    past = [Past(Kind.CRASH, False)] * 2
+    verdict = judge(ending(NONE, [FAILED], error=error()), past, RETRY)
+    assert verdict.final
+    assert "3 times without progress" in verdict.reason
+    assert "retry.crash=2" in verdict.reason
+    assert "retry.infra=0" in judge(ending(NONE, [], AGENT), [], NO_RETRY).reason
+
+
+@given(end=ENDINGS, past=PASTS, retry=RETRIES)
+def test_a_preemption_never_ends_a_run(end: Ending, past: list[Past], retry: RetrySpec) -> None:
+    verdict = judge(end, past, retry)
+    if verdict.kind is Kind.PREEMPTED:
+        assert not verdict.final
+    if end.request is PREEMPT:
+        assert verdict.kind in (Kind.PREEMPTED, Kind.DONE, Kind.PERMANENT)
+
+
+@given(end=ENDINGS, past=PASTS, retry=RETRIES)
+def test_refused_is_always_permanent_and_nothing_else_is(
+    end: Ending, past: list[Past], retry: RetrySpec
+) -> None:
+    verdict = judge(end, past, retry)
+    refused = any(report.exit is REFUSED for report in end.reports)
+    assert (verdict.kind is Kind.PERMANENT) is refused
+    assert verdict.final or not refused
+
+
+@given(end=ENDINGS, past=PASTS, retry=RETRIES)
+def test_done_means_that_every_node_is_done(
+    end: Ending, past: list[Past], retry: RetrySpec
+) -> None:
+    verdict = judge(end, past, retry)
+    all_done = {report.exit for report in end.reports} == {DONE} and not end.lost
+    assert (verdict.kind is Kind.DONE) is all_done
+    assert (verdict.exit_status == 0) is all_done
+
+
+@given(
+    budget=st.integers(0, 5),
+    infra=st.booleans(),
+    before=PASTS,
+    gaps=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+)
+def test_exactly_budget_and_one_failures_without_progress_end_a_run(
+    budget: int, infra: bool, before: list[Past], gaps: list[int]
+) -> None:
+    """Whatever came before the last progress, and however often it is preempted in between."""
+    retry = RetrySpec(in_place=0, crash=budget, infra=budget)
+    failure = ending(NONE, [], AGENT) if infra else ending(NONE, [FAILED])
+    preempted = ending(PREEMPT, [LEFT])
+    past = [*before, Past(Kind.PREEMPTED, True)]
+    for number in range(budget + 1):
+        for _ in range(gaps[number]):
+            assert judge(preempted, past, retry).final is False
+            past.append(Past(Kind.PREEMPTED, False))
+        verdict = judge(failure, past, retry)
+        assert verdict.final is (number == budget)
+        past.append(Past(verdict.kind, False))
+
+
+@given(past=PASTS, infra=st.booleans(), retry=RETRIES)
+def test_a_failure_with_progress_ends_a_run_only_where_nothing_is_retried(
+    past: list[Past], infra: bool, retry: RetrySpec
+) -> None:
+    exits, lost = ([], [AGENT]) if infra else ([FAILED], [])
+    verdict = judge(ending(NONE, exits, *lost, progress=True), past, retry)
+    assert verdict.final is ((retry.infra if infra else retry.crash) == 0)
+
+
+@given(past=PASTS, kind=st.sampled_from([Kind.CRASH, Kind.INFRA]))
+def test_progress_resets_the_count_and_other_kinds_do_not_add_to_it(
+    past: list[Past], kind: Kind
+) -> None:
+    assert failures_in_a_row(kind, [*past, Past(kind, True)]) == 0
+    assume(not any(one.progress for one in past))
+    assert failures_in_a_row(kind, past) == sum(one.kind is kind for one in past)
+
+
+def test_every_kind_has_an_exit_status_and_only_done_is_success() -> None:
+    assert EXIT_STATUS.keys() == set(Kind)
+    assert [kind for kind, status in EXIT_STATUS.items() if status == 0] == [Kind.DONE]
+    assert Verdict(Kind.STOPPED, True, "").exit_status == 130

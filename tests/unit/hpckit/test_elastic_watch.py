@@ -1,0 +1,66 @@
+"""What an agent concludes from its board."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpckit.elastic.report import NodeExit
+from hpckit.elastic.watch import attempts, lost_workers, node_exit, refused, steps_finished
+from hpckit.run.board import Phase, Request, Slot
+
+STARTING, TRAINING, DONE = Phase.STARTING, Phase.TRAINING, Phase.DONE
+LEFT, FAILED, REFUSED = Phase.LEFT, Phase.FAILED, Phase.REFUSED
+NONE, PREEMPT, STOP = Request.NONE, Request.PREEMPT, Request.STOP
+
+
+def slots(*phases: Phase) -> list[Slot]:
+    return [Slot(100 + n, phase, 10 + n, 1.0, n) for n, phase in enumerate(phases)]
+
+
+@pytest.mark.parametrize(
+    ("phases", "returncode", "request_", "expected"),
+    [
+        ((DONE, DONE), 0, NONE, NodeExit.DONE),
+        ((DONE, DONE), 0, PREEMPT, NodeExit.DONE),
+        ((DONE, DONE), 1, NONE, NodeExit.FAILED),
+        ((LEFT, LEFT), 0, PREEMPT, NodeExit.LEFT),
+        ((LEFT, LEFT), 0, STOP, NodeExit.LEFT),
+        ((DONE, LEFT), 0, PREEMPT, NodeExit.LEFT),
+        ((LEFT, LEFT), 0, NONE, NodeExit.FAILED),
+        ((LEFT, LEFT), 1, PREEMPT, NodeExit.FAILED),
+        ((DONE, TRAINING), 0, NONE, NodeExit.FAILED),
+        ((TRAINING, TRAINING), 0, PREEMPT, NodeExit.FAILED),
+        ((STARTING, STARTING), 0, NONE, NodeExit.FAILED),
+        ((FAILED, TRAINING), 1, NONE, NodeExit.FAILED),
+        ((TRAINING, REFUSED), 1, NONE, NodeExit.REFUSED),
+        ((DONE, REFUSED), 0, PREEMPT, NodeExit.REFUSED),
+        ((TRAINING,), -9, NONE, NodeExit.FAILED),
+    ],
+)
+def test_how_a_node_ended(
+    phases: tuple[Phase, ...], returncode: int, request_: Request, expected: NodeExit
+) -> None:
+    assert node_exit(slots(*phases), returncode, request_) is expected
+
+
+def test_a_worker_is_lost_if_it_is_gone_and_never_said_why() -> None:
+    board = [*slots(STARTING, TRAINING, DONE, LEFT, FAILED, REFUSED, TRAINING)]
+    found = lost_workers(board, alive=lambda pid: pid == 106)
+    assert found == {0: board[0], 1: board[1]}
+
+
+def test_a_slot_that_no_worker_has_taken_is_not_lost() -> None:
+    empty = Slot(0, STARTING, 0, 0.0, 0)
+    assert lost_workers([empty], alive=lambda pid: False) == {}
+
+
+def test_a_node_is_as_far_as_its_slowest_worker() -> None:
+    assert steps_finished(slots(TRAINING, TRAINING, TRAINING)) == 10
+    assert steps_finished([]) == 0
+
+
+def test_attempts_and_refusals_are_those_of_any_worker() -> None:
+    assert attempts(slots(TRAINING, TRAINING)) == 1
+    assert attempts([]) == 0
+    assert refused(slots(TRAINING, REFUSED))
+    assert not refused(slots(TRAINING, FAILED, DONE, LEFT))
