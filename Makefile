@@ -4,7 +4,10 @@
 # make lint    ruff and mypy
 # make clean   remove what the above made; runs/ stays
 
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python on the path that runs and is new enough.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+	echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -13,8 +16,7 @@ BIN := $(VENV)/bin
 setup: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "hpckit needs Python 3.11 or newer; say PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@[ -n "$(PYTHON)" ] || { echo "hpckit needs Python 3.11 or newer; say make PYTHON=/path/to/it" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
