@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.run.processes import kill_all, spawn_piped
@@ -47,12 +46,7 @@ class RendezvousStore:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         kill_all([self._process])
         assert self._process.stdout is not None
         self._process.stdout.close()

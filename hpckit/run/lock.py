@@ -9,7 +9,6 @@ import socket
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,7 @@ class RunLock:
         os.pwrite(self._handle, json.dumps(asdict(me)).encode(), 0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.ftruncate(self._handle, 0)
         os.close(self._handle)
 

@@ -60,6 +60,7 @@ class TrainingRun:
         self._env = env
         self._board = Board.attach(env.board, env.local_world_size)
         self._step = 0
+        self._resumed_at = 0
         self._left = False
         self._tracked: dict[str, Any] = {}
         self._beat(Phase.STARTING)
@@ -145,6 +146,7 @@ class TrainingRun:
         self._agreement.close()
         dist.barrier()
         self._beat(Phase.LEFT if self._left else Phase.DONE)
+        log.info("%s at step %d", "left on request" if self._left else "done", self._step)
         dist.destroy_process_group()
 
     def close(self) -> None:
@@ -173,8 +175,9 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun = time.monotonic()
-        self._step = self._checkpointer.restore(self._state()) or 0
+        self._step = self._resumed_at = self._checkpointer.restore(self._state()) or 0
         self._beat(Phase.TRAINING)
+        log.info("training from step %d of %d", self._step, self._cfg.train.steps)
         if self.rank == 0:
             self._events.emit(
                 "training_started",
@@ -185,8 +188,8 @@ class TrainingRun:
             )
 
     def _save(self) -> None:
-        if self._step == 0 or self._metrics is None:
-            return
+        if self._step == self._resumed_at or self._metrics is None:
+            return  # nothing new
         self._checkpointer.save(self._step, self._state(), metrics=self._metrics.newest)
         self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
 

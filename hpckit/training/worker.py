@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import sys
 import time
 import traceback
@@ -21,6 +22,8 @@ from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent
 from hpckit.run.spec import RunSpec
 
+log = logging.getLogger(__name__)
+
 # Errors in the input: another attempt would meet the same.
 PERMANENT = (SpecError, DataError, CheckpointError, ImportError, SyntaxError)
 
@@ -31,6 +34,8 @@ def main() -> int:
     at = env.at
     _write_to(at.run.rank_log(at.generation, at.node, env.rank))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
+    log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
     try:

@@ -50,8 +50,8 @@ class Story:
             **{"final": verdict == "done", "step": step, "saved_step": step},
         )
 
-    def history(self) -> History:
-        return build_history(self.events)
+    def history(self, alive: bool = False) -> History:
+        return build_history(self.events, alive)
 
 
 def test_no_events_are_no_history() -> None:
@@ -88,7 +88,7 @@ def test_a_preemption_costs_leaving_and_restarting_but_no_step() -> None:
     story.end("preempted", 4, after=1.75)
     story.generation(2, nodes=1)
     story.train(4, 6, after=3.0, world=1)
-    history = story.history()
+    history = story.history(alive=True)
     (gap,) = history.interruptions
     assert (gap.at_step, gap.resumed_step, gap.repeated, gap.end) == (4, 4, 0, "preempted")
     assert (gap.leave_s, gap.restart_s, gap.repeat_s) == (2.0, 3.0, 0.0)
@@ -151,14 +151,24 @@ def test_a_supervisor_killed_and_started_again_is_an_interruption_that_nobody_sa
     assert history.steps == 200
 
 
-def test_a_killed_run_is_not_running_once_its_supervisor_is_started_again() -> None:
+@pytest.mark.parametrize(("alive", "end"), [(True, "running"), (False, "killed")])
+def test_a_life_without_an_end_runs_as_long_as_somebody_holds_the_run(
+    alive: bool, end: str
+) -> None:
+    story = Story()
+    story.supervisor()
+    story.generation(1, nodes=2)
+    story.train(0, 6, after=3.0)
+    assert [life.end for life in story.history(alive).lives] == [end]
+
+
+def test_a_killed_life_does_not_run_again_once_the_supervisor_is_started_again() -> None:
     story = Story()
     story.supervisor()
     story.generation(1, nodes=2)
     story.train(0, 6, after=3.0)
     story.tell("run_started", 60.0, steps=100, pid=2)
-    (life,) = story.history().lives
-    assert life.end == "killed"
+    assert [life.end for life in story.history(alive=True).lives] == ["killed"]
 
 
 def test_a_generation_that_failed_before_it_trained_is_no_life() -> None:

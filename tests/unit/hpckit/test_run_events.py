@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,16 @@ print("ready", flush=True); sys.stdin.readline()
 with EventLog(path, who=who) as log:
     for n in range(count):
         log.emit("tick", n=n, filling="x" * ((n * 37 + who) % 9000))
+"""
+
+HALF_A_LINE = """
+import fcntl, sys, time
+with open(sys.argv[1], "a") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    file.write('{"time": 1, "kind"'); file.flush()
+    print("half", flush=True); sys.stdin.readline()
+    time.sleep(0.3)  # long enough for a writer that does not wait to spoil the line
+    file.write(': "slow"}\\n')
 """
 
 
@@ -45,6 +56,26 @@ def test_processes_that_append_at_once_lose_and_tear_nothing(tmp_path: Path) -> 
     assert all(len(e["filling"]) == (e["n"] * 37 + e["who"]) % 9000 for e in found)
     for who in range(4):
         assert [e["n"] for e in found if e["who"] == who] == list(range(300))
+
+
+def test_a_writer_waits_for_another_that_is_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    """On NFS one write is not one append: the lock has to keep writers apart."""
+    path = tmp_path / "events.jsonl"
+    with python(HALF_A_LINE, path) as slow, EventLog(path) as log:
+        assert line_of(slow) == "half"
+        assert slow.stdin is not None
+        slow.stdin.write("\n")
+        slow.stdin.flush()
+        log.emit("fast")
+    assert [event.kind for event in read_events(path)] == ["slow", "fast"]
+
+
+def test_threads_that_append_at_once_lose_and_tear_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log, ThreadPoolExecutor(4) as threads:
+        for n in range(400):
+            threads.submit(log.emit, "tick", n=n, filling="x" * n)
+    assert sorted(event["n"] for event in read_events(path)) == list(range(400))
 
 
 def test_fields_kind_and_common_fields_come_back(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""What a worker calls, and which of its errors no further attempt can mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checkpointing import DamagedError, SaveError
+from data import DataError
+from hpckit.run.parse import SpecError
+from hpckit.training.worker import find_entry, is_permanent
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def test_the_entry_is_imported_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "entry_of_a_test.py").write_text("def main(cfg): return cfg\nother = 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    main: object = find_entry("entry_of_a_test:main")
+    assert callable(main)
+    assert main("x") == "x"
+    for missing in ("entry_of_a_test:none", "entry_of_a_test:other"):
+        with pytest.raises(ImportError, match="entry: entry_of_a_test has no function"):
+            find_entry(missing)
+    with pytest.raises(ImportError):
+        find_entry("no_such_module_at_all:main")
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (SpecError(["x"]), True),
+        (DataError("x"), True),
+        (DamagedError("x"), True),
+        (ImportError("x"), True),
+        (SyntaxError("x"), True),
+        (RuntimeError("x"), False),
+        (OSError("x"), False),
+        (SaveError("x"), False),
+        (KeyboardInterrupt(), False),
+        (caused(DataError("x"), OSError("stale handle")), False),
+        (caused(DamagedError("x"), caused(ValueError("x"), OSError("i/o"))), False),
+        (caused(DataError("x"), ValueError("bad header")), True),
+    ],
+)
+def test_errors_in_the_input_are_permanent_and_errors_of_storage_are_not(
+    error: BaseException, permanent: bool
+) -> None:
+    assert is_permanent(error) is permanent
