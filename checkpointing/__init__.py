@@ -22,6 +22,7 @@ from checkpointing.errors import (
 )
 from checkpointing.policy import Minutes, Steps
 from checkpointing.retention import Best, Every, Last, keep_reasons
+from checkpointing.runs import list_run, rename_run
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
@@ -42,6 +43,8 @@ __all__ = [
     "StructureError",
     "keep_reasons",
     "list_checkpoints",
+    "list_run",
+    "rename_run",
     "verify",
 ]
 

@@ -6,14 +6,17 @@ It is a process of its own because the server is torch's and the supervisor neve
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.run.processes import kill_all, spawn_piped
 
 _READY = "ready "
+START_TIMEOUT = timedelta(seconds=30)
 
 
 class StoreError(RuntimeError):
@@ -39,7 +42,10 @@ class RendezvousStore:
         line = self._process.stdout.readline().decode()
         if not line.startswith(_READY):
             kill_all([self._process])
-            raise StoreError(f"the rendezvous store did not come up on {self._host}: see its log")
+            raise StoreError(
+                f"the rendezvous store did not come up on {self._host} (cluster.address): "
+                f"see {self._output}"
+            )
         self.meet = Rendezvous(self._host, int(line.removeprefix(_READY)))
         return self
 
@@ -53,11 +59,17 @@ class RendezvousStore:
 
 
 def serve(host: str) -> None:
-    """Serve on a free port of `host`, print it, and stay until killed."""
+    """Serve on a free port of `host`, print it, and stay until killed.
+
+    Raises:
+        OSError: `host` is no address of this machine.
+    """
     import torch.distributed as dist
 
+    with socket.socket() as probe:  # TCPStore listens anywhere, then waits long for itself on host
+        probe.bind((host, 0))
     server = dist.TCPStore(  # type: ignore[attr-defined]
-        host, 0, is_master=True, wait_for_workers=False
+        host, 0, is_master=True, wait_for_workers=False, timeout=START_TIMEOUT
     )
     print(f"{_READY}{server.port}", flush=True)
     while True:

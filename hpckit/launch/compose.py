@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import RunSpec
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
@@ -58,10 +61,10 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, items, found = OverridesParser.create(), [], []
+    items, found = [], []
     for text in overrides:
         try:
-            items.append(parser.parse_override(text))
+            items.append(_parse_one(text))
         except HydraException as error:
             found.append(
                 f"{text}: is no override like key=value or group=option ({_one_line(error)})"
@@ -69,6 +72,22 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     if found:
         raise SpecError(found)
     return items
+
+
+def _parse_one(text: str) -> Override:
+    """One override. A value that Hydra's grammar has no place for, a path mostly, is plain text."""
+    parser = OverridesParser.create()
+    try:
+        item = parser.parse_override(text)
+    except HydraException:
+        key, _, value = text.partition("=")
+        if not _PLAIN_KEY.fullmatch(key) or value[:1] in ("", "[", "{", "'", '"'):
+            raise
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        item = parser.parse_override(f"{key}='{quoted}'")
+    if not item.key_or_group:
+        raise OverrideParseException(text, "it has no key")
+    return item
 
 
 def conf_dir() -> Path:
@@ -93,6 +112,8 @@ def _refusals(item: Override, loader: ConfigLoader) -> list[str]:
         return [f"{key}: {item.input_line!r} is a sweep over several values; give one"]
     if not _is_group(key, loader):
         return []
+    if item.type == OverrideType.ADD:
+        return [f"{key}: {item.input_line!r} adds what is there; say {key}=..."]
     options = loader.get_group_options(key)
     value = item.value()
     for option in value if isinstance(value, list) else [value]:

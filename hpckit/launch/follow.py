@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -125,13 +126,13 @@ def describe(event: Event) -> str | None:
         case "checkpoint_failed" | "checkpoint_skipped":
             why = get("reason") or get("error")
             what = event.kind.removeprefix("checkpoint_")
-            return f"[red]checkpoint {get('step')} {what}[/]: {why}"
+            return f"[red]checkpoint {get('step')} {what}[/]: {escape(str(why))}"
         case "degraded":
-            return f"[yellow]degraded[/]: {get('what')}"
+            return f"[yellow]degraded[/]: {escape(str(get('what')))}"
         case "generation_ended":
             colour = {"done": "green", "preempted": "yellow", "stopped": "yellow"}
             kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"
-            return f"generation {get('generation')} ended: {kind}, {get('reason')}"
+            return f"generation {get('generation')} ended: {kind}, {escape(str(get('reason')))}"
     return None
 
 

@@ -109,6 +109,9 @@ def _readable(kind: str) -> str:
     names = {
         "Count": "integer >= 1",
         "Natural": "integer >= 0",
+        "Decay": "number in 0..1, below 1",
+        "RunName": "name of letters, digits and _ . -",
+        "EntryPoint": "module:function",
         "Seed": "integer in 0..2^63-1",
         "Positive": "number > 0",
         "Fraction": "number in 0..1",
@@ -118,6 +121,7 @@ def _readable(kind: str) -> str:
     }
     kind = re.sub(r"Annotated\[int, Field\(ge=(\d+)\)\]", r"integer >= \1", kind)
     kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
+    kind = kind.replace("dict[str, Any]", "mapping of anything")
     kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)
     kind = re.sub(r"Literal\[(.*?)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), kind)
     return re.sub(r"\b(\w+)\b", lambda m: names.get(m[1], m[1]), kind)

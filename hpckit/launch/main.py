@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from checkpointing import CheckpointError
 from hpckit.launch.compose import compose_spec, conf_dir
 from hpckit.launch.help import key_reference, manual
+from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import RunDir, run_directory
 from hpckit.run.durable import read_json
 from hpckit.run.lock import RunHeldError, RunLock
@@ -33,6 +34,9 @@ class Command:
     cfg: bool = False
 
 
+FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `launch.py` with `argv`; its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -42,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(parse_arguments(arguments))
     except SpecError as error:
         return refuse(error.violations)
-    except (RunHeldError, OSError) as error:
+    except (RunHeldError, SnapshotError, CheckpointError, OSError) as error:
         return refuse([str(error)])
 
 
@@ -52,13 +56,11 @@ def parse_arguments(arguments: Sequence[str]) -> Command:
     Raises:
         SpecError: there is a flag that launch.py does not have.
     """
-    parser = argparse.ArgumentParser(prog="launch.py", add_help=False, allow_abbrev=False)
-    for flag in ("--dry-run", "--detach", "--fresh", "--cfg"):
-        parser.add_argument(flag, action="store_true")
-    known, rest = parser.parse_known_args(list(arguments))
-    if unknown := [word for word in rest if word.startswith("-")]:
+    flags = [word for word in arguments if word.startswith("-")]
+    if unknown := [word for word in flags if word not in FLAGS]:
         raise SpecError([f"{word}: unknown option; see launch.py --help" for word in unknown])
-    return Command(rest, known.dry_run, known.detach, known.fresh, known.cfg)
+    overrides = [word for word in arguments if not word.startswith("-")]
+    return Command(overrides, **{FLAGS[word]: True for word in flags})
 
 
 def run_command(command: Command) -> int:
@@ -69,7 +71,6 @@ def run_command(command: Command) -> int:
         RunHeldError: the run is under way.
     """
     from hpckit.launch.preflight import preflight, with_absolute_paths
-    from hpckit.launch.snapshot import find_project
 
     spec = with_absolute_paths(compose_spec(command.overrides), Path.cwd())
     if command.cfg:
@@ -86,23 +87,22 @@ def run_command(command: Command) -> int:
         earlier = len(run.submission_numbers())
         print(describe_submission(spec, run, found.dataset, earlier))
         return 0
-    return _start(spec, run, command)
+    return _start(spec, run, project, command)
 
 
-def _start(spec: RunSpec, run: RunDir, command: Command) -> int:
+def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:
     from hpckit.launch.prepare import move_aside, prepare
-    from hpckit.launch.snapshot import find_project
 
+    what = f"launch.py {' '.join(command.overrides)}"
+    if command.fresh and run.submission_numbers():
+        with RunLock(run.lock, what):
+            print(f"moved the earlier run to {move_aside(run, spec)}")
     run.path.mkdir(parents=True, exist_ok=True)
-    with RunLock(run.lock, f"launch.py {' '.join(command.overrides)}"):
-        if command.fresh and run.submission_numbers():
-            aside = move_aside(run)
-            print(f"moved the earlier run to {aside}")
-            run.path.mkdir()
-        elif _is_done(run):
+    with RunLock(run.lock, what):
+        if _is_done(run):
             print(f"{run.name} is done; nothing to do (--fresh begins anew)")
             return show_report(run, Console())
-        number = prepare(run, spec, command.overrides, find_project(Path.cwd()))
+        number = prepare(run, spec, command.overrides, project)
     return start_and_follow(run, number, spec.train.steps, command.detach)
 
 

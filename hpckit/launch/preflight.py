@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from data import DataError, Dataset, open_dataset, pack_folder, python_stdlib
 from hpckit.elastic.devices import choose, visible_gpus
+from hpckit.launch.entry import entry_problems
 from hpckit.launch.snapshot import Project, shadowed_packages
+from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import PackSpec, RunSpec
 
@@ -45,7 +44,7 @@ def preflight(
 ) -> Preflight:
     """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
     problems = shadowed_packages(project)
-    problems += _entry_problems(spec.entry, project.root)
+    problems += entry_problems(spec.entry, project.root)
     problems += _unwritable(run.path)
     problems += _device_problems(spec)
     try:
@@ -84,33 +83,6 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
     return open_dataset(spec.data.shards)
 
 
-def _entry_problems(entry: str, root: Path) -> list[str]:
-    """Look for `module:function` without importing it: importing could take minutes, or a GPU."""
-    module, _, function = entry.partition(":")
-    spec = _find_module(module, [str(root), *sys.path])
-    if spec is None or spec.origin is None:
-        return [f"entry: there is no module {module} in {root} or installed"]
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"), spec.origin)
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return [] if function in names else [f"entry: {spec.origin} defines no function {function}"]
-
-
-def _find_module(name: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Where the module is, told without importing it or its parents."""
-    found = None
-    for part in _prefixes(name):
-        found = PathFinder.find_spec(part, path)
-        if found is None:
-            return None
-        path = found.submodule_search_locations or []
-    return found
-
-
-def _prefixes(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[: count + 1]) for count in range(len(parts))]
-
-
 def _unwritable(folder: Path) -> list[str]:
     """The nearest folder above `folder` that exists has to let us make things in it."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -122,7 +94,7 @@ def _unwritable(folder: Path) -> list[str]:
 
 
 def _device_problems(spec: RunSpec) -> list[str]:
-    needed = spec.launch.nodes * spec.launch.gpus_per_node
+    needed = max(planned_nodes(spec)) * spec.launch.gpus_per_node
     try:
         choose(spec.cluster.device, needed, visible_gpus(os.environ))
     except ValueError as error:

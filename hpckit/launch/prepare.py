@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import platform
 import secrets
+import shutil
 import socket
 import sys
 import time
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import yaml
 
+from checkpointing import rename_run
 from hpckit.launch.snapshot import Project, git_diff, git_facts, take_snapshot
-from hpckit.run.directory import LINKS, RunDir
+from hpckit.run.directory import LINKS, RunDir, run_name
 from hpckit.run.durable import sync_folder, write_json, write_text
 from hpckit.run.parse import dump_spec
 from hpckit.run.spec import RunSpec
@@ -28,17 +30,34 @@ def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Proje
     """Write a new submission into the run directory; its number. The caller holds the run's lock.
 
     The submission appears whole or not at all: it is made under a hidden name, then renamed.
+
+    Raises:
+        SnapshotError, OSError: the submission could not be written; there is none then.
     """
     number = max(run.submission_numbers(), default=0) + 1
     run.submissions.mkdir(exist_ok=True)
     draft = run.submissions / f".{number:03d}.{secrets.token_hex(4)}"
     draft.mkdir()
-    write_text(draft / "spec.yaml", dump_spec(spec))
-    write_text(draft / "overrides.yaml", yaml.safe_dump(list(overrides)))
-    write_text(draft / "dirty.diff", git_diff(project))
-    snapshot = take_snapshot(project, draft / "code")
+    try:
+        _write_submission(draft, spec, overrides, project)
+        draft.rename(run.submission(number))
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    sync_folder(run.submissions)
+    point_to(run, number)
+    return number
+
+
+def _write_submission(
+    folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project
+) -> None:
+    write_text(folder / "spec.yaml", dump_spec(spec))
+    write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
+    write_text(folder / "dirty.diff", git_diff(project))
+    snapshot = take_snapshot(project, folder / "code")
     write_json(
-        draft / "manifest.json",
+        folder / "manifest.json",
         {
             "created": time.time(),
             "user": getpass.getuser(),
@@ -51,10 +70,6 @@ def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Proje
             "versions": versions(),
         },
     )
-    draft.rename(run.submission(number))
-    sync_folder(run.submissions)
-    point_to(run, number)
-    return number
 
 
 def point_to(run: RunDir, number: int) -> None:
@@ -64,12 +79,18 @@ def point_to(run: RunDir, number: int) -> None:
         _link(run.path / name, Path("current") / name)
 
 
-def move_aside(run: RunDir) -> Path:
-    """Rename the run directory to a free name beside it; returns the new one."""
+def move_aside(run: RunDir, spec: RunSpec) -> Path:
+    """Rename the run directory, and its part of a store elsewhere; returns the new directory.
+
+    Nothing is deleted: both get the first `.oldN` that is free.
+    """
     number = 1
     while (aside := run.path.with_name(f"{run.name}.old{number}")).exists():
         number += 1
     run.path.rename(aside)
+    if spec.checkpoint.url:
+        name = run_name(spec)
+        rename_run(spec.checkpoint.url, name, f"{name}.old{number}")
     return aside
 
 

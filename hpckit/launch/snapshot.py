@@ -51,44 +51,63 @@ def find_project(cwd: Path) -> Project:
 
 
 def shadowed_packages(project: Project) -> list[str]:
-    """One line for each of hpckit's packages that a package of the project's own would hide."""
+    """One line for each of hpckit's packages that something of the project's own would hide."""
     found = []
     for name in PACKAGES:
         ours = find_spec(name)
         theirs = PathFinder.find_spec(name, [str(project.root)])
-        if theirs is None or theirs.origin is None or ours is None or ours.origin is None:
+        if theirs is None or ours is None or ours.origin is None:
             continue
-        if not Path(theirs.origin).samefile(ours.origin):
-            found.append(
-                f"{theirs.origin}: this package would hide hpckit's own package {name!r}; rename it"
-            )
+        place = theirs.origin or _first_module(project.root / name)
+        if place and not Path(place).parent.samefile(Path(ours.origin).parent):
+            found.append(f"{place}: would hide hpckit's own package {name!r}, or be hidden; rename")
     return found
+
+
+def _first_module(folder: Path) -> str | None:
+    """A module in a folder that is no package but could be imported from as if it were."""
+    return next((str(path) for path in sorted(folder.glob("*.py"))), None)
 
 
 def take_snapshot(project: Project, into: Path) -> Snapshot:
     """Copy the project's files, and hpckit's packages, to the new folder `into`.
 
-    In a git work tree: all tracked files, and untracked ones that are not ignored, as they are now.
-    Elsewhere: source and configuration files outside hidden folders.
+    In a git work tree: all tracked files, submodules' too, and untracked ones that are not
+    ignored, as they are now. Elsewhere: source and configuration files outside hidden folders.
+    Links to files become files; links to folders stay links, as long as they lead to the project.
 
     Raises:
         SnapshotError: there are too many files for a project.
     """
     into.mkdir()
-    names = list(_listed(project))
+    names = sorted(set(_listed(project)))
     if len(names) > MAX_FILES:
         raise SnapshotError(
             f"{project.root} holds {len(names)} files: start from your project's own folder, "
             "or let git ignore what is no code"
         )
-    large = [name for name in names if (project.root / name).stat().st_size > MAX_FILE_BYTES]
-    for name in sorted(set(names) - set(large)):
-        target = into / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(project.root / name, target)
+    left_out = [name for name in names if not _copy(project.root, name, into)]
     _add_own_packages(into)
     copied = [path for path in into.rglob("*") if path.is_file()]
-    return Snapshot(len(copied), sum(path.stat().st_size for path in copied), large)
+    return Snapshot(len(copied), sum(path.stat().st_size for path in copied), left_out)
+
+
+def _copy(root: Path, name: str, into: Path) -> bool:
+    """Copy one file or link; False if it is left out."""
+    source, target = root / name, into / name
+    if source.is_dir():
+        inside = source.resolve().is_relative_to(root.resolve())
+        if not inside:
+            return False
+    elif source.stat().st_size > MAX_FILE_BYTES:
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        at_home = into / source.resolve().relative_to(root.resolve())
+        target.symlink_to(os.path.relpath(at_home, target.parent))
+    else:
+        shutil.copy2(source, target)
+    return True
 
 
 def git_facts(project: Project) -> dict[str, object] | None:
@@ -106,26 +125,32 @@ def git_facts(project: Project) -> dict[str, object] | None:
 
 
 def git_diff(project: Project) -> str:
-    """What differs from the last commit, untracked files' names included; empty outside git."""
+    """What differs from the last commit, as `git apply` takes it, and untracked files' names.
+
+    Empty outside git. Bytes that are no UTF-8 are kept as surrogates.
+    """
     if not project.git:
         return ""
-    diff = _git(project.root, "diff", "HEAD") or ""
+    diff = _git(project.root, "diff", "--binary", "--no-color", "--no-ext-diff", "HEAD") or ""
     new = _git(project.root, "ls-files", "--others", "--exclude-standard") or ""
     return diff + "".join(f"# untracked: {name}\n" for name in new.splitlines())
 
 
 def _listed(project: Project) -> Iterator[str]:
+    """Files of the project, and links to folders in it, relative to its root."""
     if project.git:
-        command = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        for name in (_git(project.root, *command) or "").split("\0"):
-            if name and (project.root / name).is_file():
-                yield name
+        for mode in (("--cached", "--recurse-submodules"), ("--others", "--exclude-standard")):
+            for name in (_git(project.root, "ls-files", "-z", *mode) or "").split("\0"):
+                path = project.root / name
+                if name and (path.is_file() or (path.is_symlink() and path.is_dir())):
+                    yield name
         return
     for folder, subfolders, files in os.walk(project.root):
-        subfolders[:] = [name for name in subfolders if not _skipped(Path(folder) / name)]
-        for name in files:
-            path = Path(folder) / name
-            if path.suffix in _CODE and path.is_file():
+        kept = [Path(folder) / name for name in subfolders if not _skipped(Path(folder) / name)]
+        subfolders[:] = [path.name for path in kept if not path.is_symlink()]
+        code = [path for name in files if (path := Path(folder) / name).suffix in _CODE]
+        for path in (*code, *(path for path in kept if path.is_symlink())):
+            if path.exists():
                 yield str(path.relative_to(project.root))
 
 
@@ -140,19 +165,24 @@ def _skipped(folder: Path) -> bool:
 
 
 def _add_own_packages(into: Path) -> None:
+    """Beside the project's code, or into a folder of the same name that holds none."""
     for name in PACKAGES:
         spec = find_spec(name)
-        if (into / name).exists() or spec is None or spec.origin is None:
+        if spec is None or spec.origin is None or (into / name / "__init__.py").exists():
             continue
-        source = Path(spec.origin).parent
-        shutil.copytree(source, into / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            Path(spec.origin).parent,
+            into / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+            dirs_exist_ok=True,
+        )
 
 
 def _git(cwd: Path, *arguments: str) -> str | None:
     """Output of a git command; None where git or a repository is missing."""
     command: Sequence[str] = ("git", "-C", str(cwd), *arguments)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    return os.fsdecode(done.stdout) if done.returncode == 0 else None

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from checkpointing import list_checkpoints
+from checkpointing import list_run
 from hpckit.elastic.agent import HELD_SIGNALS
 from hpckit.elastic.devices import Devices, choose, visible_gpus
 from hpckit.elastic.drill import Drill
@@ -27,7 +27,7 @@ from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge
 from hpckit.run.board import Request
 from hpckit.run.check import nodes_of_generation
-from hpckit.run.directory import RunDir
+from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.durable import write_json
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.events import EventLog, EventTail
@@ -233,11 +233,7 @@ class Supervisor:
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:
     """Step of the newest committed checkpoint of the run; 0 where there is none."""
-    root = Path(spec.checkpoint.url) if spec.checkpoint.url else run.checkpoints
-    store = root / "runs" / run.name
-    if not store.is_dir():
-        return 0
-    found = list_checkpoints(store)
+    found = list_run(checkpoint_root(spec, run), run_name(spec))
     return max((info.step for info in found if info.state == "committed"), default=0)
 
 

@@ -156,10 +156,10 @@ def _end_of(
     for event in during:
         if event.kind == "worker_lost":
             return event.time, "worker lost", "restarted in place"
-    if is_last and not any(event.kind == "run_ended" for event in during):
-        return None, "running", ""
     if any(event.kind == "run_started" for event in during):
         return None, "killed", "the supervisor was killed; started again"
+    if is_last and not any(event.kind == "run_ended" for event in during):
+        return None, "running", ""
     return None, "failed", "restarted in place"
 
 
@@ -167,15 +167,14 @@ def _interruptions(
     lives: Sequence[Life], records: Sequence[Event], step_s: float
 ) -> tuple[Interruption, ...]:
     found = []
-    for before, after in pairwise(lives):
+    for number, (before, after) in enumerate(pairwise(lives)):
+        reached = max(life.end_step for life in lives[: number + 1])
         last = _time_of_last_step(records, before)
-        fresh = [
-            event.time
-            for event in records
-            if event.time > after.started and event["step"] > before.end_step
-        ]
         ended = before.ended if before.ended is not None else last
-        progress = min(fresh, default=after.started)
+        own = [event for event in records if _is_of(event, after)]
+        fresh = [event.time for event in own if event["step"] > reached]
+        # a life that reaches nothing new was in vain up to its last step
+        progress = min(fresh) - step_s if fresh else _time_of_last_step(records, after)
         found.append(
             Interruption(
                 at_step=before.end_step,
@@ -183,16 +182,15 @@ def _interruptions(
                 end=before.end,
                 leave_s=max(0.0, ended - last),
                 restart_s=max(0.0, after.started - max(ended, last)),
-                repeat_s=max(0.0, progress - after.started - step_s),
+                repeat_s=max(0.0, progress - after.started),
             )
         )
     return tuple(found)
 
 
+def _is_of(event: Event, life: Life) -> bool:
+    return (event["generation"], event.get("attempt", 0)) == (life.generation, life.attempt)
+
+
 def _time_of_last_step(records: Sequence[Event], life: Life) -> float:
-    times = [
-        event.time
-        for event in records
-        if event["generation"] == life.generation and event.get("attempt", 0) == life.attempt
-    ]
-    return max(times, default=life.started)
+    return max((event.time for event in records if _is_of(event, life)), default=life.started)

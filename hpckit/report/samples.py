@@ -33,10 +33,17 @@ class EpochCount:
     """From 0."""
     samples: int
     """Samples that the dataset has."""
+    due: int
+    """Samples of it that the kept steps take: all, but for the epoch in which the run ends."""
     seen: int
     """Different samples that were seen."""
     twice: tuple[str, ...]
     """Keys seen more than once."""
+
+    @property
+    def missing(self) -> int:
+        """Samples that were due and not seen."""
+        return self.due - self.seen
 
     @property
     def complete(self) -> bool:
@@ -67,9 +74,13 @@ def kept_entries(entries: Iterable[Entry], last_step: int) -> list[Entry]:
     return [entry for step in sorted(by_step) for entry in _of_last_life(by_step[step])]
 
 
-def count_epochs(entries: Iterable[Entry], samples: int) -> list[EpochCount]:
-    """How often each sample was seen, epoch by epoch, in an infinite stream of `samples` a turn."""
-    seen: dict[int, Counter[str]] = {}
+def count_epochs(entries: Iterable[Entry], samples: int, until: int) -> list[EpochCount]:
+    """How often each sample was seen, epoch by epoch, in the first `until` positions of a stream.
+
+    An epoch is `samples` positions long.
+    """
+    epochs = range(-(-until // samples))
+    seen: dict[int, Counter[str]] = {epoch: Counter() for epoch in epochs}
     for entry in entries:
         for offset, key in enumerate(entry.keys):
             seen.setdefault((entry.first + offset) // samples, Counter())[key] += 1
@@ -77,6 +88,7 @@ def count_epochs(entries: Iterable[Entry], samples: int) -> list[EpochCount]:
         EpochCount(
             epoch=epoch,
             samples=samples,
+            due=max(0, min(samples, until - epoch * samples)),
             seen=len(keys),
             twice=tuple(sorted(key for key, count in keys.items() if count > 1)),
         )
@@ -90,14 +102,16 @@ def _of_last_life(entries: list[Entry]) -> list[Entry]:
 
 
 def _entries(path: Path, generation: int, rank: int) -> Iterator[Entry]:
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
             fields = json.loads(line)
-            yield Entry(
-                step=fields["step"],
-                generation=generation,
-                attempt=fields["attempt"],
-                rank=rank,
-                first=fields["positions"][0],
-                keys=tuple(fields["keys"]),
-            )
+        except ValueError:
+            continue  # cut short by a kill: nobody finished that step
+        yield Entry(
+            step=fields["step"],
+            generation=generation,
+            attempt=fields["attempt"],
+            rank=rank,
+            first=fields["positions"][0],
+            keys=tuple(fields["keys"]),
+        )

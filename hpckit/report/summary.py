@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from checkpointing import CheckpointInfo, list_checkpoints
@@ -70,7 +71,7 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
     yield "steps", f"{last} kept, {repeated} repeated"
     if history.samples and run.ledger.is_dir():
         entries = kept_entries(read_ledgers(run.ledger), last)
-        for count in count_epochs(entries, history.samples):
+        for count in count_epochs(entries, history.samples, _positions(run, last)):
             yield "samples", _epoch(count)
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
         (first, before), (final, after) = losses[0], losses[-1]
@@ -83,18 +84,27 @@ def _verdict(run: RunDir) -> str:
     verdict = read_json(run.verdict)
     if verdict is None:
         return "none yet"
-    return f"{verdict['kind']}: {verdict['reason']}"
+    return escape(f"{verdict['kind']}: {verdict['reason']}")
+
+
+def _positions(run: RunDir, steps: int) -> int:
+    """Samples that `steps` steps take, in the newest submission's batches."""
+    spec = read_spec(run.spec(run.submission_numbers()[-1]))
+    return steps * spec.train.global_batch
 
 
 def _epoch(count: EpochCount) -> str:
     head = f"epoch {count.epoch + 1}: {count.seen:,} of {count.samples:,} seen"
     if count.twice:
-        return f"{head}, [red]{len(count.twice)} more than once[/], first {count.twice[0]}"
+        first = escape(count.twice[0])
+        return f"{head}, [red]{len(count.twice)} more than once[/], first {first}"
+    if count.missing:
+        return f"{head}, [red]{count.missing:,} missing[/]"
     return f"{head}, each exactly once" + ("" if count.complete else " (the run ends inside it)")
 
 
 def _checkpoints(run: RunDir, history: History) -> str:
-    there = _committed(run)
+    there = _committed(run, history)
     steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
     size = max((info.bytes for info in there), default=0) / 2**20
     return (
@@ -105,12 +115,16 @@ def _checkpoints(run: RunDir, history: History) -> str:
     )
 
 
-def _committed(run: RunDir) -> list[CheckpointInfo]:
-    numbers = run.submission_numbers()
-    url = read_spec(run.spec(numbers[-1])).checkpoint.url if numbers else None
-    root = Path(url) if url else run.checkpoints
-    found = list_checkpoints(root) if root.is_dir() else []
-    return [info for info in found if info.run == run.name and info.state == "committed"]
+def _committed(run: RunDir, history: History) -> list[CheckpointInfo]:
+    """Of the checkpoints that the run has committed, those that are still there.
+
+    They are known by their ids, so that they are found where the run was moved to.
+    """
+    paths = [Path(event["path"]) for event in history.committed]
+    ids = {path.name for path in paths}
+    roots = {run.checkpoints, *(path.parents[3] for path in paths)}
+    found = [info for root in roots if (root / "runs").is_dir() for info in list_checkpoints(root)]
+    return [info for info in found if info.id in ids and info.state == "committed"]
 
 
 def _time(history: History) -> str:

@@ -18,6 +18,11 @@ def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
     return plan[min(ordinal, len(plan) - 1)] if plan else spec.launch.nodes
 
 
+def planned_nodes(spec: RunSpec) -> set[int]:
+    """Every number of nodes that a generation may have."""
+    return {spec.launch.nodes, *spec.debug.drill.nodes}
+
+
 def _model(spec: RunSpec) -> Iterator[str]:
     model = spec.model
     if model.width % model.heads:
@@ -31,7 +36,7 @@ def _batch(spec: RunSpec) -> Iterator[str]:
     world.
     """
     train, per_node = spec.train, spec.launch.gpus_per_node
-    for nodes in sorted({spec.launch.nodes, *spec.debug.drill.nodes}):
+    for nodes in sorted(planned_nodes(spec)):
         world = nodes * per_node
         what = f"{nodes} nodes x {per_node} workers = {world} ranks"
         if train.global_batch % world:

@@ -112,10 +112,23 @@ class RunDir:
         return _numbers(self.logs, re.compile(r"g(\d{3,})$"))
 
 
+def run_name(spec: RunSpec) -> str:
+    """Name of the run that `spec` describes: of its directory, and in a checkpoint store.
+
+    In the store it holds even where the directory was renamed.
+    """
+    return f"{spec.name}-{identity(spec)}"
+
+
 def run_directory(spec: RunSpec, base: Path) -> RunDir:
     """Where the run that `spec` describes lies; a relative root is below `base`."""
     root = (base / spec.root).resolve()
-    return RunDir(root / f"{spec.name}-{identity(spec)}")
+    return RunDir(root / run_name(spec))
+
+
+def checkpoint_root(spec: RunSpec, run: RunDir) -> str:
+    """The store that the run's checkpoints are kept in."""
+    return spec.checkpoint.url or str(run.checkpoints)
 
 
 def find_run(path: Path) -> RunDir:

@@ -13,7 +13,7 @@ def write_text(path: Path, text: str) -> None:
     """Put `text` at `path` in one step and make it durable; what was there is replaced."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with open(temporary, "x", encoding="utf-8") as file:
+        with open(temporary, "x", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

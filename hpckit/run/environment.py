@@ -43,16 +43,14 @@ class NodeEnvironment:
         Raises:
             RuntimeError: the process was not started by hpckit.
         """
-        try:
-            return cls(
-                RunDir(Path(env[f"{_PREFIX}RUN"])),
-                *(int(env[_PREFIX + key]) for key in ("SUBMISSION", "GENERATION", "NODE", "NODES")),
-            )
-        except KeyError as missing:
-            raise RuntimeError(
-                f"{missing} is not set: training functions are started by "
-                "`python launch.py entry=module:function ...`"
-            ) from None
+        get = _Getter(env)
+        return cls(
+            run=RunDir(Path(get(f"{_PREFIX}RUN"))),
+            submission=int(get(f"{_PREFIX}SUBMISSION")),
+            generation=int(get(f"{_PREFIX}GENERATION")),
+            node=int(get(f"{_PREFIX}NODE")),
+            nodes=int(get(f"{_PREFIX}NODES")),
+        )
 
 
 @dataclass(frozen=True)
@@ -73,17 +71,30 @@ class WorkerEnvironment:
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
         """As `NodeEnvironment.from_env`."""
-        at = NodeEnvironment.from_env(env)
+        get = _Getter(env)
         return cls(
-            at=at,
-            rank=int(env["RANK"]),
-            local_rank=int(env["LOCAL_RANK"]),
-            local_world_size=int(env["LOCAL_WORLD_SIZE"]),
-            world_size=int(env["WORLD_SIZE"]),
-            attempt=int(env["TORCHELASTIC_RESTART_COUNT"]),
-            device=env[f"{_PREFIX}DEVICE"],
-            board=env[f"{_PREFIX}BOARD"],
+            at=NodeEnvironment.from_env(env),
+            rank=int(get("RANK")),
+            local_rank=int(get("LOCAL_RANK")),
+            local_world_size=int(get("LOCAL_WORLD_SIZE")),
+            world_size=int(get("WORLD_SIZE")),
+            attempt=int(get("TORCHELASTIC_RESTART_COUNT")),
+            device=get(f"{_PREFIX}DEVICE"),
+            board=get(f"{_PREFIX}BOARD"),
         )
+
+
+@dataclass(frozen=True)
+class _Getter:
+    env: Mapping[str, str]
+
+    def __call__(self, name: str) -> str:
+        if name not in self.env:
+            raise RuntimeError(
+                f"{name} is not set: training functions are started by "
+                "`python launch.py entry=module:function ...`"
+            )
+        return self.env[name]
 
 
 def worker_variables(device: str, board: str) -> dict[str, str]:

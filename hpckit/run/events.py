@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,26 @@ class EventLog:
         self._one_at_a_time = threading.Lock()  # the file lock does not tell threads apart
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Append one event, now. Values have to be plain JSON; NaN and infinity are kept."""
+        """Append one event, now. Values have to be plain JSON; NaN and infinity are kept.
+
+        An event that the disk does not take goes to the log: no run is to end for want of one.
+        """
         line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
-        with self._one_at_a_time:
-            fcntl.lockf(self._handle, fcntl.LOCK_EX)
-            try:
-                os.write(self._handle, self._closing_newline() + line.encode() + b"\n")
-            finally:
-                fcntl.lockf(self._handle, fcntl.LOCK_UN)
+        try:
+            with self._one_at_a_time, self._locked():
+                data = self._closing_newline() + line.encode() + b"\n"
+                if os.write(self._handle, data) < len(data):
+                    log.error("event cut short, the disk is full: %s", line)
+        except OSError as error:
+            log.error("event not written (%s): %s", error, line)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.lockf(self._handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._handle, fcntl.LOCK_UN)
 
     def _closing_newline(self) -> bytes:
         size = os.fstat(self._handle).st_size

@@ -117,14 +117,14 @@ def _sentence(message: str) -> str:
 
 
 def _suggestion(loc: list[str]) -> str:
-    """The nearest known key: first in the same group, then anywhere."""
+    """What the key may have meant: nearly the same in its group, or the same in another group."""
     siblings = _keys_under(loc[:-1])
-    near = difflib.get_close_matches(loc[-1], siblings, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(loc[-1], siblings, n=1, cutoff=0.75)
     if near:
         return f"; did you mean {'.'.join([*loc[:-1], near[0]])}?"
-    full = difflib.get_close_matches(".".join(loc), [".".join(p) for p in all_keys()], n=1)
-    if full:
-        return f"; did you mean {full[0]}?"
+    elsewhere = [".".join(path) for path in all_keys() if path[-1] == loc[-1]]
+    if elsewhere:
+        return f"; did you mean {' or '.join(elsewhere)}?"
     return f"; there are {', '.join(siblings)}" if siblings else ""
 
 

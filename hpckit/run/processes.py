@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -107,7 +108,8 @@ def sweep(run: Path, within_s: float = 10.0) -> list[int]:
     left = strays(run)
     for process in left:
         log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # it died of another's death
+            process.kill()
     deadline = time.monotonic() + within_s
     while alive := [process for process in left if _runs(process)]:
         if time.monotonic() > deadline:

@@ -16,6 +16,7 @@ _CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -151,9 +152,9 @@ class OptimSpec:
     """Steps of linear warm-up."""
     weight_decay: Annotated[float, Field(ge=0)]
     """Decoupled weight decay of matrices; vectors (norms, biases) get none."""
-    beta1: Fraction
+    beta1: Decay
     """Decay of the first moment."""
-    beta2: Fraction
+    beta2: Decay
     """Decay of the second moment."""
     eps: Positive
     """AdamW's epsilon."""

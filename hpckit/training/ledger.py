@@ -17,7 +17,10 @@ class Ledger:
         folder.mkdir(exist_ok=True)
         self._attempt = attempt
         path = folder / f"g{generation:03d}-rank{rank}.jsonl"
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
+        if torn:  # by a kill in the attempt before
+            self._file.write("\n")
 
     def enter(self, step: int, positions: range, keys: Sequence[str]) -> None:
         """Step `step` (from 1) takes the samples `keys`, which lie at `positions` of the stream."""

@@ -34,10 +34,11 @@ def build_scheduler(optimizer: AdamW, spec: OptimSpec, steps: int) -> LambdaLR:
 def lr_factor(step: int, spec: OptimSpec, steps: int) -> float:
     """Learning rate of step `step` (from 0) as a share of the peak.
 
-    Rises linearly over `warmup_steps`, then falls along half a cosine to `min_lr_ratio`.
+    Rises linearly over `warmup_steps`, then falls along half a cosine to `min_lr_ratio` at the
+    last step.
     """
     if step < spec.warmup_steps:
         return (step + 1) / spec.warmup_steps
-    done = (step - spec.warmup_steps) / max(1, steps - spec.warmup_steps)
+    done = (step - spec.warmup_steps) / max(1, steps - 1 - spec.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
     return spec.min_lr_ratio + (1 - spec.min_lr_ratio) * cosine

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from checkpointing import Best, Checkpointer, Every, Last, Minutes, Steps
 from data import Batch, Loader
 from hpckit.run.board import Board, Phase, Request
+from hpckit.run.directory import checkpoint_root, run_name
 from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
@@ -76,8 +77,8 @@ class TrainingRun:
         )
         self._agreement = Agreement()
         self._checkpointer = Checkpointer(
-            cfg.checkpoint.url or str(at.run.checkpoints),
-            run=at.run.name,
+            checkpoint_root(cfg, at.run),
+            run=run_name(cfg),
             every=_interval(cfg.checkpoint),
             keep=_retention(cfg.checkpoint.keep),
             on_event=self._events.emit,

@@ -113,7 +113,7 @@ def test_an_earlier_run_is_moved_to_a_name_that_is_free(run: RunDir) -> None:
     for n in range(3):
         run.path.mkdir(exist_ok=True)
         (run.path / "mark").write_text(str(n))
-        names.append(move_aside(run))
+        names.append(move_aside(run, make_spec()))
     assert [path.name for path in names] == ["run.old1", "run.old2", "run.old3"]
     assert [(path / "mark").read_text() for path in names] == ["0", "1", "2"]
     assert not run.path.exists()

@@ -23,25 +23,25 @@ def key_at(position: int, samples: int) -> str:
 
 
 def test_an_epoch_in_which_each_came_once_is_exact() -> None:
-    (count,) = count_epochs([entry(1, 0, "a", "b"), entry(2, 2, "c")], samples=3)
-    assert count == EpochCount(epoch=0, samples=3, seen=3, twice=())
+    (count,) = count_epochs([entry(1, 0, "a", "b"), entry(2, 2, "c")], samples=3, until=3)
+    assert count == EpochCount(epoch=0, samples=3, due=3, seen=3, twice=())
     assert (count.complete, count.exact) == (True, True)
 
 
 def test_an_entry_that_reaches_into_the_next_epoch_counts_in_both() -> None:
-    first, second = count_epochs([entry(1, 0, "a", "b", "c", "a")], samples=3)
+    first, second = count_epochs([entry(1, 0, "a", "b", "c", "a")], samples=3, until=4)
     assert (first.seen, first.exact) == (3, True)
     assert (second.epoch, second.seen, second.complete, second.twice) == (1, 1, False, ())
 
 
 def test_a_sample_seen_twice_in_one_epoch_is_named() -> None:
-    (count,) = count_epochs([entry(1, 0, "b", "a"), entry(2, 2, "a", "b")], samples=4)
+    (count,) = count_epochs([entry(1, 0, "b", "a"), entry(2, 2, "a", "b")], samples=4, until=4)
     assert (count.seen, count.twice) == (2, ("a", "b"))
     assert not count.exact
 
 
 def test_a_complete_epoch_with_one_too_many_is_not_exact() -> None:
-    (count,) = count_epochs([entry(1, 0, "a", "b"), entry(1, 0, "a")], samples=2)
+    (count,) = count_epochs([entry(1, 0, "a", "b"), entry(1, 0, "a")], samples=2, until=2)
     assert (count.complete, count.exact) == (True, False)
 
 
@@ -132,7 +132,7 @@ def test_a_correct_stream_is_exact_and_any_entry_lost_or_doubled_is_noticed(
     assert sorted(p for e in kept for p in range(e.first, e.first + len(e.keys))) == list(
         range(steps * batch)
     )
-    counts = count_epochs(kept, samples)
+    counts = count_epochs(kept, samples, steps * batch)
     whole = steps * batch // samples
     assert [count.exact for count in counts[:whole]] == [True] * whole
     assert sum(count.seen for count in counts) == steps * batch
@@ -140,7 +140,7 @@ def test_a_correct_stream_is_exact_and_any_entry_lost_or_doubled_is_noticed(
 
     victim = data.draw(st.integers(0, len(kept) - 1))
     epoch = kept[victim].first // samples
-    lost = {c.epoch: c for c in count_epochs(kept[:victim] + kept[victim + 1 :], samples)}
-    assert epoch not in lost or lost[epoch].seen < counts[epoch].seen
-    doubled = count_epochs([*kept, kept[victim]], samples)
+    lost = count_epochs(kept[:victim] + kept[victim + 1 :], samples, steps * batch)
+    assert lost[epoch].missing > 0
+    doubled = count_epochs([*kept, kept[victim]], samples, steps * batch)
     assert doubled[epoch].twice

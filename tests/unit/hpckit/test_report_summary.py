@@ -13,7 +13,9 @@ from hpckit.run.directory import RunDir
 from hpckit.run.durable import write_json
 from hpckit.run.events import EventLog
 from hpckit.run.lock import RunLock
+from hpckit.run.parse import dump_spec
 from hpckit.training.ledger import Ledger
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 SAMPLES = 4
 
@@ -28,7 +30,8 @@ def summary(run: RunDir) -> str:
 def ran(path: Path, steps: int, missing: int | None = None, twice: int | None = None) -> RunDir:
     """A run of one sample a step; the ledger lacks the entry of one step, or has one too many."""
     run = RunDir(path / "run")
-    run.path.mkdir()
+    run.submission(1).mkdir(parents=True)
+    run.spec(1).write_text(dump_spec(make_spec({"train.global_batch": 1})))
     with EventLog(run.events, generation=1, attempt=0) as log:
         log.emit("generation_started", nodes=1)
         log.emit("training_started", step=0, world_size=1, samples=SAMPLES)

@@ -42,7 +42,7 @@ def test_it_rises_to_the_peak_then_only_falls_and_never_below_its_floor(
 
 
 def test_half_way_down_it_is_half_way_between_peak_and_floor() -> None:
-    assert lr_factor(10 + 45, SPEC, steps=100) == pytest.approx(0.55)
+    assert lr_factor(10 + 45, SPEC, steps=101) == pytest.approx(0.55)
 
 
 def test_the_last_step_has_the_floor() -> None:
