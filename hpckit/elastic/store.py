@@ -36,6 +36,20 @@ class RendezvousStore:
         self._output = output
 
     def __enter__(self) -> RendezvousStore:
+        self._start()
+        return self
+
+    def ensure(self) -> None:
+        """Start the server anew if it has died; it may then be elsewhere.
+
+        Raises:
+            StoreError: it does not come up.
+        """
+        if not self.alive():
+            self.__exit__()
+            self._start()
+
+    def _start(self) -> None:
         command = [sys.executable, "-m", "hpckit.elastic.store", self._host]
         self._process = spawn_piped(command, self._env, self._output)
         assert self._process.stdout is not None
@@ -47,7 +61,6 @@ class RendezvousStore:
                 f"see {self._output}"
             )
         self.meet = Rendezvous(self._host, int(line.removeprefix(_READY)))
-        return self
 
     def alive(self) -> bool:
         return self._process.poll() is None

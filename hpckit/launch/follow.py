@@ -44,7 +44,7 @@ class Follower:
     def follow(self, job_alive: Callable[[], bool]) -> int:
         """Until the run has ended, or its job has without a word; the run's exit status."""
         with _progress(self._console) as bar:
-            task = bar.add_task("starting", total=self._steps, loss="", speed="")
+            task = bar.add_task("starting", total=self._steps, metrics="")
             while self._status is None:
                 try:
                     alive = job_alive()
@@ -75,19 +75,14 @@ class Follower:
                 bar.update(task, description=name, completed=event["step"])
 
     def _show_step(self, event: Event, bar: Progress, task: TaskID) -> None:
-        loss = event.get("loss")
-        speed = event.get("tokens_per_s")
-        texts = {
-            "loss": f"loss {loss:.3f}" if loss is not None else "",
-            "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
-        }
-        bar.update(task, completed=event["step"], loss=texts["loss"], speed=texts["speed"])
+        metrics = describe_metrics(event)
+        bar.update(task, completed=event["step"], metrics=metrics)
         if not self._console.is_terminal and event.time - self._last_line > LINE_EVERY_S:
             self._last_line = event.time
             self._console.print(
-                f"{_clock(event)} step {event['step']}/{self._steps}  "
-                f"{texts['loss']}  {texts['speed']}",
+                f"{_clock(event)} step {event['step']}/{self._steps}  {metrics}",
                 highlight=False,
+                soft_wrap=True,
             )
 
     def _ask_to_stop(self) -> None:
@@ -105,6 +100,21 @@ class Follower:
             soft_wrap=True,
         )
         return EXIT_STATUS[Kind.INFRA]
+
+
+def describe_metrics(event: Event) -> str:
+    """The metrics of a step, as far as they are there, in few words."""
+    words = {
+        "loss": "loss {:.3f}",
+        "grad_norm": "grad {:.2f}",
+        "tokens_per_s": "{:,.0f} tokens/s",
+    }
+    found = [text.format(event[key]) for key, text in words.items() if event.get(key) is not None]
+    waits = {"data_wait_s": "data wait", "checkpoint_stall_s": "stall"}
+    for key, name in waits.items():
+        if event.get(key) is not None and event.get("step_s"):
+            found.append(f"{name} {event[key] / event['step_s']:.0%}")
+    return "  ".join(found)
 
 
 def describe(event: Event) -> str | None:
@@ -139,10 +149,9 @@ def describe(event: Event) -> str | None:
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[metrics]}"),
         TimeRemainingColumn(),
         console=console,
         transient=True,

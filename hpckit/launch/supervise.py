@@ -107,6 +107,7 @@ class Supervisor:
 
     def _one_generation(self, store: RendezvousStore) -> Verdict:
         """Start a generation, stay with it to its end, and judge it."""
+        store.ensure()
         swept = sweep(self._run.path)
         generation = max(self._run.generation_numbers(), default=0) + 1
         nodes = nodes_of_generation(self._spec, len(self._past))

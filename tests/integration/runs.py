@@ -35,7 +35,7 @@ SMALL = (
     "debug.ledger=true",
     "cluster.device=cpu",
 )
-PATIENCE_S = 280.0
+PATIENCE_S = 500.0
 
 
 @dataclass

@@ -102,6 +102,20 @@ def test_agent_killed_starts_a_new_generation(
     assert [life.end for life in history(it.run).lives] == ["infra", "done"]
 
 
+def test_rendezvous_store_killed_starts_a_new_generation(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        supervisor = psutil.Process(it.wait_for("run_started")["pid"])
+        it.wait_for_step(23)
+        (store,) = (p for p in supervisor.children() if "hpckit.elastic.store" in p.cmdline())
+        kill(store.pid)
+        status, output = it.finish()
+    assert status == 0, output
+    assert "lost the rendezvous store" in output
+    assert_same_run(it.run, reference)
+
+
 def kill_supervisor_at(it: Started, step: int) -> None:
     victim = it.wait_for("run_started")
     it.wait_for_step(step)
