@@ -60,7 +60,9 @@ def shadowed_packages(project: Project) -> list[str]:
             continue
         place = theirs.origin or _first_module(project.root / name)
         if place and not Path(place).parent.samefile(Path(ours.origin).parent):
-            found.append(f"{place}: would hide hpckit's own package {name!r}, or be hidden; rename")
+            found.append(
+                f"{place}: would hide hpckit's own package {name!r} or be hidden by it; rename it"
+            )
     return found
 
 
