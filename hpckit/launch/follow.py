@@ -71,7 +71,7 @@ class Follower:
             elif line := describe(event):
                 bar.console.print(f"[dim]{_clock(event)}[/] {line}", highlight=False)
             if event.kind == "training_started":
-                name = f"generation {event['generation']}"
+                name = f"gen {event['generation']}"
                 bar.update(task, description=name, completed=event["step"])
 
     def _show_step(self, event: Event, bar: Progress, task: TaskID) -> None:
@@ -103,18 +103,21 @@ class Follower:
 
 
 def describe_metrics(event: Event) -> str:
-    """The metrics of a step, as far as they are there, in few words."""
+    """The metrics of a step, as far as they are there, in few words: a bar in 80 columns.
+
+    `data` and `ckpt` are the shares of the step spent waiting for data and for a save.
+    """
     words = {
         "loss": "loss {:.3f}",
         "grad_norm": "grad {:.2f}",
-        "tokens_per_s": "{:,.0f} tokens/s",
+        "tokens_per_s": "{:,.0f} tok/s",
     }
     found = [text.format(event[key]) for key, text in words.items() if event.get(key) is not None]
-    waits = {"data_wait_s": "data wait", "checkpoint_stall_s": "stall"}
+    waits = {"data_wait_s": "data", "checkpoint_stall_s": "ckpt"}
     for key, name in waits.items():
         if event.get(key) is not None and event.get("step_s"):
             found.append(f"{name} {event[key] / event['step_s']:.0%}")
-    return "  ".join(found)
+    return " ".join(found)
 
 
 def describe(event: Event) -> str | None:
@@ -149,7 +152,7 @@ def describe(event: Event) -> str | None:
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TextColumn("{task.fields[metrics]}"),
         TimeRemainingColumn(),

@@ -87,7 +87,7 @@ def test_following_ends_with_the_runs_own_status(tmp_path: Path) -> None:
     status, text = follow(run, alive=True)
     assert status == 70
     assert "generation 1 starts on 2 nodes" in text
-    assert "step 1/10  loss 2.500  1,234 tokens/s" in text
+    assert "step 1/10  loss 2.500 1,234 tok/s" in text
 
 
 def test_a_supervisor_that_ends_without_a_word_is_told_apart(tmp_path: Path) -> None:
