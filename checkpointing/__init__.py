@@ -22,7 +22,7 @@ from checkpointing.errors import (
 )
 from checkpointing.policy import Minutes, Steps
 from checkpointing.retention import Best, Every, Last, keep_reasons
-from checkpointing.runs import list_run, rename_run
+from checkpointing.runs import list_run, rename_run, run_folder
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
@@ -45,6 +45,7 @@ __all__ = [
     "list_checkpoints",
     "list_run",
     "rename_run",
+    "run_folder",
     "verify",
 ]
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from checkpointing.catalog import CheckpointInfo, list_checkpoints
 from checkpointing.durable import fsync_dir
 from checkpointing.layout import local_root, steps_dir
+
+
+def run_folder(root: str | os.PathLike[str], run: str) -> Path:
+    """Where the store at `root` keeps all of `run`."""
+    return steps_dir(local_root(root), run).parent
 
 
 def list_run(root: str | os.PathLike[str], run: str) -> list[CheckpointInfo]:
@@ -23,7 +29,7 @@ def rename_run(root: str | os.PathLike[str], run: str, name: str) -> None:
     Raises:
         OSError: the store has a run of that name.
     """
-    before = steps_dir(local_root(root), run).parent
+    before = run_folder(root, run)
     if before.is_dir():
-        before.rename(steps_dir(local_root(root), name).parent)
+        before.rename(run_folder(root, name))
         fsync_dir(before.parent)

@@ -29,11 +29,13 @@ class SampleContext:
 class Batch:
     """This rank's share of one global step.
 
-    `data` is what `collate` made, or the list of samples; `keys` and `positions` are theirs, in
-    order; `epoch` is that of the first position (a batch may reach into the next epoch).
+    `data` is what `collate` made, or the list of samples; `keys`, `indices` (their numbers in the
+    dataset; keys may recur in other shards) and `positions` are theirs, in order; `epoch` is that
+    of the first position (a batch may reach into the next epoch).
     """
 
     data: Any
     keys: tuple[str, ...]
+    indices: tuple[int, ...]
     positions: range
     epoch: int

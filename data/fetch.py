@@ -37,7 +37,8 @@ class Fetcher:
         made = [self._make(*pair) for pair in zip(positions, samples, strict=True)]
         keys = tuple(key for _, key, _ in made)
         data = self._collate([item for item, _, _ in made], positions)
-        return Batch(data, keys, positions, positions.start // n), sum(size for *_, size in made)
+        batch = Batch(data, keys, tuple(samples), positions, positions.start // n)
+        return batch, sum(size for *_, size in made)
 
     def _make(self, position: int, index: int) -> tuple[Any, str, int]:
         """(item, key, bytes read) of the sample `index` that stands at `position`."""

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from hpckit.launch.main import refuse, show_report, start_and_follow
-from hpckit.run.directory import RunDir, find_run
+from hpckit.run.directory import RunDir, find_run, lock_paths
 from hpckit.run.durable import read_json
-from hpckit.run.lock import RunHeldError, RunLock
+from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import SpecError, read_spec
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
@@ -33,7 +33,9 @@ def resume(
 def report(run: RunPath) -> None:
     """Tell what a run has been through, and draw its loss curve."""
     try:
-        raise typer.Exit(show_report(_newest(run), Console()))
+        show_report(_newest(run), Console())
+    except SpecError as error:
+        raise typer.Exit(refuse(error.violations)) from None
     except OSError as error:
         raise typer.Exit(refuse([str(error)])) from None
 
@@ -47,11 +49,13 @@ def _newest(path: Path) -> RunDir:
 
 def _resume(run: RunDir, detach: bool) -> int:
     verdict = read_json(run.verdict)
-    if verdict and verdict["kind"] == "done":
-        print(f"{run.name} is done at step {verdict['steps']}; nothing to resume")
+    if verdict and verdict.get("kind") == "done":
+        print(f"{run.name} is done; nothing to resume")
         return 0
     number = run.submission_numbers()[-1]
     spec = read_spec(run.spec(number))
-    with RunLock(run.lock, "hpckit resume"):
+    if not (run.code(number) / "hpckit").is_dir():
+        raise FileNotFoundError(f"{run.code(number)} is gone, the code that was submitted")
+    with hold_all(lock_paths(spec, run), "hpckit resume"):
         pass  # nobody else has it; the supervisor takes it for itself
     return start_and_follow(run, number, spec.train.steps, detach)

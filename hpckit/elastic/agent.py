@@ -62,7 +62,10 @@ class Agent:
             finally:
                 kill_all([torchrun])
             report = self._report(how)
-            report.write(at.run.exit_report(at.generation, at.node))
+            try:
+                report.write(at.run.exit_report(at.generation, at.node))
+            except OSError as error:
+                log.error("no report for the supervisor, which will hold us for lost: %s", error)
             events.emit("node_ended", exit=how, step=report.step, attempts=report.attempts)
         return report
 
@@ -84,6 +87,8 @@ class Agent:
                 return NodeExit.STOPPED
             if watch.refused(slots):
                 return NodeExit.REFUSED
+            if request is not Request.NONE and watch.failed(slots):
+                return NodeExit.FAILED  # a restart could only be asked to leave again
             if request is not Request.NONE and self._board.seconds_left() < 0:
                 return NodeExit.OVERDUE
             self._say_lost(events)

@@ -44,6 +44,7 @@ def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> li
         f"--rdzv-id={at.run.name}-g{at.generation}",
         f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
         f"--local-addr={spec.cluster.address}",
+        f"--log-dir={at.run.node_logs(at.generation, at.node) / 'torchrun'}",
         *("-m", "hpckit.training.worker"),
     ]
 

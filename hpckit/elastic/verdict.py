@@ -96,7 +96,10 @@ def _judge_requested(ending: Ending) -> Verdict:
     if exits == {NodeExit.DONE} and not ending.lost:
         return Verdict(Kind.DONE, True, "reached the last step")
     saved = exits <= {NodeExit.DONE, NodeExit.LEFT} and not ending.lost
-    how = "every rank saved and left" if saved else "not all ranks left by themselves in time"
+    how = "every rank saved and left"
+    if not saved:
+        error = _first_error(ending.reports)
+        how = f"not every rank saved and left: {error or 'too slow for the grace period, or lost'}"
     if ending.request is Request.STOP:
         return Verdict(Kind.STOPPED, True, how)
     return Verdict(Kind.PREEMPTED, False, how)

@@ -34,6 +34,11 @@ def refused(slots: Sequence[Slot]) -> bool:
     return any(slot.phase is Phase.REFUSED for slot in slots)
 
 
+def failed(slots: Sequence[Slot]) -> bool:
+    """Whether a worker said that it failed."""
+    return any(slot.phase is Phase.FAILED for slot in slots)
+
+
 def node_exit(slots: Sequence[Slot], returncode: int, request: Request) -> NodeExit:
     """How the node ended, once torchrun has ended by itself with `returncode`."""
     phases = {slot.phase for slot in slots}

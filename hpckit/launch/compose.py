@@ -108,6 +108,8 @@ def group_options(conf: Path) -> dict[str, list[str]]:
 def _refusals(item: Override, loader: ConfigLoader) -> list[str]:
     """Why this override by itself can not be used."""
     key = item.key_or_group
+    if key.split(".")[0] == "hydra":
+        return [f"{key}: Hydra only composes here; its own settings have no effect"]
     if item.is_sweep_override():
         return [f"{key}: {item.input_line!r} is a sweep over several values; give one"]
     if not _is_group(key, loader):

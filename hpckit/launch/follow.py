@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,19 +28,28 @@ from hpckit.run.lock import holder
 TICK_S = 0.2
 # Steps are told one by one on a bar; in a log file, a line so often is enough.
 LINE_EVERY_S = 10.0
+FULL_BYTES = 1 << 20
+REFUSED = 2
+"""Exit status where nothing was started."""
+
+_LAST = ("run_ended", "run_refused", "run_failed")
 
 
 class Follower:
     """Shows a submission's events until the run has ended."""
 
-    def __init__(self, run: RunDir, steps: int, console: Console, tail: EventTail) -> None:
+    def __init__(
+        self, run: RunDir, submission: int, steps: int, console: Console, tail: EventTail
+    ) -> None:
         """`tail`: where to read on from; made before the submission, so that nothing is missed."""
         self._run = run
+        self._submission = submission
         self._steps = steps
         self._console = console
         self._tail = tail
         self._status: int | None = None
         self._asked_to_stop = False
+        self._heard = False
         self._last_line = 0.0
 
     def follow(self, job_alive: Callable[[], bool]) -> int:
@@ -47,16 +58,20 @@ class Follower:
             task = bar.add_task("starting", total=self._steps, metrics="")
             while self._status is None:
                 try:
-                    alive = job_alive()
+                    alive = job_alive() or holder(self._run.lock) is not None
                     self._show_new(bar, task)
                     if self._status is None and not alive:
                         self._show_new(bar, task)
                         break
+                    if self._asked_to_stop and not self._heard:
+                        self._ask_to_stop()
                     time.sleep(TICK_S)
                 except KeyboardInterrupt:
                     if self._asked_to_stop:
-                        self._console.print(f"[yellow]left to itself[/]: {self._run.path}")
-                        return EXIT_STATUS[Kind.STOPPED]
+                        self._say(f"left to itself, it still runs: {self._run.path}")
+                        return EXIT_STATUS[Kind.PREEMPTED]
+                    self._asked_to_stop = True
+                    self._say("stopping after a save; Ctrl-C again leaves it to itself")
                     self._ask_to_stop()
         if self._status is None:
             return self._ended_silently()
@@ -64,8 +79,8 @@ class Follower:
 
     def _show_new(self, bar: Progress, task: TaskID) -> None:
         for event in self._tail.read():
-            if event.kind == "run_ended":
-                self._status = int(event["status"])
+            if event.kind in _LAST and event.get("submission") == self._submission:
+                self._end(event)
             elif event.kind == "step":
                 self._show_step(event, bar, task)
             elif line := describe(event):
@@ -73,6 +88,16 @@ class Follower:
             if event.kind == "training_started":
                 name = f"gen {event['generation']}"
                 bar.update(task, description=name, completed=event["step"])
+            if event.kind == "asked":
+                self._heard = True
+
+    def _end(self, event: Event) -> None:
+        """The submission's last event: what it means for whoever waits for the run."""
+        if event.kind == "run_ended":
+            self._status = int(event["status"])
+            return
+        self._say(f"[red]{event.kind.replace('_', ' ')}[/]: {escape(str(event['error']))}")
+        self._status = REFUSED if event.kind == "run_refused" else EXIT_STATUS[Kind.INFRA]
 
     def _show_step(self, event: Event, bar: Progress, task: TaskID) -> None:
         metrics = describe_metrics(event)
@@ -86,20 +111,22 @@ class Follower:
             )
 
     def _ask_to_stop(self) -> None:
-        self._asked_to_stop = True
+        """Again and again until it is heard: the supervisor may not be there yet."""
         if owner := holder(self._run.lock):
-            os.kill(owner.pid, signal.SIGINT)
-        self._console.print("stopping after a save; Ctrl-C again leaves it to itself")
+            with suppress(ProcessLookupError):
+                os.kill(owner.pid, signal.SIGINT)
 
     def _ended_silently(self) -> int:
-        self._console.print(
-            f"[red]The supervisor ended without a word.[/] Its log: {self._run.logs}"
-            f"/supervisor.log, {self._run.submitit}/*.err\n"
-            f"Go on from the newest checkpoint: hpckit resume {self._run.path}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        full = shutil.disk_usage(self._run.path).free < FULL_BYTES
+        self._say("[red]The supervisor ended without a word.[/]")
+        if full:
+            self._say(f"The disk of {self._run.path} is full.")
+        self._say(f"Its log: {self._run.logs}/supervisor.log, {self._run.submitit}/*.err")
+        self._say(f"Go on from the newest checkpoint: hpckit resume {self._run.path}")
         return EXIT_STATUS[Kind.INFRA]
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def describe_metrics(event: Event) -> str:

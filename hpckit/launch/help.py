@@ -47,7 +47,7 @@ Exit status
   0    done (or started, with --detach)
   2    refused: bad config, missing data, or the run is in use; nothing was started
   70   failed for good; `verdict.json` in the run directory says why
-  75   gave up for now, or the supervisor was killed; start again to go on
+  75   gave up for now, or is left to itself (Ctrl-C twice); start again to go on
   130  stopped with Ctrl-C, after a save
 
 Files
@@ -117,9 +117,11 @@ def _readable(kind: str) -> str:
         "Fraction": "number in 0..1",
         "None": "null",
         "str": "text",
+        "Text": "text",
         "bool": "true or false",
     }
-    kind = re.sub(r"Annotated\[int, Field\(ge=(\d+)\)\]", r"integer >= \1", kind)
+    kind = re.sub(r"Annotated\[int, Field\(ge=(\d+)(, lt=.*?)?\)\]", r"integer >= \1", kind)
+    kind = re.sub(r"Annotated\[float, Field\(gt=(\d+), le=(\d+)\)\]", r"number in \1..\2", kind)
     kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
     kind = kind.replace("dict[str, Any]", "mapping of anything")
     kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)

@@ -10,17 +10,17 @@ from pathlib import Path
 from rich.console import Console
 
 from checkpointing import CheckpointError
+from hpckit.elastic.verdict import EXIT_STATUS, Kind
 from hpckit.launch.compose import compose_spec, conf_dir
+from hpckit.launch.follow import REFUSED, Follower
 from hpckit.launch.help import key_reference, manual
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
-from hpckit.run.directory import RunDir, run_directory
+from hpckit.run.directory import RunDir, lock_paths, run_directory
 from hpckit.run.durable import read_json
-from hpckit.run.lock import RunHeldError, RunLock
+from hpckit.run.events import EventTail
+from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import SpecError, dump_spec
 from hpckit.run.spec import PackSpec, RunSpec
-
-REFUSED = 2
-"""Exit status where nothing was started."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse(error.violations)
     except (RunHeldError, SnapshotError, CheckpointError, OSError) as error:
         return refuse([str(error)])
+    except KeyboardInterrupt:
+        print("interrupted before anything was started", file=sys.stderr)
+        return EXIT_STATUS[Kind.STOPPED]
 
 
 def parse_arguments(arguments: Sequence[str]) -> Command:
@@ -95,41 +98,42 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
 
     what = f"launch.py {' '.join(command.overrides)}"
     if command.fresh and run.submission_numbers():
-        with RunLock(run.lock, what):
+        with hold_all(lock_paths(spec, run), what):
             print(f"moved the earlier run to {move_aside(run, spec)}")
-    run.path.mkdir(parents=True, exist_ok=True)
-    with RunLock(run.lock, what):
+    with hold_all(lock_paths(spec, run), what):
         if _is_done(run):
             print(f"{run.name} is done; nothing to do (--fresh begins anew)")
-            return show_report(run, Console())
+            show_report(run, Console())
+            return 0
         number = prepare(run, spec, command.overrides, project)
     return start_and_follow(run, number, spec.train.steps, command.detach)
 
 
 def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
     """Submit a prepared submission; unless `detach`, watch it to its end. The exit status."""
-    from hpckit.launch.follow import Follower
     from hpckit.launch.submit import submit
-    from hpckit.run.events import EventTail
 
-    tail = EventTail(run.events, from_end=True)
-    job = submit(run, number)
     console = Console()
     console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
+    follower = Follower(run, number, steps, console, EventTail(run.events, from_end=True))
+    job = submit(run, number)
     if detach:
         console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
         return 0
-    status = Follower(run, steps, console, tail).follow(lambda: not job.done())
-    show_report(run, console)
+    status = follower.follow(lambda: not job.done())
+    if status != REFUSED:
+        show_report(run, console)
     return status
 
 
-def show_report(run: RunDir, console: Console) -> int:
-    """Print the summary of a run and draw its loss curve."""
+def show_report(run: RunDir, console: Console) -> None:
+    """Print the summary of a run and draw its loss curve, as far as that can be done."""
     from hpckit.report.summary import show
 
-    show(run, console)
-    return 0
+    try:
+        show(run, console)
+    except OSError as error:
+        print(f"the report is incomplete: {error}", file=sys.stderr)
 
 
 def refuse(reasons: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,10 +48,13 @@ def preflight(
     problems += entry_problems(spec.entry, project.root)
     problems += _unwritable(run.path)
     problems += _device_problems(spec)
+    problems += _address_problems(spec.cluster.address)
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:
         return Preflight(None, [*problems, f"data.shards: {error}"])
+    if dataset is not None and len(dataset) == 0:
+        problems.append(f"data.shards: {spec.data.shards} holds no samples")
     return Preflight(dataset, problems)
 
 
@@ -99,6 +103,16 @@ def _device_problems(spec: RunSpec) -> list[str]:
         choose(spec.cluster.device, needed, visible_gpus(os.environ))
     except ValueError as error:
         return [str(error)]
+    return []
+
+
+def _address_problems(address: str) -> list[str]:
+    """Whether this machine can listen at `address`."""
+    try:
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        return [f"cluster.address: {address!r} is no address of this machine ({error})"]
     return []
 
 

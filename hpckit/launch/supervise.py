@@ -27,11 +27,11 @@ from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge
 from hpckit.run.board import Request
 from hpckit.run.check import nodes_of_generation
-from hpckit.run.directory import RunDir, checkpoint_root, run_name
+from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
 from hpckit.run.durable import write_json
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.events import EventLog, EventTail
-from hpckit.run.lock import RunLock
+from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import Process, kill_all, spawn, sweep
 from hpckit.run.spec import RunSpec
@@ -52,6 +52,8 @@ _PASSED_ON = {Request.PREEMPT: signal.SIGUSR2, Request.STOP: signal.SIGINT}
 def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = None) -> int:
     """Carry submission `submission` of the run at `run_path` to a final verdict; its exit status.
 
+    Whatever keeps it from that is an event, so that whoever follows the run hears of it.
+
     Raises:
         RunHeldError: another supervisor holds the run.
     """
@@ -63,35 +65,56 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
         format="%(asctime)s %(levelname)s %(message)s",
         force=True,
     )
-    with RunLock(run.lock, f"submission {submission} of {run.name}"):
+    with EventLog(run.events, submission=submission) as events:
         try:
-            verdict = Supervisor(run, submission, gpus).run()
-        except Exception:
-            log.exception("the supervisor failed")
+            return _supervise(run, submission, gpus, events).exit_status
+        except RunHeldError as error:
+            events.emit("run_refused", error=str(error))
             raise
-    return verdict.exit_status
+        except Exception as error:
+            log.exception("the supervisor failed")
+            events.emit("run_failed", error=f"{type(error).__name__}: {error}")
+            raise
+
+
+def _supervise(
+    run: RunDir, submission: int, gpus: tuple[str, ...] | None, events: EventLog
+) -> Verdict:
+    _require_snapshot(run.code(submission))
+    supervisor = Supervisor(run, submission, gpus, events)
+    with hold_all(lock_paths(supervisor.spec, run), f"submission {submission} of {run.name}"):
+        return supervisor.run()
+
+
+def _require_snapshot(code: Path) -> None:
+    """Raises RuntimeError unless this very file is the snapshot's: no other code is to run."""
+    if not Path(__file__).resolve().is_relative_to(code.resolve()):
+        raise RuntimeError(f"the code snapshot {code} is gone; start again with launch.py")
 
 
 class Supervisor:
     """The generations of one submission."""
 
-    def __init__(self, run: RunDir, submission: int, gpus: tuple[str, ...] | None) -> None:
+    def __init__(
+        self, run: RunDir, submission: int, gpus: tuple[str, ...] | None, events: EventLog
+    ) -> None:
+        """Takes over the process's signals at once: from here on none is lost."""
         self._run = run
         self._submission = submission
-        self._spec: RunSpec = read_spec(run.spec(submission))
+        self._events = events
+        self.spec: RunSpec = read_spec(run.spec(submission))
         self._gpus = visible_gpus(os.environ) if gpus is None else gpus
         self._request = Request.NONE
         self._past: list[Past] = []
+        for number in _REQUESTS:
+            signal.signal(number, self._on_signal)
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
-        for number in _REQUESTS:
-            signal.signal(number, self._on_signal)
-        self._events = EventLog(self._run.events, submission=self._submission)
-        self._events.emit("run_started", pid=os.getpid(), steps=self._spec.train.steps)
-        self._drill = Drill(self._spec.debug.drill.preempt_at, self._saved_step())
+        self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps)
+        self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step())
         store_log = self._run.logs / "store.log"
-        with RendezvousStore(self._spec.cluster.address, _environment(), store_log) as store:
+        with RendezvousStore(self.spec.cluster.address, _environment(), store_log) as store:
             verdict = self._one_generation(store)
             while not verdict.final:
                 if self._request is Request.STOP:
@@ -110,7 +133,7 @@ class Supervisor:
         store.ensure()
         swept = sweep(self._run.path)
         generation = max(self._run.generation_numbers(), default=0) + 1
-        nodes = nodes_of_generation(self._spec, len(self._past))
+        nodes = nodes_of_generation(self.spec, len(self._past))
         saved_before = self._saved_step()
         self._events.emit(
             "generation_started", generation=generation, nodes=nodes, from_step=saved_before
@@ -125,14 +148,14 @@ class Supervisor:
         reports, silent = self._reports(generation, nodes)
         progress = self._saved_step() > saved_before
         ending = Ending(asked, reports, (*lost, *silent), progress)
-        verdict = judge(ending, self._past, self._spec.retry)
+        verdict = judge(ending, self._past, self.spec.retry)
         self._conclude(verdict, reports)
         self._past.append(Past(verdict.kind, progress))
         return verdict
 
     def _start_agents(self, generation: int, nodes: int, store: RendezvousStore) -> list[Process]:
-        launch = self._spec.launch
-        devices = choose(self._spec.cluster.device, nodes * launch.gpus_per_node, self._gpus)
+        launch = self.spec.launch
+        devices = choose(self.spec.cluster.device, nodes * launch.gpus_per_node, self._gpus)
         if devices.note:
             log.warning(devices.note)
             self._events.emit("degraded", generation=generation, what=devices.note)
@@ -148,7 +171,7 @@ class Supervisor:
         logs = self._run.node_logs(at.generation, at.node)
         logs.mkdir(parents=True)
         env = _environment() | at.to_env()
-        env["CUDA_VISIBLE_DEVICES"] = devices.of_node(at.node, self._spec.launch.gpus_per_node)
+        env["CUDA_VISIBLE_DEVICES"] = devices.of_node(at.node, self.spec.launch.gpus_per_node)
         command = [sys.executable, "-m", "hpckit.elastic.agent", *arguments]
         agent = spawn(command, env, logs / "agent.log", hold=HELD_SIGNALS)
         self._events.emit("agent_started", generation=at.generation, node=at.node, pid=agent.pid)
@@ -169,7 +192,7 @@ class Supervisor:
             if self._request > passed_on:
                 passed_on = self._request
                 self._pass_on(passed_on, generation, agents)
-                deadline = time.monotonic() + self._spec.cluster.grace_s + REPORT_MARGIN_S
+                deadline = time.monotonic() + self.spec.cluster.grace_s + REPORT_MARGIN_S
             if not store.alive() and "the rendezvous store" not in lost:
                 lost.append("the rendezvous store")
             overdue = deadline is not None and time.monotonic() > deadline
@@ -217,19 +240,23 @@ class Supervisor:
         self._record(verdict)
 
     def _record(self, verdict: Verdict) -> None:
+        """Write `verdict.json`; on a full disk the log and the events have to do."""
         record = {
             **asdict(verdict),
             "generation": self._generation,
             "submission": self._submission,
             "saved_step": self._saved_step(),
-            "steps": self._spec.train.steps,
+            "steps": self.spec.train.steps,
             "time": time.time(),
         }
-        write_json(self._run.verdict, record)
+        try:
+            write_json(self._run.verdict, record)
+        except OSError as error:
+            log.error("verdict.json is not written: %s", error)
 
     def _saved_step(self) -> int:
         """Step of the newest committed checkpoint; 0 where there is none."""
-        return newest_step(self._spec, self._run)
+        return newest_step(self.spec, self._run)
 
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:

@@ -33,7 +33,7 @@ def draw_loss_curve(history: History, title: str, path: Path) -> bool:
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     axes.set_title(title, loc="left", fontsize=11, pad=22)
-    axes.margins(x=0.01)
+    axes.set_xlim(0, 1.01 * max(history.steps_kept, 1))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper right")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ class History:
     kept: dict[int, Event]
     """The record of each logged step, from the life that counts: the last one that did it."""
     repeated: tuple[Event, ...]
-    """Records of steps that were done again later."""
+    """Records of steps that do not count: done again later, or lost."""
     committed: tuple[Event, ...]
     """Commits of checkpoints."""
     samples: int | None
@@ -94,14 +94,15 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
     if lives and lives[-1].end == "running" and not alive:
         lives = (*lives[:-1], replace(lives[-1], end="killed"))
     records = [event for event in events if event.kind == "step"]
-    kept = {int(event["step"]): event for event in records}
+    reached = lives[-1].end_step if lives else 0
+    kept = {int(event["step"]): event for event in records if event["step"] <= reached}
     started = [event for event in events if event.kind == "training_started"]
     told = History(
         steps=next((e["steps"] for e in reversed(events) if e.kind == "run_started"), None),
         lives=lives,
         interruptions=(),
         kept=kept,
-        repeated=tuple(event for event in records if kept[event["step"]] is not event),
+        repeated=tuple(event for event in records if kept.get(event["step"]) is not event),
         committed=tuple(event for event in events if event.kind == "checkpoint_committed"),
         samples=started[-1].get("samples") if started else None,
         started=events[0].time if events else 0.0,

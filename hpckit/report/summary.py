@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -71,8 +72,9 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
     yield "steps", f"{last} kept, {repeated} repeated"
     if history.samples and run.ledger.is_dir():
         entries = kept_entries(read_ledgers(run.ledger), last)
-        for count in count_epochs(entries, history.samples, _positions(run, last)):
-            yield "samples", _epoch(count)
+        counts = count_epochs(entries, history.samples, _positions(run, last))
+        for line in _epochs(counts):
+            yield "samples", line
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
         (first, before), (final, after) = losses[0], losses[-1]
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
@@ -84,13 +86,23 @@ def _verdict(run: RunDir) -> str:
     verdict = read_json(run.verdict)
     if verdict is None:
         return "none yet"
-    return escape(f"{verdict['kind']}: {verdict['reason']}")
+    return escape(f"{verdict.get('kind')}: {verdict.get('reason')}")
 
 
 def _positions(run: RunDir, steps: int) -> int:
     """Samples that `steps` steps take, in the newest submission's batches."""
     spec = read_spec(run.spec(run.submission_numbers()[-1]))
     return steps * spec.train.global_batch
+
+
+def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:
+    """A line an epoch; many exact ones in a row are one line."""
+    exact = len(list(takewhile(lambda count: count.exact, counts)))
+    if exact > 3:
+        each = f"{counts[0].samples:,} of {counts[0].samples:,}"
+        yield f"epochs 1 to {exact}: {each} seen in each, each exactly once"
+        counts = counts[exact:]
+    yield from map(_epoch, counts)
 
 
 def _epoch(count: EpochCount) -> str:
@@ -122,7 +134,8 @@ def _committed(run: RunDir, history: History) -> list[CheckpointInfo]:
     """
     paths = [Path(event["path"]) for event in history.committed]
     ids = {path.name for path in paths}
-    roots = {run.checkpoints, *(path.parents[3] for path in paths)}
+    here = (run.checkpoints / "runs").is_dir()
+    roots = {run.checkpoints} if here else {path.parents[3] for path in paths}
     found = [info for root in roots if (root / "runs").is_dir() for info in list_checkpoints(root)]
     return [info for info in found if info.id in ids and info.state == "committed"]
 

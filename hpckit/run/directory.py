@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpointing import run_folder
 from hpckit.run.parse import identity
 from hpckit.run.spec import RunSpec
 
@@ -129,6 +130,16 @@ def run_directory(spec: RunSpec, base: Path) -> RunDir:
 def checkpoint_root(spec: RunSpec, run: RunDir) -> str:
     """The store that the run's checkpoints are kept in."""
     return spec.checkpoint.url or str(run.checkpoints)
+
+
+def lock_paths(spec: RunSpec, run: RunDir) -> list[Path]:
+    """The locks that whoever works on the run holds: the directory's, and one in a store elsewhere.
+
+    The second keeps two directories of one experiment from writing the same checkpoints.
+    """
+    if not spec.checkpoint.url:
+        return [run.lock]
+    return [run.lock, run_folder(spec.checkpoint.url, run_name(spec)) / "lock"]
 
 
 def find_run(path: Path) -> RunDir:

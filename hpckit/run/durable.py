@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -29,10 +32,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value at `path`, or None where there is no such file."""
+    """The JSON value at `path`; None where there is no such file, or, aloud, a damaged one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        return None
+    except ValueError as error:
+        log.warning("%s is damaged and taken for missing: %s", path, error)
         return None
 
 

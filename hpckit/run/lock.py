@@ -7,6 +7,8 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,6 +68,20 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         os.ftruncate(self._handle, 0)
         os.close(self._handle)
+
+
+@contextmanager
+def hold_all(paths: Iterable[Path], what: str) -> Iterator[None]:
+    """Hold the locks at `paths`, in their order, while the block lasts; folders are made.
+
+    Raises:
+        RunHeldError: one of them is held by somebody else.
+    """
+    with ExitStack() as stack:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(RunLock(path, what))
+        yield
 
 
 def _try_lock(handle: int) -> bool:

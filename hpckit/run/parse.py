@@ -67,12 +67,15 @@ def read_spec(path: Path) -> RunSpec:
         SpecError: the file is damaged, or not valid (any more).
     """
     try:
-        values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise SpecError([f"{path}: no YAML ({error})"]) from None
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError([f"{path}: no YAML ({' '.join(str(error).split())})"]) from None
     if not isinstance(values, dict):
         raise SpecError([f"{path}: holds no spec"])
-    return parse_spec(values)
+    try:
+        return parse_spec(values)
+    except SpecError as error:
+        raise SpecError([f"{path}: {line}" for line in error.violations]) from None
 
 
 def spec_values(spec: RunSpec) -> dict[str, Any]:

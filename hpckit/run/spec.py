@@ -17,6 +17,7 @@ _CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+Text = Annotated[str, StringConstraints(min_length=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -48,7 +49,7 @@ class LaunchSpec:
     """Workers (ranks) per node: one per GPU, or per CPU slot where there is none."""
     threads_per_worker: Natural
     """CPU threads of one worker (OMP_NUM_THREADS); 0 shares the machine's cores evenly."""
-    collective_timeout_s: Positive
+    collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
     """Seconds after which a collective that a peer does not join fails its rank."""
 
 
@@ -68,7 +69,7 @@ class RetrySpec:
 class TrainSpec:
     """The training loop."""
 
-    steps: Count
+    steps: Annotated[int, Field(ge=1, lt=10**10)]
     """Optimizer steps of the whole run."""
     global_batch: Count
     """Samples per optimizer step over all ranks; the same on any number of nodes."""
@@ -90,7 +91,7 @@ class ModelSpec:
     """Attention heads; must divide `width`."""
     width: Count
     """Features of the residual stream."""
-    seq_len: Annotated[int, Field(ge=2)]
+    seq_len: Annotated[int, Field(ge=2, lt=2**31)]
     """Tokens of context."""
 
 
@@ -130,7 +131,7 @@ class PackSpec:
 class DataSpec:
     """The WebDataset shards to train on (`conf/data/`)."""
 
-    shards: str
+    shards: Text
     """Folder of tars, glob, brace pattern `{000..012}`, or one tar."""
     pack: PackSpec | None
     """Pack `shards` on first use; null where they must be there already."""
@@ -178,7 +179,7 @@ class KeepSpec:
 class CheckpointSpec:
     """When and where state is saved (`conf/checkpoint/`)."""
 
-    url: str | None
+    url: Text | None
     """Store of the checkpoints; null: the folder `checkpoints` in the run directory."""
     every_steps: Count | None
     """Save each so many steps (exclusive with `every_minutes`; both null: only at the end)."""
@@ -218,7 +219,7 @@ class RunSpec:
     """Name of the run; with the hash of what identifies it, the name of its directory."""
     entry: EntryPoint
     """The training function, `module:function`; it is called with this spec."""
-    root: str
+    root: Text
     """Folder of the run directories."""
     cluster: ClusterSpec
     launch: LaunchSpec

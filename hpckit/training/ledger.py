@@ -6,8 +6,12 @@ Debugging aid (`debug.ledger`): what was really seen is counted from it, not ass
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 class Ledger:
@@ -23,15 +27,22 @@ class Ledger:
             self._file.write("\n")
 
     def enter(self, step: int, positions: range, keys: Sequence[str]) -> None:
-        """Step `step` (from 1) takes the samples `keys`, which lie at `positions` of the stream."""
+        """Step `step` (from 1) takes the samples `keys`, which lie at `positions` of the stream.
+
+        A full disk costs the entry, not the run: it is missing from the count, and said in the log.
+        """
         line = {
             "step": step,
             "attempt": self._attempt,
             "positions": [positions.start, positions.stop],
             "keys": list(keys),
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            log.error("step %d is not in the ledger: %s", step, error)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # said already
+            self._file.close()

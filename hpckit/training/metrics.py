@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,10 +15,21 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from hpckit.run.events import EventLog
+from hpckit.training.errors import TrainingError
 
 Value = float | int | Tensor
 TOKENS = "tokens"
 """Name of the metric that is a rank's count of tokens; it is summed and becomes `tokens_per_s`."""
+
+RESERVED = frozenset(
+    (
+        *("time", "kind", "step", "generation", "attempt", "node", "rank", "submission"),
+        *("tokens_per_s", "step_s", "data_wait_s", "checkpoint_stall_s"),
+    )
+)
+"""Names that a record of a step has anyway."""
+
+log = logging.getLogger(__name__)
 
 
 class Metrics:
@@ -27,6 +41,7 @@ class Metrics:
     def __init__(self, events: EventLog, tensorboard: Path | None, every: int, at: int) -> None:
         """`tensorboard`: folder for rank 0's files, None on other ranks; `at`: steps finished."""
         self._events = events
+        self._is_writer = tensorboard is not None
         self._writer = SummaryWriter(str(tensorboard), purge_step=at + 1) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
@@ -38,7 +53,14 @@ class Metrics:
         """What was logged, averaged over ranks, of the newest step that was written down."""
 
     def log(self, values: Mapping[str, Value]) -> None:
-        """Values of the step under way; a later value replaces an earlier one."""
+        """Values of the step under way; a later value replaces an earlier one.
+
+        Raises:
+            TrainingError: a name that records use themselves, or a value that is no real number.
+        """
+        for name, value in values.items():
+            if problem := _problem(name, value):
+                raise TrainingError(f"run.log({name}=...): {problem}")
         self._step_values.update(values)
 
     def waited(self, data_s: float = 0.0, checkpoint_s: float = 0.0) -> None:
@@ -51,12 +73,13 @@ class Metrics:
 
         Collective when a record is due: every rank has to call it for the same steps.
         """
-        self._tokens += float(self._step_values.pop(TOKENS, 0))
+        logged, self._step_values = self._step_values, {}
+        self._tokens += float(logged.pop(TOKENS, 0))
         if step % self._every and not last:
             return
         begun, since = self._since
         now = time.monotonic()
-        values = self._over_ranks()
+        values = self._over_ranks(logged)
         tokens = values.pop(TOKENS)
         self.newest = dict(values)
         steps = step - begun
@@ -70,11 +93,12 @@ class Metrics:
         self._since, self._tokens, self._waited, self._stalled = (step, now), 0.0, 0.0, 0.0
         self._write(step, record)
 
-    def _over_ranks(self) -> dict[str, float]:
-        """Means over all ranks of this step's values, and the sum of the tokens since the last."""
-        names = sorted(self._step_values)
+    def _over_ranks(self, logged: Mapping[str, Value]) -> dict[str, float]:
+        """Means over all ranks of `logged`, and the sum of the tokens since the last record."""
+        names = sorted(logged)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        flat = [torch.as_tensor(self._step_values[name]).detach() for name in names]
+        _require_same_names(names, device)
+        flat = [torch.as_tensor(logged[name]).detach() for name in names]
         packed = torch.stack(
             [value.to(device, torch.float64).reshape(()) for value in flat]
             + [torch.tensor(self._tokens, dtype=torch.float64, device=device)]
@@ -85,13 +109,55 @@ class Metrics:
         return {**{n: s / world for n, s in zip(names, sums, strict=True)}, TOKENS: tokens}
 
     def _write(self, step: int, record: Mapping[str, float]) -> None:
-        if self._writer is None:
+        if not self._is_writer:
             return
         self._events.emit("step", step=step, **record)
-        for name, value in record.items():
-            self._writer.add_scalar(name, value, step)
+        try:
+            for name, value in record.items():
+                if self._writer is not None:
+                    self._writer.add_scalar(name, value, step)
+        except OSError as error:
+            self._drop_tensorboard(error)
+
+    def _drop_tensorboard(self, error: OSError) -> None:
+        """Go on without: the events have it all."""
+        self._writer = None
+        log.error("no more TensorBoard files: %s", error)
+        self._events.emit("degraded", what=f"no more TensorBoard files: {error}")
 
     def close(self) -> None:
         """Write out what is buffered."""
-        if self._writer is not None:
-            self._writer.close()
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except OSError as error:
+            self._drop_tensorboard(error)
+
+
+def _problem(name: str, value: object) -> str | None:
+    """Why `value` cannot be a metric called `name`; None if it can."""
+    if name in RESERVED:
+        return "hpckit's own records use this name; choose another"
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            return f"needs one real number, got a tensor of {tuple(value.shape)} {value.dtype}"
+    elif not isinstance(value, int | float):
+        return f"needs a number, got {value!r}"
+    return None
+
+
+def _require_same_names(names: Sequence[str], device: str) -> None:
+    """Collective.
+
+    Raises:
+        TrainingError: on every rank, if not all ranks logged the same names.
+    """
+    digest = zlib.crc32(json.dumps(names).encode())
+    extremes = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
+    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+    highest, lowest = extremes.tolist()
+    if highest != -lowest:
+        raise TrainingError(
+            f"run.log: ranks logged different metrics in one step, this one {names}; "
+            "log the same names on every rank"
+        )

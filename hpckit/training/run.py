@@ -28,6 +28,7 @@ from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
 from hpckit.training.agreement import Agreement
+from hpckit.training.errors import TrainingError
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
 from hpckit.training.process_group import join, make_deterministic
@@ -104,7 +105,7 @@ class TrainingRun:
         They are averaged over ranks (tokens are summed) when the step is written down.
         """
         if self._metrics is None:
-            raise RuntimeError("run.log belongs inside the loop over run.steps(loader)")
+            raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
         self._metrics.log(values)
 
     def steps(self, loader: Loader) -> Iterator[Batch]:
@@ -115,7 +116,10 @@ class TrainingRun:
 
         Raises:
             checkpointing.CheckpointError: there are checkpoints and none can be loaded.
+            TrainingError: this is the second loop of the training function.
         """
+        if self._metrics is not None:
+            raise TrainingError("run.steps was called twice: a run has one loop over its steps")
         self._resume(loader)
         self._metrics, self._ledger = self._open_records()
         batches = iter(loader)
@@ -128,7 +132,8 @@ class TrainingRun:
             batch = next(batches)
             self._metrics.waited(data_s=loader.wait_s)
             if self._ledger:
-                self._ledger.enter(self._step + 1, batch.positions, batch.keys)
+                unique = [f"{k}#{i}" for k, i in zip(batch.keys, batch.indices, strict=True)]
+                self._ledger.enter(self._step + 1, batch.positions, unique)
             yield batch
             self._step += 1
             self._metrics.end_step(self._step, last=self._step == total)
@@ -138,10 +143,17 @@ class TrainingRun:
         loader.close()
 
     def finish(self) -> None:
-        """The training function is through: save what is not saved yet, and say so."""
+        """The training function is through: save what is not saved yet, and say so.
+
+        Raises:
+            TrainingError: it left the loop by itself; the step it was in is not saved.
+        """
         total = self._cfg.train.steps
         if not self._left and self._step < total:
-            log.warning("the training function ended at step %d of %d", self._step, total)
+            raise TrainingError(
+                f"the training function ended in step {self._step + 1} of {total}: "
+                "let the loop over run.steps end by itself, and set train.steps to end it earlier"
+            )
         self._save()
         self._checkpointer.close()
         self._agreement.close()

@@ -21,11 +21,12 @@ from hpckit.run.events import EventLog
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent
 from hpckit.run.spec import RunSpec
+from hpckit.training.errors import TrainingError
 
 log = logging.getLogger(__name__)
 
 # Errors in the input: another attempt would meet the same.
-PERMANENT = (SpecError, DataError, CheckpointError, ImportError, SyntaxError)
+PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, SyntaxError)
 
 
 def main() -> int:
@@ -82,16 +83,17 @@ def _write_to(path: Path) -> None:
 def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
     """Leave the error where the agent looks for it, then say on the board what is to be done."""
     at = env.at
-    write_json(
-        at.run.rank_error(at.generation, at.node, env.rank, env.attempt),
-        {
-            "rank": env.rank,
-            "type": type(error).__name__,
-            "message": str(error),
-            "traceback": "".join(traceback.format_exception(error)),
-            "time": time.time(),
-        },
-    )
+    record = {
+        "rank": env.rank,
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "time": time.time(),
+    }
+    try:
+        write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)
+    except OSError as full:
+        log.error("the error is in this log alone: %s", full)
     board = Board.attach(env.board, env.local_world_size)
     phase = Phase.REFUSED if is_permanent(error) else Phase.FAILED
     step = board.slots()[env.local_rank].step

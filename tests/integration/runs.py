@@ -62,6 +62,10 @@ class Started:
 
         return eventually(look, self.process)
 
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Until `holds` says so."""
+        eventually(lambda: holds() or None, self.process)
+
     def wait_for_step(self, step: int) -> Event:
         """The first record of a step at or after `step`."""
 

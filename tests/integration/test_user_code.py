@@ -130,6 +130,48 @@ def test_a_passing_crash_is_survived(tmp_path: Path, shards: Path) -> None:
     assert [(life.generation, life.start_step) for life in history(run).lives] == [(1, 0), (1, 5)]
 
 
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        ("if run.step == 7: break", "ended in step 8 of 12"),
+        ("if run.step == 7: return", "ended in step 8 of 12"),
+        ("run.log(time=1.0)", "run.log(time=...): hpckit's own records use this name"),
+        ("run.log(text='a')", "run.log(text=...): needs a number, got 'a'"),
+        ("run.log(vector=torch.ones(3))", "run.log(vector=...): needs one real number"),
+        ("next(iter(run.steps(loader)))", "run.steps was called twice"),
+    ],
+)
+def test_a_mistake_in_the_loop_is_permanent_and_no_half_step_is_saved(
+    tmp_path: Path, shards: Path, trouble: str, says: str
+) -> None:
+    root = tmp_path / "runs"
+    status, output = launch(project(tmp_path, trouble), root, shards)
+    assert status == 70, output
+    run = the_run(root)
+    verdict = read_json(run.verdict)
+    assert verdict["kind"] == "permanent"
+    assert says in verdict["reason"]
+    assert attempts(run) == 1
+    assert verdict["saved_step"] in (0, 5)
+
+
+def test_ranks_that_log_different_metrics_are_told_so(tmp_path: Path, shards: Path) -> None:
+    root = tmp_path / "runs"
+    trouble = "run.log(**{f'rank{run.rank}': 1.0})"
+    status, output = launch(project(tmp_path, trouble), root, shards, "launch.gpus_per_node=2")
+    assert status == 70, output
+    assert "ranks logged different metrics" in read_json(the_run(root).verdict)["reason"]
+
+
+def test_a_metric_is_written_down_for_its_own_step_alone(tmp_path: Path, shards: Path) -> None:
+    root = tmp_path / "runs"
+    trouble = "run.step == 3 and run.log(once=7.0)"
+    status, output = launch(project(tmp_path, trouble), root, shards)
+    assert status == 0, output
+    records = history(the_run(root)).kept
+    assert [step for step, event in records.items() if event.get("once") is not None] == [4]
+
+
 def test_the_command_line_tells_what_there_is(tmp_path: Path, shards: Path) -> None:
     root = tmp_path / "runs"
     status, output = launch(project(tmp_path), root, shards)

@@ -95,12 +95,16 @@ def test_each_ending_has_its_verdict(end: Ending, kind: Kind, final: bool) -> No
     assert verdict.reason
 
 
+NOT_LEFT = "not every rank saved and left"
+
+
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
         (ending(PREEMPT, [LEFT, DONE]), "every rank saved and left"),
-        (ending(PREEMPT, [LEFT, OVERDUE]), "not all ranks left by themselves in time"),
-        (ending(STOP, [LEFT], AGENT), "not all ranks left by themselves in time"),
+        (ending(PREEMPT, [LEFT, OVERDUE]), f"{NOT_LEFT}: too slow for the grace period, or lost"),
+        (ending(STOP, [LEFT], AGENT), f"{NOT_LEFT}: too slow for the grace period, or lost"),
+        (ending(STOP, [FAILED], error=error(3)), f"{NOT_LEFT}: rank 3: ValueError: of rank 3"),
         (ending(NONE, [STOPPED], STORE, AGENT), f"lost {STORE}, {AGENT}"),
         (ending(NONE, [FAILED], error=error(3)), "rank 3: ValueError: of rank 3"),
         (ending(NONE, [REFUSED], error=error(3)), "rank 3: ValueError: of rank 3"),

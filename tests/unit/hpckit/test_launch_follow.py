@@ -71,7 +71,7 @@ def test_an_error_with_brackets_is_shown_as_it_is(kind: str, field: str, reason:
 
 def follow(run: RunDir, alive: bool) -> tuple[int, str]:
     console = Console(file=io.StringIO(), width=200)
-    follower = Follower(run, 10, console, EventTail(run.events))
+    follower = Follower(run, 1, 10, console, EventTail(run.events))
     status = follower.follow(lambda: alive)
     assert isinstance(console.file, io.StringIO)
     return status, console.file.getvalue()
@@ -83,11 +83,24 @@ def test_following_ends_with_the_runs_own_status(tmp_path: Path) -> None:
         log.emit("generation_started", nodes=2)
         log.emit("training_started", step=0, world_size=2)
         log.emit("step", step=1, loss=2.5, tokens_per_s=1234.0)
-        log.emit("run_ended", status=70)
+        log.emit("run_ended", submission=2, status=0)
+        log.emit("run_ended", submission=1, status=70)
     status, text = follow(run, alive=True)
     assert status == 70
     assert "generation 1 starts on 2 nodes" in text
     assert "step 1/10  loss 2.500 1,234 tok/s" in text
+
+
+@pytest.mark.parametrize(("kind", "status"), [("run_refused", 2), ("run_failed", 75)])
+def test_what_kept_the_supervisor_from_its_work_is_told(
+    tmp_path: Path, kind: str, status: int
+) -> None:
+    run = RunDir(tmp_path)
+    with EventLog(run.events, submission=1) as log:
+        log.emit(kind, error="in use by [somebody]")
+    told, text = follow(run, alive=True)
+    assert told == status
+    assert "in use by [somebody]" in text
 
 
 def test_a_supervisor_that_ends_without_a_word_is_told_apart(tmp_path: Path) -> None:
@@ -114,6 +127,6 @@ with RunLock(Path(sys.argv[1]), "supervisor"):
     with python(code, run.lock) as supervisor:
         assert line_of(supervisor) == "held"
         console = Console(file=io.StringIO())
-        assert Follower(run, 10, console, EventTail(run.events)).follow(interrupt) == 130
+        assert Follower(run, 1, 10, console, EventTail(run.events)).follow(interrupt) == 75
         assert line_of(supervisor) == "asked to stop"
         assert supervisor.poll() is None

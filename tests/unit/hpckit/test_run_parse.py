@@ -32,7 +32,7 @@ CHANGES = st.fixed_dictionaries(
     {},
     optional={
         "app": st.dictionaries(st.text(), PLAIN, max_size=4),
-        "root": st.text(),
+        "root": st.text(min_size=1),
         "optim.lr": st.floats(min_value=0, exclude_min=True, allow_infinity=False),
         "train.seed": st.integers(0, 2**63 - 1),
         "data.pack": st.none(),

@@ -1,0 +1,135 @@
+"""What goes wrong around a run: said in one line, nothing lost, never taken for success."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from checkpointing import list_checkpoints
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from tests.integration.runs import (
+    REPO,
+    command,
+    complete,
+    history,
+    kill,
+    losses,
+    started,
+)
+
+HPCKIT = str(Path(sys.executable).with_name("hpckit"))
+
+
+def test_ctrl_c_at_start_up_is_not_lost(tmp_path: Path, shards: Path) -> None:
+    with started(tmp_path, command(tmp_path, shards, "train.steps=5000")) as it:
+        it.wait_until(lambda: any(it.run.submitit.glob("*_submitted.pkl")))
+        it.process.send_signal(signal.SIGINT)
+        status, output = it.finish()
+    assert status == 130, output
+    assert read_json(it.run.verdict)["kind"] == "stopped"
+
+
+def test_the_follower_outlives_submitits_controller(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        supervisor = psutil.Process(it.wait_for("run_started")["pid"])
+        controller = supervisor.parent()
+        assert controller is not None
+        assert "submitit.local._local" in controller.cmdline()
+        it.wait_for_step(15)
+        kill(controller.pid)
+        status, output = it.finish()
+    assert status == 0, output
+    assert losses(it.run) == losses(reference)
+
+
+def test_two_directories_never_write_one_store(tmp_path: Path, shards: Path) -> None:
+    store = f"checkpoint.url={tmp_path / 'store'}"
+    first_root, second_root = tmp_path / "first", tmp_path / "second"
+    with started(first_root, command(first_root, shards, store)) as first:
+        first.wait_for_step(5)
+        second = subprocess.run(
+            command(second_root, shards, store), capture_output=True, text=True, cwd=REPO
+        )
+        assert second.returncode == 2, second.stdout
+        assert "in use by submission 1 of" in second.stderr
+        status, output = first.finish()
+    assert status == 0, output
+    assert not list(second_root.glob("*/submissions"))
+
+
+def test_no_other_code_runs_where_the_snapshot_is_gone(tmp_path: Path, shards: Path) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        it.wait_for_step(15)
+        it.process.send_signal(signal.SIGINT)
+        assert it.finish()[0] == 130
+    shutil.rmtree(it.run.code(1))
+    resumed = subprocess.run([HPCKIT, "resume", str(it.run.path)], capture_output=True, text=True)
+    assert resumed.returncode == 2, resumed.stdout
+    assert str(it.run.code(1)) in resumed.stderr
+
+
+def test_damaged_records_are_refused_or_passed_over_in_one_line(
+    tmp_path: Path, shards: Path
+) -> None:
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        it.wait_for_step(15)
+        it.process.send_signal(signal.SIGINT)
+        assert it.finish()[0] == 130
+    it.run.verdict.write_bytes(it.run.verdict.read_bytes()[:20])
+    with it.run.events.open("ab") as events:
+        events.write(b'{"time": 1, "kind": "st\x00\xff')
+    told = subprocess.run([HPCKIT, "report", str(it.run.path)], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert "Traceback" not in told.stderr
+    it.run.spec(1).write_bytes(b"\xff\xfe")
+    refused = subprocess.run([HPCKIT, "resume", str(it.run.path)], capture_output=True, text=True)
+    assert refused.returncode == 2
+    (line,) = [text for text in refused.stderr.splitlines() if text.startswith("error: ")]
+    assert str(it.run.spec(1)) in line
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 24 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a file system takes root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_survived_or_said_and_resumed_from(
+    small_disk: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(small_disk, command(small_disk, shards)) as it:
+        it.wait_for_step(12)
+        fill = small_disk / "fill"
+        with pytest.raises(OSError), fill.open("wb", buffering=0) as file:  # noqa: PT012
+            while True:
+                file.write(b"\0" * 4096)
+        status, output = it.finish()
+    assert status != 2, output
+    assert "Traceback" not in output
+    if status == 0:  # it went on without its records
+        assert "checkpoint" in output
+    fill.unlink()
+    run = it.run
+    status, output = complete(small_disk, command(small_disk, shards))
+    assert status == 0, output
+    newest = max(info.step for info in list_checkpoints(run.path) if info.state == "committed")
+    assert newest == 60
+    assert losses(run)[60] == losses(reference)[60]
+    assert history(run).steps_kept == 60
