@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -50,15 +51,18 @@ def _generations(history: History) -> Table:
         table.add_column(name, justify="left" if name == "ended" else "right", no_wrap=True)
     table.add_column("leave + restart + repeat", justify="right", no_wrap=True)
     gaps: Sequence[Interruption | None] = [*history.interruptions, None]
+    seen: Counter[int] = Counter()
     for life, gap in zip(history.lives, gaps, strict=True):
-        table.add_row(*_row(life, gap))
+        again = seen[life.generation]
+        seen[life.generation] += 1
+        name = f"{life.generation}.{again}" if again else str(life.generation)
+        table.add_row(name, *_row(life, gap))
     return table
 
 
 def _row(life: Life, gap: Interruption | None) -> list[str]:
-    name = str(life.generation) + (f".{life.attempt}" if life.attempt else "")
     steps = f"{life.start_step} → {life.end_step}"
-    row = [name, str(life.nodes), str(life.world_size), steps, life.end]
+    row = [str(life.nodes), str(life.world_size), steps, life.end]
     if gap is None:
         return row
     split = f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s"

@@ -20,6 +20,18 @@ def join(device: str, local_rank: int, timeout_s: float) -> DeviceMesh:
     return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data",))
 
 
+def agreed_attempt(restarts: int, local_world_size: int) -> int:
+    """A number of this attempt that all ranks have in common and no earlier attempt had.
+
+    torchrun counts restarts per node, and a node whose neighbour failed does not count its own. But
+    each restart is counted by one node at least, so the sum over nodes grows. Collective.
+    """
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    total = torch.tensor([restarts], device=device)
+    dist.all_reduce(total)
+    return int(total.item()) // local_world_size
+
+
 def make_deterministic() -> None:
     """Allow only kernels with a fixed order of summation."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

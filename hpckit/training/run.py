@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checkpointing import Best, Checkpointer, Every, Last, Minutes, Steps
+from checkpointing import Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
 from data import Batch, Loader
 from hpckit.run.board import Board, Phase, Request
 from hpckit.run.directory import checkpoint_root, run_name
@@ -31,10 +31,13 @@ from hpckit.training.agreement import Agreement
 from hpckit.training.errors import TrainingError
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
-from hpckit.training.process_group import join, make_deterministic
+from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.random import seed_step
 
 log = logging.getLogger(__name__)
+
+LAST_SAVE_TRIES = 6
+LAST_SAVE_PAUSE_S = 5.0
 
 
 @contextmanager
@@ -73,8 +76,9 @@ class TrainingRun:
         self.rank = env.rank
         self.world_size = env.world_size
         self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
+        self._attempt = agreed_attempt(env.attempt, env.local_world_size)
         self._events = EventLog(
-            at.run.events, generation=at.generation, attempt=env.attempt, rank=env.rank
+            at.run.events, generation=at.generation, attempt=self._attempt, rank=env.rank
         )
         self._agreement = Agreement()
         self._checkpointer = Checkpointer(
@@ -154,7 +158,7 @@ class TrainingRun:
                 f"the training function ended in step {self._step + 1} of {total}: "
                 "let the loop over run.steps end by itself, and set train.steps to end it earlier"
             )
-        self._save()
+        self._save_for_good()
         self._checkpointer.close()
         self._agreement.close()
         dist.barrier()
@@ -177,7 +181,7 @@ class TrainingRun:
         at, every = self._env.at, self._cfg.train.log_every
         tensorboard = at.run.tensorboard if self.rank == 0 else None
         ledger = (
-            Ledger(at.run.ledger, at.generation, self._env.attempt, self.rank)
+            Ledger(at.run.ledger, at.generation, self._attempt, self.rank)
             if self._cfg.debug.ledger
             else None
         )
@@ -199,6 +203,23 @@ class TrainingRun:
                 samples=loader.state_dict()["samples"],
                 restore_s=time.monotonic() - begun,
             )
+
+    def _save_for_good(self) -> None:
+        """Save, and if that fails, again for a while: starting over would cost far more.
+
+        Raises:
+            SaveError: the store has not come back meanwhile.
+        """
+        for left in reversed(range(LAST_SAVE_TRIES)):
+            try:
+                self._save()
+                self._checkpointer.wait()
+                return
+            except SaveError:
+                if not left:
+                    raise
+                log.warning("trying again in %g s, %d times at most", LAST_SAVE_PAUSE_S, left)
+                time.sleep(LAST_SAVE_PAUSE_S)
 
     def _save(self) -> None:
         if self._step == self._resumed_at or self._metrics is None:

@@ -114,19 +114,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small_disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(small_disk, command(small_disk, shards)) as it:
+    with started(small_disk, command(small_disk, shards, "retry=none")) as it:
         it.wait_for_step(12)
         fill = small_disk / "fill"
         with pytest.raises(OSError), fill.open("wb", buffering=0) as file:  # noqa: PT012
             while True:
                 file.write(b"\0" * 4096)
         status, output = it.finish()
-    assert status != 2, output
+    assert status in (70, 75), output
     assert "Traceback" not in output
-    if status == 0:  # it went on without its records
-        assert "checkpoint" in output
-    fill.unlink()
     run = it.run
+    fill.unlink()
     status, output = complete(small_disk, command(small_disk, shards))
     assert status == 0, output
     newest = max(info.step for info in list_checkpoints(run.path) if info.state == "committed")
