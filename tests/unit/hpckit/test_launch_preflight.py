@@ -188,12 +188,12 @@ def test_relative_paths_are_taken_from_where_the_user_stands(
         "data.pack": {**PACK, "source": "~/texts"},
         "checkpoint.url": "ckpts",
     }
-    spec = with_absolute_paths(make_spec(changes), Path("/work/me"))
-    assert spec.root == "/work/runs"
-    assert spec.data.shards == "/work/me/shards/train-{000..127}.tar"
+    spec = with_absolute_paths(make_spec(changes), Path("/projects/me"))
+    assert spec.root == "/projects/runs"
+    assert spec.data.shards == "/projects/me/shards/train-{000..127}.tar"
     assert spec.data.pack is not None
     assert spec.data.pack.source == "/home/me/texts"
-    assert spec.checkpoint.url == "/work/me/ckpts"
+    assert spec.checkpoint.url == "/projects/me/ckpts"
 
 
 def test_what_is_absolute_a_name_or_a_url_stays() -> None:
@@ -204,6 +204,6 @@ def test_what_is_absolute_a_name_or_a_url_stays() -> None:
         "checkpoint.url": "file:///ckpts",
     }
     spec = make_spec(changes)
-    assert with_absolute_paths(spec, Path("/work/me")) == spec
+    assert with_absolute_paths(spec, Path("/projects/me")) == spec
     bare = make_spec({"root": "/runs", "data.pack": None, "checkpoint.url": None})
-    assert with_absolute_paths(bare, Path("/work/me")) == bare
+    assert with_absolute_paths(bare, Path("/projects/me")) == bare
