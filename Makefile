@@ -1,8 +1,9 @@
-# make demo    set up, then train, be preempted twice and resume, on this machine
-# make test    set up, then run all tests
-# make setup   only the virtual environment in .venv
-# make lint    ruff and mypy
-# make clean   remove what the above made; runs/ stays
+# make demo       set up, then train, be preempted twice and resume, on this machine
+# make test       set up, then run all tests
+# make setup      only the virtual environment in .venv
+# make services   only the Debian packages with the servers that tests run against (as root)
+# make lint       ruff and mypy
+# make clean      remove what the above made; runs/ stays
 
 # The first Python on the path that runs and is new enough.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
@@ -11,7 +12,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint clean
+.PHONY: setup services demo test lint clean
 
 setup: $(VENV)/ready
 
@@ -32,8 +33,31 @@ python-venv:
 demo: setup
 	$(BIN)/python launch.py experiment=demo --fresh
 
-test: setup
+test: setup services
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# A real S3 server, a real NFS, faults of system calls and files. SERVICES= leaves them all out.
+SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod nfs-kernel-server \
+	nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
+
+# fuse 2 does as well as fuse3, and cannot be there beside it.
+services:
+	@missing=; for package in $(SERVICES); do \
+		[ "$$package" = fuse3 ] && command -v fusermount >/dev/null && continue; \
+		dpkg-query -W -f='$${db:Status-Status}\n' $$package 2>/dev/null | grep -qx installed || \
+			missing="$$missing $$package"; \
+	done; \
+	[ -n "$$missing" ] || exit 0; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "not installed, so the tests that need them are skipped:$$missing (as root: make services)"; \
+		exit 0; \
+	fi; \
+	apt-get update -qq; \
+	known=$$(for package in $$missing; do \
+		apt-cache show $$package >/dev/null 2>&1 && echo $$package; done); \
+	echo "installing for the tests:" $$known; \
+	$(APT_INSTALL) $$known >/dev/null || echo "not all installed: the tests that need them are skipped" >&2
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,34 +1,41 @@
 """Checkpoints of PyTorch training: saved without stopping it, verified, restored on any world size.
 
-    ckpt = Checkpointer("/scratch/ckpts", run="gpt-7b", every=Minutes(10), keep=[Last(3)])
+    ckpt = Checkpointer("s3://bucket/ckpts", run="gpt-7b", every=Minutes(10), keep=[Last(3)])
     step = ckpt.restore(state)                   # None if there is none
     if ckpt.due(step): ckpt.save(step, state)    # returns as soon as the state is staged
 
-Importing the package does not import torch; Checkpointer does, when it is first asked for.
+The store below it (`Store`, `Checkpoint`) works without torch; FORMAT.md specifies it. Importing
+the package does not import torch; Checkpointer does, when it is first asked for.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkpointing.catalog import CheckpointInfo, list_checkpoints, verify
 from checkpointing.errors import (
     CheckpointError,
     DamagedError,
     FormatError,
     SaveError,
+    StoreAccessError,
     StoreError,
+    StoreFullError,
     StructureError,
 )
 from checkpointing.policy import Minutes, Steps
-from checkpointing.retention import Best, Every, Last, keep_reasons
-from checkpointing.runs import list_run, rename_run, run_folder
+from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
+from checkpointing.runs import list_checkpoints, list_run, local_folder, rename_run, verify
+from checkpointing.store.catalog import CheckpointInfo
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.store import Store
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
 
 __all__ = [
     "Best",
+    "Buckets",
+    "Checkpoint",
     "CheckpointError",
     "CheckpointInfo",
     "Checkpointer",
@@ -37,15 +44,20 @@ __all__ = [
     "FormatError",
     "Last",
     "Minutes",
+    "Only",
     "SaveError",
     "Steps",
+    "Store",
+    "StoreAccessError",
     "StoreError",
+    "StoreFullError",
     "StructureError",
-    "keep_reasons",
+    "decide",
     "list_checkpoints",
     "list_run",
+    "local_folder",
+    "parse_keep",
     "rename_run",
-    "run_folder",
     "verify",
 ]
 

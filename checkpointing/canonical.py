@@ -68,6 +68,10 @@ class Reader:
         value: str = self._get(key, str)
         return value
 
+    def flag(self, key: str) -> bool:
+        value: bool = self._get(key, bool)
+        return value
+
     def count(self, key: str) -> int:
         value: int = self._get(key, int)
         if value < 0:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from checkpointing import durable
 from checkpointing.agreement import LaggedVote
 from checkpointing.background import BackgroundSave
 from checkpointing.errors import CheckpointError, SaveError, StoreError
 from checkpointing.events import Events, OnEvent
-from checkpointing.layout import MAX_STEP, checkpoint_name, local_root, steps_dir
-from checkpointing.manifest import Header
+from checkpointing.format.names import MAX_STEP, check_run
 from checkpointing.policy import SavePolicy
 from checkpointing.pruning import Pruner
 from checkpointing.ranks import Ranks
@@ -23,6 +20,10 @@ from checkpointing.retention import KeepPolicy
 from checkpointing.saving import Saver, Snapshot
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, to_save
+from checkpointing.store.encoding import ChunkEncoder
+from checkpointing.store.leases import storage_time
+from checkpointing.store.store import Store
+from checkpointing.store.writer import Options
 
 
 class Checkpointer:
@@ -35,15 +36,18 @@ class Checkpointer:
     and is written once.
 
     Args:
-        root: a directory, or file:///directory, that all ranks can write to.
-        run: name of the run, one folder in the store.
+        root: the store that all ranks can write to: a directory, s3://bucket/folder, or any URL
+            that fsspec knows. It is made if it is not there.
+        run: name of the run in the store.
         every: when `due` says yes (`Steps(50)`, `Minutes(10)`, or both joined by |); None: never.
         keep: which checkpoints to keep; empty keeps all.
+        compress: store what pays compressed, or as the difference to the last save.
+        options: of the storage, see `checkpointing.storage.open_storage`.
         on_event: called as `on_event(kind, **fields)` on rank 0, from the trainer's thread or the
             writer's.
 
     Raises:
-        StoreError: the store cannot be used: unsupported URL, not writable, no hard links.
+        StoreError: the store cannot be used: unknown URL, out of reach, not writable.
     """
 
     def __init__(
@@ -53,21 +57,25 @@ class Checkpointer:
         run: str,
         every: SavePolicy | None = None,
         keep: Sequence[KeepPolicy] = (),
+        compress: bool = True,
+        options: Mapping[str, Any] | None = None,
         on_event: OnEvent | None = None,
     ) -> None:
         self.stall_s = 0.0  # seconds the trainer waited in the last save()
-        self._steps_dir = steps_dir(local_root(root), run)
-        self._run, self._every = run, every
+        self._run, self._every = check_run(run), every
         self._ranks = Ranks()
         self._events = Events(on_event, self._ranks.rank)
-        self._check_store()
+        self._store = self._open(root, options)
         self._vote = LaggedVote(self._ranks.control)
-        self._pruner = Pruner(self._steps_dir, keep, self._events)
-        self._saver = Saver(self._ranks, self._events, self._pruner)
+        self._pruner = Pruner(self._store, run, keep, self._events)
+        encoder = ChunkEncoder() if compress else ChunkEncoder(None)
+        self._saver = Saver(
+            self._store, run, self._ranks, self._events, self._pruner, Options(encoder=encoder)
+        )
         self._staging = Staging()
         self._saving: BackgroundSave | None = None
         self._failure: SaveError | None = None  # of the last save, until it was raised
-        self._begin_session()
+        self._started: set[int] = set()  # steps that were saved or are being saved
         self._last_step: int | None = None
         self._last_save_s = time.monotonic()
         self._closed = False
@@ -87,24 +95,26 @@ class Checkpointer:
         self._need_open()
         self._settle()
         started_s = time.monotonic()
-        restorer = Restorer(self._steps_dir, self._ranks, self._staging, self._events)
-        if not restorer.clean_up():
+        restorer = Restorer(self._store, self._run, self._ranks, self._staging, self._events)
+        if not restorer.take_over():
             return None
         target = LoadTarget(state)
         try:
-            manifest = restorer.read_newest(target)
+            restored = restorer.read_newest(target)
         except CheckpointError:
             target.abandon()
             raise
         self._pruner.damaged.update(restorer.skipped)
-        names = target.wants().for_manifest(manifest).tensors
+        names = target.wants().of(restored.inventory).tensors
         self._staging.copy_back({name: target.leaves.tensors[name] for name in names})
-        target.finish(manifest)
-        step = manifest.header.step
-        self._begin_session()  # after going back, later steps may be saved a second time
+        target.finish(restored.inventory)
+        step = restored.checkpoint.header.save.step
+        self._saver.distrust(restored.distrusted)
+        self._saver.new_session()  # after going back, later steps may be saved a second time
+        self._started.clear()
         self._mark_saved(step)
         seconds = time.monotonic() - started_s
-        self._events.emit("checkpoint_restored", step=step, seconds=seconds, bytes=manifest.bytes)
+        self._events.emit("checkpoint_restored", step=step, seconds=seconds, bytes=restored.size)
         return step
 
     def due(self, step: int) -> bool:
@@ -133,24 +143,14 @@ class Checkpointer:
         """
         self._need_open()
         started_s = time.monotonic()
-        name = checkpoint_name(_checked_step(step), self._session)
-        if step in self._started:
+        if _checked_step(step) in self._started:
             return
         numbers = {key: float(value) for key, value in (metrics or {}).items()}
         self._events.emit("checkpoint_started", step=step)
         self._wait_for_previous(step)
         leaves = to_save(state)
         tensors = self._staging.copy(leaves.tensors)
-        header = Header(
-            id=name,
-            run=self._run,
-            step=step,
-            created=time.time(),
-            world_size=self._ranks.world_size,
-            metrics=numbers,
-            values=leaves.values,
-        )
-        snapshot = Snapshot(header, self._steps_dir / name, tensors, started_s)
+        snapshot = Snapshot(step, tensors, leaves.values, numbers, time.time(), started_s)
         self._started.add(step)
         self._mark_saved(step)
         self.stall_s = time.monotonic() - started_s
@@ -182,22 +182,24 @@ class Checkpointer:
         try:
             self.wait()
         finally:
+            self._saver.new_session()
+            self._store.close()
             self._ranks.close()
 
-    def _check_store(self) -> None:
-        """Every rank must be able to write: one that cannot would fail every save."""
-        problem = None
+    def _open(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Store:
+        """The store. Every rank must be able to write to it: one that cannot fails every save."""
+        store, problem = None, None
         try:
-            durable.make_dirs(self._steps_dir)
-            durable.probe(self._steps_dir)
-        except OSError as error:
+            store = Store.open(root, options=options, create=True)
+            storage_time(store)
+        except (CheckpointError, OSError) as error:
             problem = f"rank {self._ranks.rank}: {error}"
         problems = [p for p in self._ranks.all_gather(problem, self._ranks.control) if p]
-        if problems:
-            raise StoreError(
-                f"cannot keep checkpoints in {self._steps_dir}: {'; '.join(problems)}; it has to "
-                "be a directory that every rank can write to, on a file system with hard links"
-            )
+        if problems or store is None:
+            if store is not None:
+                store.close()
+            raise StoreError(f"cannot keep checkpoints in {root}: {'; '.join(problems)}")
+        return store
 
     def _need_open(self) -> None:
         if self._closed:
@@ -207,10 +209,6 @@ class Checkpointer:
                 "torch.distributed was initialised after this Checkpointer was made, so it knows "
                 "of one rank only: make it after init_process_group()"
             )
-
-    def _begin_session(self) -> None:
-        self._session = self._ranks.from_rank0(lambda: secrets.token_hex(4))
-        self._started: set[int] = set()  # steps that this session has saved or is saving
 
     def _mark_saved(self, step: int) -> None:
         self._last_step, self._last_save_s = step, time.monotonic()

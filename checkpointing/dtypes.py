@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from checkpointing.errors import FormatError
+from checkpointing.format.elements import element
 
 _PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
 
@@ -23,27 +26,17 @@ def is_placeholder(dtype: torch.dtype) -> bool:
     return _PLACEHOLDER.fullmatch(dtype_name(dtype)) is not None
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """The inverse of `dtype_name`.
-
-    Raises:
-        FormatError: this torch has no such dtype.
-    """
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise FormatError(f"dtype {name!r} is not known to torch {torch.__version__}")
-    return dtype
-
-
-def from_bytes(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """A tensor over `data`, which it shares."""
-    flat = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    return flat.view(dtype).view(shape)
-
-
 def as_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy."""
     return tensor.detach().view(-1).view(torch.uint8).numpy().data
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """A CPU tensor as a numpy array of bits, which shares its memory if it is contiguous."""
+    bits = element(dtype_name(tensor.dtype)).bits
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), bits)
+    return np.frombuffer(as_bytes(tensor.contiguous()), bits).reshape(tuple(tensor.shape))
 
 
 def copy_bits(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:

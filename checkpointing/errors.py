@@ -6,7 +6,15 @@ class CheckpointError(RuntimeError):
 
 
 class StoreError(CheckpointError):
-    """The store cannot be used at all: unsupported URL, not writable, no hard links."""
+    """The store cannot be used: unsupported URL, out of reach, full, not writable."""
+
+
+class StoreFullError(StoreError):
+    """No space, or over quota: ENOSPC, EDQUOT, QuotaExceeded."""
+
+
+class StoreAccessError(StoreError):
+    """Not allowed: missing, wrong or expired credentials, permissions, a read-only file system."""
 
 
 class SaveError(CheckpointError):
@@ -14,7 +22,7 @@ class SaveError(CheckpointError):
 
 
 class DamagedError(CheckpointError):
-    """Bytes on disk are not what the manifest says, or the manifest is not whole."""
+    """Bytes in a store are not what the manifest says, or the manifest is not whole."""
 
 
 class FormatError(CheckpointError):

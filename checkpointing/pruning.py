@@ -1,15 +1,15 @@
-"""Removing checkpoints that no policy keeps, and what unfinished saves left."""
+"""The trainer's own prune: after a commit, what no policy keeps goes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
-from checkpointing import durable
-from checkpointing.catalog import CheckpointInfo, directories, inspect
+from checkpointing.errors import CheckpointError
 from checkpointing.events import Events
-from checkpointing.retention import KeepPolicy, keep_reasons
+from checkpointing.retention import KeepPolicy
+from checkpointing.store.prune import prune
+from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
 
@@ -17,9 +17,8 @@ logger = logging.getLogger("checkpointing")
 class Pruner:
     """Applies a run's retention; only rank 0 calls it."""
 
-    def __init__(self, steps_dir: Path, keep: Sequence[KeepPolicy], events: Events) -> None:
-        self._steps_dir, self._keep, self._events = steps_dir, tuple(keep), events
-        self._known: dict[str, CheckpointInfo] = {}  # manifests never change: read once
+    def __init__(self, store: Store, run: str, keep: Sequence[KeepPolicy], events: Events) -> None:
+        self._store, self._run, self._keep, self._events = store, run, tuple(keep), events
         self.damaged: set[str] = set()  # ids that failed to load: neither counted nor removed
 
     def prune(self, newest: str) -> None:
@@ -27,36 +26,17 @@ class Pruner:
         if not self._keep:
             return
         try:
-            found = [info for d in directories(self._steps_dir) if (info := self._committed(d))]
-            kept = keep_reasons(found, self._keep)
-            for info in found:
-                if info.id not in kept and info.id != newest:
-                    self._remove(info)
-        except OSError as error:
-            logger.warning("cannot prune %s: %s; trying again next time", self._steps_dir, error)
-
-    def _remove(self, info: CheckpointInfo) -> None:
-        durable.remove_checkpoint(info.path)
-        self._known.pop(info.id, None)
-        self._events.emit("checkpoint_pruned", step=info.step, path=str(info.path))
-
-    def _committed(self, directory: Path) -> CheckpointInfo | None:
-        name = directory.name
-        if name in self.damaged:
-            return None
-        if name not in self._known:
-            info = inspect(directory)
-            if info is None or info.state != "committed":
-                return None
-            self._known[name] = info
-        return self._known[name]
-
-
-def remove_leftover(directory: Path, events: Events) -> None:
-    """Remove what an unfinished save left; what cannot be removed is said, and left for later."""
-    try:
-        durable.remove_checkpoint(directory)
-    except OSError as error:
-        logger.warning("cannot remove %s, left by an unfinished save: %s", directory, error)
-        return
-    events.emit("leftover_removed", path=str(directory))
+            result = prune(
+                self._store,
+                self._run,
+                self._keep,
+                keep=frozenset({newest}),
+                ignore=frozenset(self.damaged),
+            )
+        except CheckpointError as error:
+            logger.warning("cannot prune %s: %s; trying again next time", self._store.url, error)
+            return
+        for id_ in result.removed:
+            self._events.emit("checkpoint_pruned", step=int(id_.partition("-")[0]), id=id_)
+        for id_, why in result.spared.items():
+            logger.warning("checkpoint %s stays for now: %s", id_, why)

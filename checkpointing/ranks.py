@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from checkpointing.errors import CheckpointError
+
 T = TypeVar("T")
 
 # How long one rank may be behind another in a save or a restore, so also the longest that a write
@@ -66,6 +68,25 @@ class Ranks:
         if problem is not None:
             raise problem
         return result  # type: ignore[return-value]  # None only where T may be None
+
+    def together(self, do: Callable[[], T], group: dist.ProcessGroup | None) -> list[T]:
+        """What `do` returns on every rank, in order of rank, once all have done it.
+
+        Raises:
+            CheckpointError: on every rank, if it raised anything on any; says which and what.
+        """
+        outcome: tuple[T | None, str | None] = (None, None)
+        failure: Exception | None = None
+        try:
+            outcome = (do(), None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peers must hear of it
+            failure = error
+            outcome = (None, f"rank {self.rank}: {type(error).__name__}: {error}")
+        outcomes = self.all_gather(outcome, group)
+        problems = [problem for _, problem in outcomes if problem is not None]
+        if problems:
+            raise CheckpointError("; ".join(problems)) from failure
+        return [result for result, _ in outcomes]  # type: ignore[misc]  # None only where T may be
 
     def close(self) -> None:
         """Release the groups, unless the trainer has ended torch.distributed already."""

@@ -3,47 +3,57 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import load
 
-from checkpointing.catalog import directories, is_committed, read_manifest
-from checkpointing.dcp_storage import DirectoryReader
+from checkpointing.dtypes import as_array
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, StructureError
 from checkpointing.events import Events
-from checkpointing.layout import step_of
-from checkpointing.manifest import Manifest
-from checkpointing.pruning import remove_leftover
+from checkpointing.format.chunks import Chunk
+from checkpointing.placement import held
 from checkpointing.ranks import Ranks
-from checkpointing.saving import describe
-from checkpointing.staging import Staging
+from checkpointing.staging import Staging, local
 from checkpointing.state import LoadTarget
-from checkpointing.structure import Wants, difference
+from checkpointing.store.catalog import committed
+from checkpointing.store.checkpoint import Checkpoint, Read
+from checkpointing.store.copies import StoreCopies
+from checkpointing.store.fetch import Damage
+from checkpointing.store.store import Store, Stored
+from checkpointing.store.takeover import take_over
+from checkpointing.structure import Inventory, Wants, difference
 
 logger = logging.getLogger("checkpointing")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was read into the staging buffers."""
+
+    checkpoint: Checkpoint
+    inventory: Inventory
+    size: int  # bytes of this rank's tensors
+    distrusted: frozenset[bytes]  # packs in which damage was found
 
 
 @dataclass
 class Restorer:
     """One attempt to restore. Its public methods are collectives."""
 
-    steps_dir: Path
+    store: Store
+    run: str
     ranks: Ranks
     staging: Staging
     events: Events
     skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: damaged id -> why
+    reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
 
-    def clean_up(self) -> bool:
-        """Remove what saves that never committed left behind; whether any ever committed."""
-        return self.ranks.from_rank0(self._clean_up)
+    def take_over(self) -> bool:
+        """Become the only writer of the run; whether it has checkpoints, whole or damaged."""
+        return self.ranks.from_rank0(self._take_over)
 
-    def read_newest(self, target: LoadTarget) -> Manifest:
+    def read_newest(self, target: LoadTarget) -> Restored:
         """Read the newest whole checkpoint into the staging buffers; `target` is only looked at.
 
         Raises:
@@ -53,74 +63,105 @@ class Restorer:
         wants = self.ranks.all_gather(target.wants(), self.ranks.control)
         offers = self._offers(wants)
         while True:
-            manifest = self.ranks.from_rank0(lambda: next(offers))
-            problem = self._read(manifest, target)
-            if problem is None:
-                return manifest
+            stored = self.ranks.from_rank0(lambda: next(offers))
+            problem, restored = self._read(stored, target)
+            packs = restored.distrusted if restored else frozenset[bytes]()
+            answers = self.ranks.all_gather((problem, packs), self.ranks.control)
+            problems = [text for text, _ in answers if text]
+            if restored is not None and not problems:
+                distrusted = frozenset[bytes]().union(*(packs for _, packs in answers))
+                return replace(restored, distrusted=distrusted)
             if self.ranks.rank == 0:
-                self._skip(self.steps_dir / manifest.header.id, problem)
+                self._skip(stored.save.id, stored.save.step, "; ".join(problems))
 
-    def _clean_up(self) -> bool:
-        found = {directory: is_committed(directory) for directory in directories(self.steps_dir)}
-        for directory, committed in found.items():
-            if not committed:
-                remove_leftover(directory, self.events)
-        return any(found.values())
+    def _take_over(self) -> bool:
+        found = take_over(self.store, self.run)
+        for id_ in found.committed:
+            self.events.emit("checkpoint_adopted", step=int(id_.partition("-")[0]), id=id_)
+        for id_ in found.abandoned:
+            self.events.emit("save_abandoned", step=int(id_.partition("-")[0]), id=id_)
+        whole, problems = committed(self.store, self.run)
+        return bool(whole or problems)
 
-    def _committed(self) -> list[Path]:
-        return [d for d in directories(self.steps_dir) if is_committed(d)]
-
-    def _offers(self, wants: list[Wants]) -> Iterator[Manifest]:
+    def _offers(self, wants: list[Wants]) -> Iterator[Stored]:
         """Checkpoints to try, best first (on rank 0); ends with an error, never silently."""
-        for _, same_step in groupby(self._committed(), key=lambda d: step_of(d.name)):
-            manifests = [m for d in same_step if (m := self._manifest(d))]
-            for manifest in sorted(manifests, key=lambda m: m.header.created, reverse=True):
-                if text := difference(wants, manifest):
-                    where = self.steps_dir / manifest.header.id
-                    raise StructureError(f"the state does not match {where}:{text}")
-                yield manifest
-        raise CheckpointError(self._all_damaged())
+        for stored in self._newest_first():
+            try:
+                checkpoint = Checkpoint(self.store, stored)
+                if dropped := checkpoint.header.dropped:  # nothing to go on training with
+                    self.reduced[checkpoint.id] = f"retention took out {', '.join(dropped)}"
+                    continue
+                inventory = Inventory.of(checkpoint)
+            except FileNotFoundError:
+                continue  # pruned meanwhile by somebody else
+            except FormatError as error:  # no damage: going back behind it would lose training
+                raise FormatError(f"{self._where(stored.save.id)}: {error}") from error
+            except DamagedError as error:
+                self._skip(stored.save.id, stored.save.step, str(error))
+                continue
+            if text := difference(wants, inventory):
+                where = self._where(stored.save.id)
+                raise StructureError(f"the state does not match {where}:{text}")
+            yield stored
+        raise CheckpointError(self._none_whole())
 
-    def _manifest(self, directory: Path) -> Manifest | None:
+    def _newest_first(self) -> list[Stored]:
+        """The last revision of all checkpoints, of those that cannot be read too."""
+        whole, problems = committed(self.store, self.run)
+        times = {found.stored: found.document.header.created for found in whole}
+        for stored in self.store.manifests(self.run):  # later revisions first
+            if problems.pop(stored.save, None) is not None:
+                times[stored] = stored.modified
+        return sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
+
+    def _read(self, stored: Stored, target: LoadTarget) -> tuple[str | None, Restored | None]:
+        """Read this rank's part; or why not, if it is damaged."""
         try:
-            return read_manifest(directory)
-        except FileNotFoundError:
-            return None  # pruned meanwhile by somebody else
-        except DamagedError as error:
-            self._skip(directory, str(error))
-            return None
-        except FormatError as error:
-            raise FormatError(f"{directory}: {error}") from error
+            checkpoint = Checkpoint(self.store, stored)
+            inventory = Inventory.of(checkpoint)
+            names = target.wants().of(inventory).tensors
+            tensors = {name: target.leaves.tensors[name] for name in names}
+            reads = _reads(self.staging.buffers(tensors))
+            healed = checkpoint.read_into(reads, StoreCopies([self.store]))
+        except (DamagedError, FileNotFoundError) as error:
+            return f"rank {self.ranks.rank}: {error}", None
+        for damage in healed:
+            logger.warning("%s was read from another copy: %s", stored.save.id, damage)
+        size = sum(read.into.nbytes for read in reads)
+        return None, Restored(checkpoint, inventory, size, _packs(healed))
 
-    def _read(self, manifest: Manifest, target: LoadTarget) -> str | None:
-        """Read one checkpoint into staging; why not, if it is damaged anywhere for any rank."""
-        names = target.wants().for_manifest(manifest).tensors
-        tensors = {name: target.leaves.tensors[name] for name in names}
-        reader = DirectoryReader(self.steps_dir / manifest.header.id, manifest)
-        destination: dict[str, Tensor] = self.staging.buffers(tensors)
-        try:
-            load(
-                destination,
-                storage_reader=reader,
-                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-                process_group=self.ranks.control,
-                no_dist=self.ranks.control is None,
-            )
-        except CheckpointException as error:
-            if all(isinstance(e, DamagedError) for e, _ in error.failures.values()):
-                return describe(error)
-            raise CheckpointError(f"loading {manifest.header.id}: {describe(error)}") from error
-        return None
+    def _skip(self, id_: str, step: int, reason: str) -> None:
+        self.skipped[id_] = reason
+        logger.warning("skipping damaged checkpoint %s: %s", self._where(id_), reason)
+        self.events.emit("checkpoint_skipped", step=step, id=id_, reason=reason)
 
-    def _skip(self, directory: Path, reason: str) -> None:
-        self.skipped[directory.name] = reason
-        logger.warning("skipping damaged checkpoint %s: %s", directory, reason)
-        step, path = step_of(directory.name), str(directory)
-        self.events.emit("checkpoint_skipped", step=step, path=path, reason=reason)
+    def _where(self, id_: str) -> str:
+        return f"checkpoint {id_} of run {self.run!r} in {self.store.url}"
 
-    def _all_damaged(self) -> str:
-        lines = [f"\n  {name}: {reason}" for name, reason in self.skipped.items()]
+    def _none_whole(self) -> str:
+        reasons = {**self.skipped, **self.reduced}
+        lines = [f"\n  {name}: {reason}" for name, reason in reasons.items()]
         return (
-            f"no checkpoint in {self.steps_dir} is whole:{''.join(lines)}\n"
-            "repair or remove them, or use another run name to start from zero"
+            f"no checkpoint of run {self.run!r} in {self.store.url} is whole:{''.join(lines)}\n"
+            "repair them (hpckit ckpt repair), or use another run name to start from zero"
         )
+
+
+def _reads(buffers: Mapping[str, Tensor]) -> list[Read]:
+    """The boxes that fill these buffers."""
+    return [
+        Read(name, part.box, as_array(local(buffer)))
+        for name, buffer in buffers.items()
+        if (part := held(name, buffer))
+    ]
+
+
+def _packs(damages: Iterable[Damage]) -> frozenset[bytes]:
+    """Those that any of the damaged chunks, or its bases, lie in."""
+    found = set()
+    for damage in damages:
+        chunk: Chunk | None = damage.want.chunk
+        while chunk is not None:
+            found.add(chunk.pack)
+            chunk = chunk.base
+    return frozenset(found)

@@ -71,26 +71,149 @@ class Best:
         return {c.id: f"best {self.metric} ({self.mode})" for c in ranked[: self.n]}
 
 
-KeepPolicy = Last | Every | Best
+@dataclass(frozen=True)
+class Buckets:
+    """Keep the newest checkpoint of each of the last `n` periods that have one: `Buckets(24, 3600)`
+    keeps one an hour for a day of training. Periods are cut by Unix time."""
+
+    n: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _need_count("Buckets", self.n)
+        if not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise ValueError(f"Buckets(seconds=) needs a number > 0, got {self.seconds!r}")
+
+    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
+        newest: dict[int, Checkpoint] = {}
+        for c in sorted(newest_first, key=lambda c: c.created, reverse=True):
+            newest.setdefault(int(c.created // self.seconds), c)
+        kept = sorted(newest, reverse=True)[: self.n]
+        return {newest[period].id: f"one per {_period(self.seconds)}" for period in kept}
 
 
-def keep_reasons(
-    checkpoints: Sequence[Checkpoint], policies: Sequence[KeepPolicy]
-) -> dict[str, list[str]]:
-    """Ids to keep, each with why. The newest is always kept; no policies at all keep everything.
+@dataclass(frozen=True)
+class Only:
+    """Keep some items of the checkpoints that `policy` keeps: `Only(("model",), Every(1000))`.
+
+    What is left of a checkpoint then can be read and exported, but no training resumes from it.
+    """
+
+    items: tuple[str, ...]
+    policy: Last | Every | Best | Buckets
+
+    def __post_init__(self) -> None:
+        if not self.items or not all(self.items):
+            raise ValueError(f"Only(items=) needs names of items, got {self.items!r}")
+
+    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
+        return {
+            id_: f"{'+'.join(self.items)} of {reason}"
+            for id_, reason in self.policy.reasons(newest_first).items()
+        }
+
+
+KeepPolicy = Last | Every | Best | Buckets | Only
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one checkpoint."""
+
+    items: tuple[str, ...] | None  # that stay; None: all of it
+    reasons: tuple[str, ...]  # why it stays; why it goes, if no items stay
+
+    @property
+    def goes(self) -> bool:
+        return self.items == ()
+
+
+def decide(
+    checkpoints: Sequence[Checkpoint],
+    policies: Sequence[KeepPolicy],
+    pins: Mapping[str, str] | None = None,
+) -> dict[str, Decision]:
+    """What to keep of each checkpoint of one run, by id, and why.
 
     Args:
-        checkpoints: the committed checkpoints of one run, in any order, ids unique.
-        policies: a checkpoint stays if any one of them wants it.
+        checkpoints: the committed ones, in any order, ids unique.
+        policies: a checkpoint, or an item of it, stays if any one of them wants it. No policies
+            keep everything. The newest checkpoint always stays whole.
+        pins: ids that stay whole whatever the policies say, and why.
     """
     newest_first = sorted(checkpoints, key=lambda c: (c.step, c.created, c.id), reverse=True)
     if not policies:
-        return {c.id: ["nothing is pruned"] for c in newest_first}
-    kept: dict[str, list[str]] = {c.id: ["newest"] for c in newest_first[:1]}
+        return {c.id: Decision(None, ("nothing is pruned",)) for c in newest_first}
+    whole: dict[str, list[str]] = {c.id: ["newest"] for c in newest_first[:1]}
+    for id_, why in (pins or {}).items():
+        whole.setdefault(id_, []).append(why)
+    partly: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for policy in policies:
         for id_, reason in policy.reasons(newest_first).items():
-            kept.setdefault(id_, []).append(reason)
-    return kept
+            if isinstance(policy, Only):
+                partly.setdefault(id_, []).append((policy.items, reason))
+            else:
+                whole.setdefault(id_, []).append(reason)
+    return {c.id: _decision(whole.get(c.id, []), partly.get(c.id, [])) for c in newest_first}
+
+
+def _decision(whole: list[str], partly: list[tuple[tuple[str, ...], str]]) -> Decision:
+    if whole:
+        return Decision(None, tuple(whole))
+    items = sorted({item for names, _ in partly for item in names})
+    reasons = tuple(reason for _, reason in partly) or ("no policy keeps it",)
+    return Decision(tuple(items), reasons)
+
+
+_PERIODS = {"hourly": 3600.0, "daily": 86400.0, "weekly": 7 * 86400.0}
+_SYNTAX = (
+    "last=N, every=N (steps), best=METRIC[:min|:max][:N], hourly=N, daily=N or weekly=N, "
+    "for some items only: ITEM[+ITEM]:POLICY, as in model:every=1000"
+)
+
+
+def parse_keep(text: str) -> KeepPolicy:
+    """The policy that a person wrote: "last=3", "best=loss", "model:every=1000".
+
+    Raises:
+        ValueError: it is none; says what there is.
+    """
+    head, _, argument = text.partition("=")
+    items, _, kind = head.rpartition(":")
+    try:
+        policy = _parse_policy(kind.strip(), argument.strip())
+        return Only(tuple(items.split("+")), policy) if items else policy
+    except ValueError as error:
+        raise ValueError(f"cannot keep {text!r}: {error}; write {_SYNTAX}") from error
+
+
+def _parse_policy(kind: str, argument: str) -> Last | Every | Best | Buckets:
+    if kind == "best":
+        metric, *more = argument.split(":")
+        modes = [word for word in more if word in ("min", "max")]
+        counts = [word for word in more if word not in ("min", "max")]
+        if not metric or len(modes) > 1 or len(counts) > 1:
+            raise ValueError("best needs a metric, and at most one of min and max and one number")
+        mode: Literal["min", "max"] = "max" if modes == ["max"] else "min"
+        return Best(metric, mode, _count(counts[0]) if counts else 1)
+    if kind in _PERIODS:
+        return Buckets(_count(argument), _PERIODS[kind])
+    if kind in ("last", "every"):
+        return (Last if kind == "last" else Every)(_count(argument))
+    raise ValueError(f"{kind!r} is no policy")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _period(seconds: float) -> str:
+    names = {
+        value: name for name, value in zip(("hour", "day", "week"), _PERIODS.values(), strict=True)
+    }
+    return names.get(seconds, f"{seconds:g} s")
 
 
 def _need_count(name: str, n: object) -> None:

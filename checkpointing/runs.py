@@ -3,33 +3,123 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from checkpointing.catalog import CheckpointInfo, list_checkpoints
-from checkpointing.durable import fsync_dir
-from checkpointing.layout import local_root, steps_dir
-
-
-def run_folder(root: str | os.PathLike[str], run: str) -> Path:
-    """Where the store at `root` keeps all of `run`."""
-    return steps_dir(local_root(root), run).parent
-
-
-def list_run(root: str | os.PathLike[str], run: str) -> list[CheckpointInfo]:
-    """The checkpoints of `run` in the store at `root`, oldest first; none if it has none."""
-    steps = steps_dir(local_root(root), run)
-    return list_checkpoints(steps) if steps.is_dir() else []
+from checkpointing.errors import DamagedError, StoreError
+from checkpointing.format import names
+from checkpointing.format.manifest import Content, build_manifest
+from checkpointing.format.names import Save, check_run
+from checkpointing.store import catalog
+from checkpointing.store.catalog import CheckpointInfo
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from checkpointing.store.verify import verify as full_verify
 
 
-def rename_run(root: str | os.PathLike[str], run: str, name: str) -> None:
-    """Give the checkpoints of `run` another run's name, so that `run` begins anew.
+def local_folder(url: str | os.PathLike[str]) -> Path | None:
+    """The directory that `url` names, if it is a path or file:// URL; None if it is another URL."""
+    text = os.fspath(url)
+    if "://" not in text:
+        return Path(text).expanduser().absolute()
+    parts = urlsplit(text)
+    return Path(unquote(parts.path)) if parts.scheme.lower() == "file" else None
 
-    Nobody may be saving or restoring `run` meanwhile. A run without checkpoints is left alone.
+
+@contextmanager
+def opened(
+    url: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+) -> Iterator[Store]:
+    """The store at `url`, for the length of the block; raises as `Store.open`."""
+    store = Store.open(url, options=options)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def list_checkpoints(
+    url: str | os.PathLike[str], run: str | None = None, options: Mapping[str, Any] | None = None
+) -> list[CheckpointInfo]:
+    """The checkpoints in the store at `url`, of one run or all: ordered by run, step and time.
 
     Raises:
-        OSError: the store has a run of that name.
+        FileNotFoundError: there is no store.
+        StoreError: it is out of reach.
     """
-    before = run_folder(root, run)
-    if before.is_dir():
-        before.rename(run_folder(root, name))
-        fsync_dir(before.parent)
+    with opened(url, options) as store:
+        return catalog.list_checkpoints(store, run)
+
+
+def list_run(
+    url: str | os.PathLike[str], run: str, options: Mapping[str, Any] | None = None
+) -> list[CheckpointInfo]:
+    """As `list_checkpoints`, but none where there is no store yet."""
+    try:
+        return list_checkpoints(url, run, options)
+    except FileNotFoundError:
+        return []
+
+
+def verify(
+    url: str | os.PathLike[str], info: CheckpointInfo, options: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Read every byte of a checkpoint again and check it; the problems found, none if whole."""
+    with opened(url, options) as store:
+        for found in catalog.committed(store, info.run)[0]:
+            if found.stored.save == info.save:
+                return [str(problem) for problem in full_verify(store, found)]
+    return [info.problem or f"checkpoint {info.id} is not there"]
+
+
+def rename_run(
+    url: str | os.PathLike[str], run: str, name: str, options: Mapping[str, Any] | None = None
+) -> None:
+    """Give the checkpoints of `run` another run's name, so that `run` begins anew.
+
+    Nobody may be saving `run` meanwhile. Each checkpoint gets a manifest under the new name before
+    the one under the old name goes, so that a crash leaves some of them under both. Manifests that
+    cannot be read, and marks, are taken along as they are.
+
+    Raises:
+        StoreError: the store is out of reach, or has a run of that name.
+    """
+    check_run(name)
+    if not list_run(url, run, options):
+        return
+    with opened(url, options) as store:
+        if store.manifests(name):
+            raise StoreError(f"{store.url} has a run {name!r} already")
+        found, unreadable = catalog.committed(store, run)
+        as_they_are = [entry.key for entry in store.storage.list(names.marks(run))]
+        as_they_are += [s.key for s in store.manifests(run) if s.save in unreadable]
+        with Session(store, name) as session:
+            for one in found:
+                try:
+                    content = one.document.content()
+                except DamagedError:
+                    as_they_are.append(one.stored.key)
+                else:
+                    _save_as(store, session, content, name)
+        for key in as_they_are:
+            new = f"{names.RUNS}{name}/{key.removeprefix(f'{names.RUNS}{run}/')}"
+            store.storage.put(new, [store.storage.get(key)])
+        for folder in ("steps", "parts", "marks"):  # a lock that somebody holds there stays
+            listed = store.storage.list(f"{names.RUNS}{run}/{folder}/")
+            store.storage.delete(entry.key for entry in listed)
+
+
+def _save_as(store: Store, session: Session, content: Content, name: str) -> None:
+    """Make the same checkpoint under another run's name."""
+    old = content.header.save
+    save = Save(name, old.step, old.session)
+    session.announce(save.manifest())
+    header = replace(content.header, save=save, revision=0)
+    data = build_manifest(replace(content, header=header))
+    if not store.storage.create(save.manifest(), data):
+        raise StoreError(f"{store.url} has a run {name!r} since a moment ago; choose another name")
+    session.end(save.manifest())

@@ -16,8 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name
-from checkpointing.manifest import Manifest
-from checkpointing.structure import Wants, absent
+from checkpointing.structure import Inventory, Wants, absent
 from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
 
 _OPTIMIZER_STATE = "state."  # what torch's flat keys of an optimizer's tensors begin with
@@ -154,14 +153,14 @@ class LoadTarget:
         specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
         return Wants(specs, frozenset(self.leaves.values), tuple(self._optimizers()))
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, inventory: Inventory) -> None:
         """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
         # values that are not wanted (of an optimizer saved before it stepped) stay what they are
-        values = {**self.leaves.values, **manifest.header.values}
+        values = {**self.leaves.values, **inventory.values}
         for path, item in self._items.items():
             item.load(unflatten(self._trees[path], path, values))
         optimizers = self._optimizers()
-        for prefix in absent(optimizers, manifest):
+        for prefix in absent(optimizers, inventory):
             optimizers[prefix].clear()
 
     def abandon(self) -> None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from checkpointing.manifest import Manifest
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.values import Json
 
 _SHOWN = 20  # names per section; enough to see the pattern
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a checkpoint holds."""
+
+    tensors: Mapping[str, tuple[tuple[int, ...], str]]  # full name -> (global shape, dtype name)
+    values: Mapping[str, Json]  # encoded
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Inventory:
+        """Reads all tables of a checkpoint; raises as `Checkpoint.table`."""
+        specs = checkpoint.tensors().items()
+        return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, checkpoint.values())
 
 
 @dataclass(frozen=True)
@@ -18,30 +33,30 @@ class Wants:
     values: frozenset[str]
     optional: tuple[str, ...] = ()  # prefixes of what is not needed if a checkpoint has none of it
 
-    def for_manifest(self, manifest: Manifest) -> Wants:
+    def of(self, inventory: Inventory) -> Wants:
         """Without the optional parts that the checkpoint has nothing of."""
-        dropped = absent(self.optional, manifest)
+        dropped = absent(self.optional, inventory)
         return Wants(
             {n: spec for n, spec in self.tensors.items() if not n.startswith(dropped)},
             frozenset(n for n in self.values if not n.startswith(dropped)),
         )
 
 
-def absent(prefixes: Iterable[str], manifest: Manifest) -> tuple[str, ...]:
+def absent(prefixes: Iterable[str], inventory: Inventory) -> tuple[str, ...]:
     """The prefixes that no tensor and no value of the checkpoint has."""
-    stored = [*manifest.tensors(), *manifest.header.values]
+    stored = [*inventory.tensors, *inventory.values]
     return tuple(p for p in prefixes if not any(name.startswith(p) for name in stored))
 
 
-def difference(wants: Iterable[Wants], manifest: Manifest) -> str | None:
+def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
     """What does not match between the states of all ranks and a checkpoint; None if all does."""
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     values: set[str] = set()
     for rank_wants in wants:
-        needed = rank_wants.for_manifest(manifest)
+        needed = rank_wants.of(inventory)
         tensors.update(needed.tensors)
         values.update(needed.values)
-    stored, stored_values = manifest.tensors(), manifest.header.values.keys()
+    stored, stored_values = inventory.tensors, inventory.values.keys()
     changed = [
         f"{name}: {_spec(stored[name])} in the checkpoint, {_spec(tensors[name])} in the state"
         for name in tensors.keys() & stored.keys()

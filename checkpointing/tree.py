@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from checkpointing.dtypes import is_placeholder
+from checkpointing.placement import held
 from checkpointing.values import Json, decode, encode
 
 _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
@@ -103,5 +104,6 @@ def _check_tensor(tensor: Tensor, path: str) -> None:
     elif tensor.layout is not torch.strided or tensor.is_quantized or is_placeholder(tensor.dtype):
         kind = f"a tensor of layout {tensor.layout}, dtype {tensor.dtype}"
     else:
+        held(path, tensor)
         return
     raise TypeError(f"cannot save {path!r}: {kind}; plain dense tensors and DTensors can be saved")

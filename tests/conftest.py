@@ -6,6 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
+pytest_plugins = ["tests.services.fixtures"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli import checkpoint, dataset, run
+from hpckit.cli import ckpt, dataset, run
 
 app = typer.Typer(
     help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.py.",
@@ -12,7 +12,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(checkpoint.app, name="ckpt")
+app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(dataset.app, name="data")
 app.command("resume")(run.resume)
 app.command("report")(run.report)

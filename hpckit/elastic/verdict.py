@@ -35,6 +35,8 @@ EXIT_STATUS = {
     Kind.CRASH: 70,
     Kind.PERMANENT: 70,
 }
+REFUSED = 2
+"""Exit status where nothing was started."""
 
 
 @dataclass(frozen=True)

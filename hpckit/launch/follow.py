@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hpckit.elastic.verdict import EXIT_STATUS, Kind
+from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, EventTail
 from hpckit.run.lock import holder
@@ -29,8 +29,6 @@ TICK_S = 0.2
 # Steps are told one by one on a bar; in a log file, a line so often is enough.
 LINE_EVERY_S = 10.0
 FULL_BYTES = 1 << 20
-REFUSED = 2
-"""Exit status where nothing was started."""
 
 _LAST = ("run_ended", "run_refused", "run_failed")
 

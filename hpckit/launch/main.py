@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from checkpointing import CheckpointError
-from hpckit.elastic.verdict import EXIT_STATUS, Kind
+from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
 from hpckit.launch.compose import compose_spec, conf_dir
-from hpckit.launch.follow import REFUSED, Follower
+from hpckit.launch.follow import Follower
 from hpckit.launch.help import key_reference, manual
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import RunDir, lock_paths, run_directory

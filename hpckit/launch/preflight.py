@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkpointing import CheckpointError, Store, local_folder
 from data import DataError, Dataset, open_dataset, pack_folder, python_stdlib
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
@@ -15,6 +16,9 @@ from hpckit.launch.snapshot import Project, shadowed_packages
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import PackSpec, RunSpec
+
+# How long to try to reach a store in the cloud: somebody is sitting there and waiting.
+STORE_BUDGET_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ def preflight(
     """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
     problems = shadowed_packages(project)
     problems += entry_problems(spec.entry, project.root)
-    problems += _unwritable(run.path)
+    problems += _unwritable("root", run.path)
+    problems += _store_problems(spec.checkpoint.url)
     problems += _device_problems(spec)
     problems += _address_problems(spec.cluster.address)
     try:
@@ -56,6 +61,22 @@ def preflight(
     if dataset is not None and len(dataset) == 0:
         problems.append(f"data.shards: {spec.data.shards} holds no samples")
     return Preflight(dataset, problems)
+
+
+def _store_problems(url: str | None) -> list[str]:
+    """Whether the store elsewhere is within reach, and one that this version can use."""
+    if url is None:
+        return []
+    folder = local_folder(url)
+    problems = [] if folder is None else _unwritable("checkpoint.url", folder)
+    options = {"budget_s": STORE_BUDGET_S} if url.lower().startswith("s3") else None
+    try:
+        Store.open(url, options=options).close()
+    except FileNotFoundError:
+        return problems  # it will be made
+    except CheckpointError as error:
+        return problems or [f"checkpoint.url: {error}"]
+    return problems
 
 
 def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] | None) -> None:
@@ -87,13 +108,13 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
     return open_dataset(spec.data.shards)
 
 
-def _unwritable(folder: Path) -> list[str]:
+def _unwritable(key: str, folder: Path) -> list[str]:
     """The nearest folder above `folder` that exists has to let us make things in it."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
-        return [f"root: {existing} is no folder; {folder} cannot be made"]
+        return [f"{key}: {existing} is no folder; {folder} cannot be made"]
     if not os.access(existing, os.W_OK | os.X_OK):
-        return [f"root: {existing} is not writable; {folder} cannot be made there"]
+        return [f"{key}: {existing} is not writable; {folder} cannot be made there"]
     return []
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from checkpointing import rename_run
+from checkpointing import list_run, rename_run
 from hpckit.launch.snapshot import Project, git_diff, git_facts, take_snapshot
 from hpckit.run.directory import LINKS, RunDir, run_name
 from hpckit.run.durable import sync_folder, write_json, write_text
@@ -82,15 +82,20 @@ def point_to(run: RunDir, number: int) -> None:
 def move_aside(run: RunDir, spec: RunSpec) -> Path:
     """Rename the run directory, and its part of a store elsewhere; returns the new directory.
 
-    Nothing is deleted: both get the first `.oldN` that is free.
+    Nothing is deleted: both get the first `.oldN` that is free. The directory goes last, so that
+    what fails in the store is tried again.
+
+    Raises:
+        CheckpointError: the store is out of reach.
     """
-    number = 1
-    while (aside := run.path.with_name(f"{run.name}.old{number}")).exists():
+    url, name, number = spec.checkpoint.url, run_name(spec), 1
+    while (aside := run.path.with_name(f"{run.name}.old{number}")).exists() or (
+        url and list_run(url, f"{name}.old{number}")
+    ):
         number += 1
+    if url:
+        rename_run(url, name, f"{name}.old{number}")
     run.path.rename(aside)
-    if spec.checkpoint.url:
-        name = run_name(spec)
-        rename_run(spec.checkpoint.url, name, f"{name}.old{number}")
     return aside
 
 

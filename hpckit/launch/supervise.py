@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from checkpointing import list_run
+from checkpointing import CheckpointError, list_run
 from hpckit.elastic.agent import HELD_SIGNALS
 from hpckit.elastic.devices import Devices, choose, visible_gpus
 from hpckit.elastic.drill import Drill
@@ -106,13 +106,15 @@ class Supervisor:
         self._gpus = visible_gpus(os.environ) if gpus is None else gpus
         self._request = Request.NONE
         self._past: list[Past] = []
+        self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
         for number in _REQUESTS:
             signal.signal(number, self._on_signal)
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
         self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps)
-        self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step())
+        self._saved_step = newest_step(self.spec, self._run)
+        self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
         store_log = self._run.logs / "store.log"
         with RendezvousStore(self.spec.cluster.address, _environment(), store_log) as store:
             verdict = self._one_generation(store)
@@ -134,9 +136,8 @@ class Supervisor:
         swept = sweep(self._run.path)
         generation = max(self._run.generation_numbers(), default=0) + 1
         nodes = nodes_of_generation(self.spec, len(self._past))
-        saved_before = self._saved_step()
         self._events.emit(
-            "generation_started", generation=generation, nodes=nodes, from_step=saved_before
+            "generation_started", generation=generation, nodes=nodes, from_step=self._saved_step
         )
         if swept:
             self._events.emit("strays_killed", generation=generation, pids=swept)
@@ -146,7 +147,7 @@ class Supervisor:
         if self._request is asked:  # one that came later is for the next generation
             self._request = Request.NONE
         reports, silent = self._reports(generation, nodes)
-        progress = self._saved_step() > saved_before
+        progress = self._has_saved()
         ending = Ending(asked, reports, (*lost, *silent), progress)
         verdict = judge(ending, self._past, self.spec.retry)
         self._conclude(verdict, reports)
@@ -235,7 +236,7 @@ class Supervisor:
             reason=verdict.reason,
             final=verdict.final,
             step=min((report.step for report in reports), default=0),
-            saved_step=self._saved_step(),
+            saved_step=self._saved_step,
         )
         self._record(verdict)
 
@@ -245,7 +246,7 @@ class Supervisor:
             **asdict(verdict),
             "generation": self._generation,
             "submission": self._submission,
-            "saved_step": self._saved_step(),
+            "saved_step": self._saved_step,
             "steps": self.spec.train.steps,
             "time": time.time(),
         }
@@ -254,9 +255,19 @@ class Supervisor:
         except OSError as error:
             log.error("verdict.json is not written: %s", error)
 
-    def _saved_step(self) -> int:
-        """Step of the newest committed checkpoint; 0 where there is none."""
-        return newest_step(self.spec, self._run)
+    def _has_saved(self) -> bool:
+        """Look at the store again: whether there is a newer checkpoint than the time before.
+
+        A store that is out of reach now is no reason to give up the run; no progress is counted.
+        """
+        before = self._saved_step
+        try:
+            self._saved_step = newest_step(self.spec, self._run)
+        except CheckpointError as error:
+            what = f"cannot look at the checkpoints: {error}"
+            log.warning(what)
+            self._events.emit("degraded", generation=self._generation, what=what)
+        return self._saved_step > before
 
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from checkpointing import CheckpointInfo, list_checkpoints
+from checkpointing import CheckpointError, CheckpointInfo, list_checkpoints
 from hpckit.report.curve import draw_loss_curve
 from hpckit.report.history import History, Interruption, Life, build_history
 from hpckit.report.samples import EpochCount, count_epochs, kept_entries, read_ledgers
@@ -120,7 +119,10 @@ def _epoch(count: EpochCount) -> str:
 
 
 def _checkpoints(run: RunDir, history: History) -> str:
-    there = _committed(run, history)
+    try:
+        there = _committed(run, history)
+    except (CheckpointError, FileNotFoundError) as error:
+        return f"{len(history.committed)} committed; cannot look at them: {escape(str(error))}"
     steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
     size = max((info.bytes for info in there), default=0) / 2**20
     return (
@@ -136,12 +138,11 @@ def _committed(run: RunDir, history: History) -> list[CheckpointInfo]:
 
     They are known by their ids, so that they are found where the run was moved to.
     """
-    paths = [Path(event["path"]) for event in history.committed]
-    ids = {path.name for path in paths}
-    here = (run.checkpoints / "runs").is_dir()
-    roots = {run.checkpoints} if here else {path.parents[3] for path in paths}
-    found = [info for root in roots if (root / "runs").is_dir() for info in list_checkpoints(root)]
-    return [info for info in found if info.id in ids and info.state == "committed"]
+    ids = {event["id"] for event in history.committed}
+    here = (run.checkpoints / "hpckit.json").is_file()
+    stores = {str(run.checkpoints)} if here else {event["store"] for event in history.committed}
+    found = [info for url in stores for info in list_checkpoints(url)]
+    return [info for info in found if info.id in ids and info.state != "damaged"]
 
 
 def _time(history: History) -> str:

@@ -68,11 +68,6 @@ def _checkpoint(spec: RunSpec) -> Iterator[str]:
     ckpt = spec.checkpoint
     if ckpt.every_steps is not None and ckpt.every_minutes is not None:
         yield "checkpoint.every_minutes: give this or checkpoint.every_steps, the other null"
-    if ckpt.url is not None and "://" in ckpt.url and not ckpt.url.startswith("file://"):
-        yield (
-            f"checkpoint.url: {ckpt.url!r} is not a folder; object stores are not supported yet, "
-            "give a path on a file system that all nodes share"
-        )
 
 
 def _drill(spec: RunSpec) -> Iterator[str]:

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpointing import run_folder
+from checkpointing import local_folder
 from hpckit.run.parse import identity
 from hpckit.run.spec import RunSpec
 
@@ -135,11 +135,13 @@ def checkpoint_root(spec: RunSpec, run: RunDir) -> str:
 def lock_paths(spec: RunSpec, run: RunDir) -> list[Path]:
     """The locks that whoever works on the run holds: the directory's, and one in a store elsewhere.
 
-    The second keeps two directories of one experiment from writing the same checkpoints.
+    The second keeps two directories of one experiment from writing the same checkpoints. Where the
+    store is no folder, the one that starts later takes the run over, and the other's saves fail.
     """
-    if not spec.checkpoint.url:
+    folder = local_folder(spec.checkpoint.url) if spec.checkpoint.url else None
+    if folder is None:
         return [run.lock]
-    return [run.lock, run_folder(spec.checkpoint.url, run_name(spec)) / "lock"]
+    return [run.lock, folder / "runs" / run_name(spec) / "lock"]
 
 
 def find_run(path: Path) -> RunDir:

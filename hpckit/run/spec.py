@@ -180,11 +180,14 @@ class CheckpointSpec:
     """When and where state is saved (`conf/checkpoint/`)."""
 
     url: Text | None
-    """Store of the checkpoints; null: the folder `checkpoints` in the run directory."""
+    """Store of the checkpoints: a path, s3://bucket/folder, or any URL that fsspec knows; null: the
+    folder `checkpoints` in the run directory."""
     every_steps: Count | None
     """Save each so many steps (exclusive with `every_minutes`; both null: only at the end)."""
     every_minutes: Positive | None
     """Save each so many minutes."""
+    compress: bool
+    """Store what pays compressed, or as the difference to the last save (exactly, either way)."""
     keep: KeepSpec
     """Retention."""
 

@@ -86,6 +86,7 @@ class TrainingRun:
             run=run_name(cfg),
             every=_interval(cfg.checkpoint),
             keep=_retention(cfg.checkpoint.keep),
+            compress=cfg.checkpoint.compress,
             on_event=self._events.emit,
         )
         self._metrics: Metrics | None = None

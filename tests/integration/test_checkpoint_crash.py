@@ -15,15 +15,23 @@ from typing import Any
 import pytest
 import torch
 
-from checkpointing import Checkpointer, Last, SaveError, list_checkpoints, verify
+from checkpointing import Checkpointer, Last, SaveError, Store, list_checkpoints
+from checkpointing.format.names import pack_key
+from checkpointing.store.catalog import committed
+from checkpointing.store.sweep import sweep
+from tests.integration.damage import check
 
 KILLS = 6
 REPOSITORY = Path(__file__).parents[2]
-FLOATS = 1_000_000  # 4 MB: most of the time goes into writing
+WORDS = 1_000_000  # 4 MB: most of the time goes into writing
 
 
 def weights(step: int) -> torch.Tensor:
-    return torch.rand(FLOATS, generator=torch.Generator().manual_seed(step))
+    """Random bits, which nothing compresses."""
+    bits = torch.randint(
+        -(1 << 31), 1 << 31, (WORDS,), generator=torch.Generator().manual_seed(step)
+    )
+    return bits.to(torch.int32)
 
 
 def save_for_ever(store: Path, first_step: int, ready: Any) -> None:
@@ -34,7 +42,7 @@ def save_for_ever(store: Path, first_step: int, ready: Any) -> None:
             ready.set()
 
     ckpt = Checkpointer(store, run="r", keep=[Last(2)], on_event=on_event)
-    state = {"w": torch.zeros(FLOATS), "step": -1}
+    state = {"w": torch.zeros(WORDS, dtype=torch.int32), "step": -1}
     restored = ckpt.restore(state)
     assert restored == (first_step if first_step else None)
     for step in range(first_step + 1, 1_000_000):
@@ -57,20 +65,38 @@ def test_sigkill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None
         process.kill()
         process.join()
 
-        committed = [i for i in list_checkpoints(tmp_path) if i.state == "committed"]
-        assert [verify(info) for info in committed] == [[]] * len(committed)
-        assert not [i for i in list_checkpoints(tmp_path) if i.state == "damaged"]
-        state: dict[str, Any] = {"w": torch.zeros(FLOATS), "step": -1}
+        found = check(tmp_path)
+        assert not any(found.values())
+        state: dict[str, Any] = {"w": torch.zeros(WORDS, dtype=torch.int32), "step": -1}
         ckpt = Checkpointer(tmp_path, run="r")
         restored = ckpt.restore(state)
         assert restored is not None
         assert restored == state["step"] > step
         assert torch.equal(state["w"], weights(restored))
-        # what the killed save left is gone
-        assert all(i.state == "committed" for i in list_checkpoints(tmp_path))
+        assert restored >= max(found)  # one that only lacked the commit is committed now
         ckpt.close()
         step = restored
     assert step >= KILLS
+    # what the killed saves left goes with the next prunes
+    assert_nothing_but_checkpoints(tmp_path)
+    assert max(check(tmp_path)) == step
+
+
+def assert_nothing_but_checkpoints(root: Path) -> None:
+    """Every object is the store's own, a manifest, or a pack that one refers to, after two sweeps.
+
+    Of the sessions that were ended their fences stay for a week, and so do the marks that stand in
+    the place of manifests that never came.
+    """
+    store = Store.open(root)
+    sweep(store, grace_s=0)
+    sweep(store, grace_s=0)
+    manifests = {s.key for s in store.manifests()}
+    live = {pack_key(p) for found in committed(store)[0] for p in found.document.packs()}
+    objects = {entry.key for entry in store.storage.list("")}
+    store.close()
+    rest = objects - manifests - live - {"hpckit.json"}
+    assert {key for key in rest if not key.endswith(".fence")} == set()
 
 
 @pytest.fixture
@@ -100,13 +126,11 @@ def test_full_disk_costs_one_save_and_nothing_else(small_disk: Path) -> None:
         ckpt.wait()
     failed = [f for kind, f in events if kind == "checkpoint_failed"]
     assert [f["step"] for f in failed] == [2]
-    assert [(i.step, i.state, verify(i)) for i in list_checkpoints(small_disk)] == [
-        (1, "committed", [])
-    ]
+    assert check(small_disk) == {1: []}
     blocker.unlink()
     ckpt.save(3, state)
     ckpt.close()
-    restored = {"w": torch.zeros(FLOATS)}
+    restored = {"w": torch.zeros(WORDS, dtype=torch.int32)}
     ckpt = Checkpointer(small_disk, run="r")
     assert ckpt.restore(restored) == 3
     ckpt.close()
@@ -120,17 +144,17 @@ from checkpointing import Checkpointer
 
 path, how_long_s = sys.argv[1], float(sys.argv[2])
 checkpointing.background.EXIT_WAIT_S = float(sys.argv[3])
-write = saving.write_snapshot
+write = saving.write
 
-def slow(snapshot, ranks):
+def slow(*args):
     time.sleep(how_long_s)
-    return write(snapshot, ranks)
+    return write(*args)
 
 ckpt = Checkpointer(path, run="r")
 ckpt.save(1, {"w": torch.ones(3)})
 ckpt.wait()
-saving.write_snapshot = slow
-ckpt.save(2, {"w": torch.ones(3)})
+saving.write = slow
+ckpt.save(2, {"w": torch.full((3,), 2.0)})
 """
 
 LONELY_PROGRAM = """
@@ -149,6 +173,27 @@ sys.stdin.read()
 """
 
 
+BEREFT_PROGRAM = """
+import os, signal, sys, torch, torch.distributed as dist
+import checkpointing.saving as saving
+from checkpointing import Checkpointer, SaveError
+
+path, rank, victim = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{path}/rendezvous", rank=rank, world_size=2)
+ckpt = Checkpointer(path + "/store", run="r")
+ckpt.save(1, {"w": torch.ones(3)})
+ckpt.wait()
+if rank == 1:
+    setattr(saving, victim, lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL))
+ckpt.save(2, {"w": torch.full((3,), 2.0), "v": torch.rand(5)})
+try:
+    ckpt.wait()
+except SaveError as error:
+    print(error)
+    os._exit(7)
+"""
+
+
 def python(program: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", program, *map(str, arguments)]
 
@@ -161,9 +206,7 @@ def test_exit_without_close_waits_but_not_for_ever(
 ) -> None:
     program = python(EXIT_PROGRAM, tmp_path, how_long_s, exit_wait_s)
     subprocess.run(program, check=True, timeout=60, cwd=REPOSITORY)
-    found = list_checkpoints(tmp_path)
-    assert [i.step for i in found if i.state == "committed"] == steps
-    assert all(verify(i) == [] for i in found if i.state == "committed")
+    assert check(tmp_path) == {step: [] for step in steps}
 
 
 def test_a_rank_can_exit_while_its_peer_is_silent(tmp_path: Path) -> None:
@@ -182,3 +225,21 @@ def test_a_rank_can_exit_while_its_peer_is_silent(tmp_path: Path) -> None:
         silent.communicate(b"")
     assert silent.returncode == 0
     assert list_checkpoints(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("function", ["write", "write_part"])
+def test_a_peer_that_dies_in_a_save_is_noticed_at_once(tmp_path: Path, function: str) -> None:
+    ranks = [
+        subprocess.Popen(
+            python(BEREFT_PROGRAM, tmp_path, rank, function), cwd=REPOSITORY, stdout=subprocess.PIPE
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said = [process.communicate(timeout=60)[0].decode() for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [7, -9]
+    assert said[0].startswith("saving step 2: ")
+    assert check(tmp_path / "store") == {1: []}

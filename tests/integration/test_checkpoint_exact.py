@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 import checkpointing.saving as saving
 from checkpointing import (
@@ -23,13 +21,20 @@ from checkpointing import (
     FormatError,
     Last,
     Minutes,
+    Only,
     Steps,
+    Store,
     StoreError,
     StructureError,
     list_checkpoints,
     verify,
 )
 from checkpointing.dtypes import dtype_name, is_placeholder
+from checkpointing.ranks import Ranks
+from checkpointing.store import writer
+from checkpointing.store.index import Index, Known
+from checkpointing.store.marks import pin
+from tests.integration.damage import check, damage_newest, packs_of, reseal
 
 Events = list[tuple[str, dict[str, Any]]]
 
@@ -97,7 +102,7 @@ def test_every_dtype_and_layout_is_bit_exact(tmp_path: Path) -> None:
         assert state["t"] is target
         assert bits(target[name]) == bits(tensor.resolve_conj()), name
     assert torch.equal(state["list"][0], torch.ones(2))
-    assert [verify(info) for info in list_checkpoints(tmp_path)] == [[]]
+    assert check(tmp_path) == {1: []}
 
 
 class Counter:
@@ -195,7 +200,7 @@ def test_fp32_moments_of_bf16_weights_stay_fp32(tmp_path: Path) -> None:
 def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
     """The writer is held back until the trainer has changed everything."""
     gate = threading.Event()
-    write = saving.write_snapshot
+    write = writer.write
 
     def held_back(*args: Any) -> Any:
         assert gate.wait(60)
@@ -203,7 +208,7 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
 
     events, on_event = recorder()
     state: dict[str, Any] = {"w": torch.ones(1000), "values": {"list": [1]}}
-    with mock.patch.object(saving, "write_snapshot", held_back):
+    with mock.patch.object(saving, "write", held_back):
         ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
         ckpt.save(1, state)
         ckpt.save(1, state)  # started already: nothing happens, nobody waits
@@ -219,23 +224,49 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
     assert restore_one(tmp_path, state) == 2
     assert torch.equal(state["w"], torch.full((1000,), 2.0))
     assert state["values"] == {"list": [1, 2]}
-    (tmp_path / "runs/r/steps" / list_checkpoints(tmp_path)[1].id / "manifest.json").unlink()
+    (tmp_path / list_checkpoints(tmp_path)[1].key).unlink()
     assert restore_one(tmp_path, state) == 1
     assert torch.equal(state["w"], torch.ones(1000))
     assert state["values"] == {"list": [1]}
 
 
 def test_a_commit_counts_even_if_a_peer_is_gone_before_it_is_told(tmp_path: Path) -> None:
-    def save_then_lose_the_peer(*args: Any, **options: Any) -> None:
-        dcp_save(*args, **options)
-        raise RuntimeError("Connection closed by peer")
+    together = Ranks.together
 
-    with mock.patch.object(saving, "save", save_then_lose_the_peer):
-        save_one(tmp_path, 1, {"w": torch.ones(2)})
-    assert [verify(info) for info in list_checkpoints(tmp_path)] == [[]]
+    def lose_the_peer(ranks: Ranks, do: Callable[[], Any], group: Any) -> Any:
+        answers = together(ranks, do, group)
+        if do.__name__ == "commit_it":
+            raise RuntimeError("Connection closed by peer")
+        return answers
+
+    events, on_event = recorder()
+    with mock.patch.object(Ranks, "together", lose_the_peer):
+        save_one(tmp_path, 1, {"w": torch.ones(2)}, on_event=on_event)
+    assert check(tmp_path) == {1: []}
+    assert [kind for kind, _ in events][-1] == "checkpoint_committed"
 
 
-def test_retention_prunes_and_leftovers_go(tmp_path: Path) -> None:
+def test_what_is_told_of_a_save(tmp_path: Path) -> None:
+    events, on_event = recorder()
+    ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
+    state = {"w": torch.rand(1000), "n": 1}
+    for step in (1, 2):
+        ckpt.save(step, state, metrics={"loss": 0.5})
+        ckpt.wait()
+    ckpt.close()
+    first, second = list_checkpoints(tmp_path)
+    told = [fields for kind, fields in events if kind == "checkpoint_committed"]
+    assert [(f["step"], f["id"], f["store"]) for f in told] == [
+        (info.step, info.id, str(tmp_path)) for info in (first, second)
+    ]
+    assert [f["bytes"] for f in told] == [4000, 4000]
+    assert told[0]["new_bytes"] == sum(p.stat().st_size for p in packs_of(tmp_path, first))
+    assert told[1]["new_bytes"] == 0, "nothing has changed, so nothing is stored again"
+    assert packs_of(tmp_path, first) == packs_of(tmp_path, second)
+    assert (first.items, first.raw_bytes, dict(first.metrics)) == (("n", "w"), 4000, {"loss": 0.5})
+
+
+def test_retention_prunes_and_what_is_left_of_a_prune_is_no_checkpoint(tmp_path: Path) -> None:
     events, on_event = recorder()
     keep: list[Last | Best] = [Last(2), Best("loss")]
     ckpt = Checkpointer(tmp_path, run="r", keep=keep, every=Steps(2), on_event=on_event)
@@ -243,30 +274,63 @@ def test_retention_prunes_and_leftovers_go(tmp_path: Path) -> None:
     losses = {2: 0.5, 4: 0.1, 6: 0.3, 8: 0.4, 10: float("nan")}
     for step in range(11):
         if ckpt.due(step):
+            state["w"].fill_(step)
             ckpt.save(step, state, metrics={"loss": losses[step]})
     ckpt.close()
-    assert [i.step for i in list_checkpoints(tmp_path)] == [4, 8, 10]
+    assert check(tmp_path) == {4: [], 8: [], 10: []}
     assert [f["step"] for kind, f in events if kind == "checkpoint_pruned"] == [2, 6]
 
-    newest = list_checkpoints(tmp_path)[-1].path
-    (newest / "manifest.json").unlink()  # as a prune that was cut short leaves it
-    assert [i.state for i in list_checkpoints(tmp_path)] == ["committed"] * 2 + ["incomplete"]
-    other_run = tmp_path / "runs" / "other" / "steps" / newest.name
-    other_run.mkdir(parents=True)
-    events.clear()
-    assert restore_one(tmp_path, state, on_event=on_event) == 8
-    assert [kind for kind, _ in events] == ["leftover_removed", "checkpoint_restored"]
-    assert not newest.exists()
-    assert other_run.exists()
+    (tmp_path / list_checkpoints(tmp_path)[-1].key).unlink()  # as a prune that was cut short
+    assert check(tmp_path) == {4: [], 8: []}
+    assert restore_one(tmp_path, state) == 8
+    assert torch.equal(state["w"], torch.full((3,), 8.0))
+
+
+def test_a_pinned_checkpoint_is_not_pruned(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r", keep=[Last(1)])
+    state = {"w": torch.zeros(3)}
+    for step in (1, 2, 3):
+        ckpt.save(step, state)
+        ckpt.wait()
+        if step == 1:
+            store = Store.open(tmp_path)
+            pin(store, list_checkpoints(tmp_path)[0].save, "before the spike")
+            store.close()
+    ckpt.close()
+    assert check(tmp_path) == {1: [], 3: []}
+
+
+def test_items_that_retention_took_out_are_nothing_to_go_on_with(tmp_path: Path) -> None:
+    keep = [Only(("model",), Last(3))]
+    ckpt = Checkpointer(tmp_path, run="r", keep=keep)
+    state = {"model": {"w": torch.ones(3)}, "optimizer": {"m": torch.ones(5)}}
+    for step in (1, 2, 3):
+        state["optimizer"]["m"].fill_(step)
+        ckpt.save(step, state)
+        ckpt.wait()
+    ckpt.close()
+    infos = list_checkpoints(tmp_path)
+    assert [(i.step, i.state, i.items) for i in infos] == [
+        (1, "partial", ("model",)),
+        (2, "partial", ("model",)),
+        (3, "committed", ("model", "optimizer")),
+    ]
+    assert restore_one(tmp_path, state) == 3
+    damage_newest(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        restore_one(tmp_path, state)
+    assert f"{infos[1].id}: retention took out optimizer" in str(caught.value)
+    assert f"{infos[2].id}: " in str(caught.value)
 
 
 def test_going_back_saves_the_same_steps_again(tmp_path: Path) -> None:
     ckpt = Checkpointer(tmp_path, run="r", every=Steps(1))
     state = {"w": torch.zeros(2)}
     for step in (1, 2):
+        state["w"].fill_(step)
         ckpt.save(step, state)
     ckpt.wait()
-    (list_checkpoints(tmp_path)[1].path / "rank-00000.bin").write_bytes(bytes(7) + b"x")
+    damage_newest(tmp_path)
     assert ckpt.restore(state) == 1
     assert not ckpt.due(1)
     assert ckpt.due(2)
@@ -280,14 +344,57 @@ def test_going_back_saves_the_same_steps_again(tmp_path: Path) -> None:
 def test_a_damaged_newest_does_not_push_out_whole_ones(tmp_path: Path) -> None:
     state = {"w": torch.zeros(3)}
     save_one(tmp_path, 1, state)
+    state["w"].fill_(9.0)
     save_one(tmp_path, 9, state)
-    bin_file = list_checkpoints(tmp_path)[-1].path / "rank-00000.bin"
-    bin_file.write_bytes(bytes(11) + b"x")
-    ckpt = Checkpointer(tmp_path, run="r", keep=[Last(1)])
+    damage_newest(tmp_path)
+    events, on_event = recorder()
+    ckpt = Checkpointer(tmp_path, run="r", keep=[Last(1)], on_event=on_event)
     assert ckpt.restore(state) == 1
+    assert torch.equal(state["w"], torch.zeros(3))
     ckpt.save(2, state)
     ckpt.close()
     assert [i.step for i in list_checkpoints(tmp_path)] == [2, 9]
+    (skipped,) = [fields for kind, fields in events if kind == "checkpoint_skipped"]
+    assert (skipped["step"], skipped["id"]) == (9, list_checkpoints(tmp_path)[1].id)
+    assert "'w': packs/" in skipped["reason"]
+
+
+def test_what_is_saved_after_damage_refers_to_nothing_damaged(tmp_path: Path) -> None:
+    """A run that is repeated exactly comes to the very content that is damaged in the store."""
+    states = {step: {"w": torch.full((1000,), float(step))} for step in (1, 2)}
+    for step in (1, 2):
+        states[step]["w"][:3] = torch.rand(3)
+        save_one(tmp_path, step, states[step])
+    damage_newest(tmp_path)
+    state = {"w": torch.zeros(1000)}
+    ckpt = Checkpointer(tmp_path, run="r")
+    assert ckpt.restore(state) == 1
+    ckpt.save(2, states[2])
+    ckpt.close()
+    assert restore_one(tmp_path, state) == 2
+    assert torch.equal(state["w"], states[2]["w"])
+    damaged, whole = [verify(tmp_path, info) for info in list_checkpoints(tmp_path)[1:]]
+    assert damaged != []
+    assert whole == []
+
+
+def test_what_was_read_from_another_copy_is_stored_anew(tmp_path: Path) -> None:
+    state = {"w": torch.rand(1000)}
+    with mock.patch.object(Known, "index", return_value=Index()):  # each run has its own copy
+        for run in ("other", "r"):
+            ckpt = Checkpointer(tmp_path, run=run)
+            ckpt.save(1, state)
+            ckpt.close()
+    damage_newest(tmp_path, run="r")
+    ckpt = Checkpointer(tmp_path, run="r")
+    restored = {"w": torch.zeros(1000)}
+    assert ckpt.restore(restored) == 1
+    assert torch.equal(restored["w"], state["w"])
+    ckpt.save(2, restored)
+    ckpt.close()
+    first, second = list_checkpoints(tmp_path, "r")
+    assert not packs_of(tmp_path, first) & packs_of(tmp_path, second)
+    assert verify(tmp_path, second) == []
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
@@ -300,21 +407,40 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     assert "values missing in the checkpoint (1):\n    v" in text
     assert "values not in the state (1):\n    lr" in text
 
-    manifest = list_checkpoints(tmp_path)[0].path / "manifest.json"
-    body = json.loads(manifest.read_bytes())
-    manifest.write_text(json.dumps(body | {"version": 2}))
-    with pytest.raises(FormatError, match="version 2 is not known"):
-        restore_one(tmp_path, state)
-    manifest.write_text(json.dumps(body | {"values": {"lr": 0.2}}))
+    manifest = tmp_path / list_checkpoints(tmp_path)[0].key
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole.replace(b'"world_size":1', b'"world_size":2'))
     with pytest.raises(CheckpointError, match="hash does not match"):
         restore_one(tmp_path, state)
+    manifest.write_bytes(reseal(whole, {"version": 2}))
+    with pytest.raises(FormatError, match="version 2 is not known"):
+        restore_one(tmp_path, state)
+    manifest.write_bytes(reseal(whole, {"features": ["sparse"]}))
+    with pytest.raises(FormatError, match="features that are not known here: sparse"):
+        restore_one(tmp_path, state)
+    manifest.write_bytes(reseal(whole, {}))
+    assert restore_one(tmp_path, state) == 1
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r")
+    for wrong in (object(), torch.zeros(2, device="meta"), torch.zeros(2).to_sparse()):
+        with pytest.raises(TypeError, match=r"cannot save .*'things/x'"):
+            ckpt.save(1, {"things": {"x": wrong, "w": torch.zeros(1)}})
+    ckpt.save(1, {"w": torch.ones(1)})  # the step is not taken
+    ckpt.close()
+    assert check(tmp_path) == {1: []}
 
 
 def test_stores_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="local or shared file system"):
-        Checkpointer("s3://bucket/ckpts", run="r")
+    with pytest.raises(StoreError, match="nosuch"):
+        Checkpointer("nosuch://bucket/ckpts", run="r")
+    with pytest.raises(StoreError, match="an S3 URL is s3://bucket/folder"):
+        Checkpointer("s3://", run="r")
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="directory that every rank can write to"):
+    with pytest.raises(
+        StoreError, match=f"cannot keep checkpoints in {tmp_path}/file/store: rank 0"
+    ):
         Checkpointer(tmp_path / "file" / "store", run="r")
     with pytest.raises(ValueError, match="run name"):
         Checkpointer(tmp_path, run="../other")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import pickle
 import resource
+import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,8 +21,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from checkpointing import (
     Checkpointer,
@@ -31,6 +41,8 @@ from checkpointing import (
     list_checkpoints,
     verify,
 )
+from checkpointing.staging import local
+from tests.integration.damage import check, committed_in, damage_newest, packs_of
 
 JOIN_S = 120  # a worker that takes longer hangs
 
@@ -41,7 +53,7 @@ def run_world(world_size: int, worker: Worker, tmp: Path) -> list[Any]:
     """What `worker(rank, tmp)` returned on each rank of a real process group."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
-    rendezvous = tmp / f"rendezvous-{worker.__name__}-{world_size}"
+    rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
     processes = [
         context.Process(
@@ -156,7 +168,10 @@ def save_sharded(rank: int, tmp: Path) -> dict[str, torch.Tensor]:
     expected = whole(state)
     train(state, 1)  # the staged copy must not see this
     ckpt.close()
-    assert events.kinds().count("checkpoint_committed") == (2 if rank == 0 else 0)
+    told = [fields for kind, fields in events if kind == "checkpoint_committed"]
+    # what is replicated is saved once: there are exactly as many bytes as in the whole state
+    whole_bytes = sum(t.nbytes for t in expected.values())
+    assert [f["bytes"] for f in told] == ([whole_bytes] * 2 if rank == 0 else [])
     return expected
 
 
@@ -172,14 +187,10 @@ def restore_sharded(rank: int, tmp: Path) -> tuple[int | None, dict[str, torch.T
 
 def test_fsdp2_state_is_bit_identical_on_any_world_size(tmp_path: Path) -> None:
     expected = run_world(2, save_sharded, tmp_path)[0]
+    assert check(tmp_path / "store") == {2: [], 4: []}
     infos = list_checkpoints(tmp_path / "store")
-    assert [(i.step, i.state, i.world_size) for i in infos] == [
-        (2, "committed", 2),
-        (4, "committed", 2),
-    ]
-    assert [verify(i) for i in infos] == [[], []]
-    # replicated tensors are written once: there are exactly as many bytes as in the whole state
-    assert infos[-1].bytes == sum(t.nbytes for t in expected.values())
+    assert [info.world_size for info in infos] == [2, 2]
+    assert infos[-1].raw_bytes == sum(t.nbytes for t in expected.values())
 
     for world_size in (2, 3):
         for step, restored, progress in run_world(world_size, restore_sharded, tmp_path):
@@ -195,12 +206,6 @@ def test_fsdp2_state_is_bit_identical_on_any_world_size(tmp_path: Path) -> None:
 
 
 # --- what goes wrong on one rank is known on all ------------------------------------------------
-
-
-def flip_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def on_rank0(rank: int, action: Callable[[], object]) -> None:
@@ -242,17 +247,15 @@ def trouble(rank: int, tmp: Path) -> None:
 def rank1_cannot_write(
     rank: int, ckpt: Checkpointer, state: dict[str, Any], events: Recorder, store: Path
 ) -> None:
+    train(state, 1)
     with no_room() if rank == 1 else contextlib.nullcontext():
         ckpt.save(3, state)
-        with pytest.raises(SaveError, match=r"step 3.*rank 1.*rank-00001.bin"):
+        with pytest.raises(SaveError, match=r"step 3.*rank 1.*packs/.*File too large"):
             ckpt.wait()
     ckpt.wait()  # said once
     if rank == 0:
-        assert events.kinds()[-2:] == ["checkpoint_failed", "leftover_removed"]
-        assert [(i.step, i.state) for i in list_checkpoints(store)] == [
-            (1, "committed"),
-            (2, "committed"),
-        ]
+        assert events.kinds()[-1] == "checkpoint_failed"
+        assert check(store) == {1: [], 2: []}
     dist.barrier()
     with no_room() if rank == 1 else contextlib.nullcontext():
         ckpt.save(3, state)  # a failed step may be tried again, and may fail again
@@ -270,10 +273,10 @@ def damage_is_passed_over(
     saved: dict[int, dict[str, torch.Tensor]],
     store: Path,
 ) -> None:
-    newest = list_checkpoints(store)[-1]
+    newest = committed_in(store)[-1]
     assert newest.step == 3
-    on_rank0(rank, lambda: flip_byte(newest.path / "rank-00001.bin"))
-    assert verify(newest) != []
+    on_rank0(rank, lambda: damage_newest(store))
+    assert verify(store, newest) != []
     train(state, 1)
     events = Recorder()
     other = Checkpointer(store, run="r", on_event=events)
@@ -282,7 +285,7 @@ def damage_is_passed_over(
     if rank == 0:
         assert events.kinds() == ["checkpoint_skipped", "checkpoint_restored"]
         assert events[0][1]["step"] == 3
-        assert "do not match their hash" in events[0][1]["reason"]
+        assert "packs/" in events[0][1]["reason"]
     else:
         assert events == []
     other.close()
@@ -304,17 +307,183 @@ def other_structure_is_refused(ckpt: Checkpointer, store: Path) -> None:
 def truncated_manifests_leave_nothing(
     rank: int, ckpt: Checkpointer, state: dict[str, Any], store: Path
 ) -> None:
-    steps = [i.path for i in list_checkpoints(store)]
-    on_rank0(rank, lambda: os.truncate(steps[1] / "manifest.json", 100))
+    infos = committed_in(store)
+    on_rank0(rank, lambda: os.truncate(store / infos[1].key, 100))
     assert ckpt.restore(state) == 1
-    on_rank0(rank, lambda: (steps[0] / "rank-00000.bin").unlink())
+    first, *_ = packs_of(store, infos[0])
+    on_rank0(rank, first.unlink)
     with pytest.raises(CheckpointError) as caught:
         ckpt.restore(state)
-    assert all(path.name in str(caught.value) for path in steps)
+    assert all(info.id in str(caught.value) for info in infos)
 
 
 def test_trouble_on_one_rank_is_known_on_all(tmp_path: Path) -> None:
     run_world(2, trouble, tmp_path)
+
+
+# --- who saves what -----------------------------------------------------------------------------
+
+
+def save_replicated(rank: int, tmp: Path) -> list[dict[str, Any]]:
+    """Eight tensors of one size, the same everywhere, stored as they are."""
+    state = {f"t{i}": torch.rand(10_000, generator=seeded(i)) for i in range(8)}
+    events = Recorder()
+    ckpt = Checkpointer(tmp / "store", run="r", compress=False, on_event=events)
+    ckpt.save(1, {**state, "only here": torch.full((3,), 1.0)} if rank == 1 else state)
+    ckpt.wait()
+    ckpt.save(2, state)
+    ckpt.close()
+    return [fields for kind, fields in events if kind == "checkpoint_committed"]
+
+
+def test_replicated_tensors_are_saved_once_and_spread_over_ranks(tmp_path: Path) -> None:
+    told, _ = run_world(2, save_replicated, tmp_path)
+    store = tmp_path / "store"
+    assert check(store) == {1: [], 2: []}
+    first, second = list_checkpoints(store)
+    assert [fields["bytes"] for fields in told] == [8 * 40_000 + 12, 8 * 40_000]
+    assert (first.raw_bytes, second.raw_bytes) == (8 * 40_000 + 12, 8 * 40_000)
+    sizes = sorted(pack.stat().st_size for pack in packs_of(store, first))
+    assert [size // 160_000 for size in sizes] == [1, 1], "four tensors in a pack of each rank"
+    assert told[1]["new_bytes"] == 0
+    assert packs_of(store, second) == packs_of(store, first)
+
+
+# --- every layout onto every other --------------------------------------------------------------
+
+Layout = tuple[tuple[int, ...], tuple[Placement, ...]]  # of the mesh, over it
+
+FSDP_AND_TP = (_StridedShard(0, split_factor=2), Shard(0))
+LAYOUTS: dict[int, list[Layout]] = {
+    1: [((1,), (Shard(0),)), ((1,), (Replicate(),))],
+    2: [((2,), (Shard(0),)), ((2,), (Shard(1),)), ((2,), (Replicate(),))],
+    3: [((3,), (Shard(0),)), ((3,), (Shard(1),)), ((3, 1), (Shard(1), Shard(0)))],
+    4: [
+        ((4,), (Shard(0),)),
+        ((4,), (Shard(1),)),
+        ((2, 2), (Replicate(), Shard(0))),
+        ((2, 2), FSDP_AND_TP),
+        ((2, 2), (Shard(0), Shard(1))),
+        ((2, 2), (Shard(1), Replicate())),
+    ],
+}
+SHAPES = [(8, 8), (7, 5), (2, 9), (64, 1030)]  # the last one has several tiles in complex64
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex64, torch.uint8]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def any_bits(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of random bits, NaNs with payloads among them; the same in every process."""
+    width = dtype.itemsize
+    flat = torch.randint(0, 256, (*shape, width), dtype=torch.uint8, generator=seeded(width))
+    return flat.view(dtype).reshape(shape)
+
+
+def spread(world_size: int, turn: int, blank: bool) -> dict[str, torch.Tensor]:
+    """This rank's shards of all shapes and dtypes in all layouts that this world size has.
+
+    Args:
+        turn: tensors change their layouts with it.
+        blank: zeros instead of the bits.
+    """
+    layouts = LAYOUTS[world_size]
+    meshes = {sizes: init_device_mesh("cpu", sizes) for sizes in {sizes for sizes, _ in layouts}}
+    shards: dict[str, torch.Tensor] = {}
+    for i, (shape, dtype, copy) in enumerate(itertools.product(SHAPES, DTYPES, range(6))):
+        sizes, placements = layouts[(copy + turn) % len(layouts)]
+        full = any_bits(shape, dtype)
+        full = torch.zeros_like(full) if blank else full
+        shards[f"t{i}"] = distribute_tensor(full, meshes[sizes], placements, src_data_rank=None)
+    return shards
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    mine, theirs = (local(t).contiguous().view(torch.uint8) for t in (one, other))
+    return torch.equal(mine, theirs)
+
+
+def save_layouts(rank: int, tmp: Path) -> None:
+    ckpt = Checkpointer(tmp / "store", run="r")
+    ckpt.save(1, {"t": spread(dist.get_world_size(), turn=0, blank=False)})
+    ckpt.close()
+
+
+def restore_layouts(rank: int, tmp: Path) -> None:
+    world_size = dist.get_world_size()
+    ckpt = Checkpointer(tmp / "store", run="r")
+    for turn in range(2):
+        state = {"t": spread(world_size, turn, blank=True)}
+        assert ckpt.restore(state) == 1
+        expected = spread(world_size, turn, blank=False)
+        wrong = [name for name in expected if not same_bits(state["t"][name], expected[name])]
+        assert wrong == []
+    ckpt.close()
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_layout_is_restored_onto_every_other(tmp_path: Path, world_size: int) -> None:
+    run_world(world_size, save_layouts, tmp_path)
+    assert check(tmp_path / "store") == {1: []}
+    for other in (1, 2, 3, 4):
+        run_world(other, restore_layouts, tmp_path)
+
+
+# --- tensor parallelism and HSDP as torch itself lays them out ------------------------------------
+
+
+def parallel_state(seed: int, kind: str) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
+    if kind == "fsdp+tp":
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, mesh["tp"], plan)
+        fully_shard(model, mesh=mesh["dp"])
+        placements = model.get_parameter("0.weight").placements  # type: ignore[attr-defined]
+        assert isinstance(placements[0], _StridedShard)
+    elif kind == "hsdp":
+        fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "shard")))
+    elif kind == "fsdp":
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return {"model": model, "optimizer": optimizer}
+
+
+def step_once(state: dict[str, Any]) -> None:
+    state["model"](torch.randn(4, 8, generator=seeded(7))).square().mean().backward()
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+
+
+def save_parallel(kind: str, rank: int, tmp: Path) -> dict[str, torch.Tensor]:
+    state = parallel_state(1, kind)
+    step_once(state)
+    ckpt = Checkpointer(tmp / kind, run="r")
+    ckpt.save(1, state)
+    ckpt.close()
+    return whole(state)
+
+
+def restore_parallel(kind: str, saved: str, rank: int, tmp: Path) -> dict[str, torch.Tensor]:
+    state = parallel_state(2, kind)
+    ckpt = Checkpointer(tmp / saved, run="r")
+    assert ckpt.restore(state) == 1
+    ckpt.close()
+    restored = whole(state)
+    step_once(state)  # what was restored can be trained on
+    return restored
+
+
+def test_fsdp_with_tensor_parallelism_and_hsdp_go_over_into_each_other(tmp_path: Path) -> None:
+    for saved, other in (("fsdp+tp", "hsdp"), ("hsdp", "fsdp+tp")):
+        expected = run_world(4, partial(save_parallel, saved), tmp_path)[0]
+        assert check(tmp_path / saved) == {1: []}
+        for world_size, kind in ((4, other), (2, "fsdp"), (1, "plain")):
+            for restored in run_world(world_size, partial(restore_parallel, kind, saved), tmp_path):
+                assert_same(restored, expected)
 
 
 # --- agreement ----------------------------------------------------------------------------------

@@ -1,20 +1,18 @@
-from checkpointing.manifest import Chunk, Header, Manifest, assemble
-from checkpointing.structure import Wants, difference
+from checkpointing.structure import Inventory, Wants, difference
+
+SPEC = ((2,), "float32")
 
 
-def manifest(*names: str, values: tuple[str, ...] = ()) -> Manifest:
-    header = Header("0000000001-0123abcd", "r", 1, 0.0, 1, {}, dict.fromkeys(values))
-    box = {"dtype": "float32", "shape": (2,), "offsets": (0,), "sizes": (2,)}
-    place = {"file": "rank-00000.bin", "offset": 0, "length": 8, "blake3": ""}
-    return assemble(header, [Chunk(fqn=n, **box, **place) for n in names])  # type: ignore[arg-type]
+def inventory(*names: str, values: tuple[str, ...] = ()) -> Inventory:
+    return Inventory(dict.fromkeys(names, SPEC), dict.fromkeys(values))
 
 
 def wants(*names: str, values: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> Wants:
-    return Wants(dict.fromkeys(names, ((2,), "float32")), frozenset(values), optional)
+    return Wants(dict.fromkeys(names, SPEC), frozenset(values), optional)
 
 
 def test_ranks_may_each_want_a_part() -> None:
-    stored = manifest("a", "b", values=("x", "y"))
+    stored = inventory("a", "b", values=("x", "y"))
     assert difference([wants("a", values=("x",)), wants("b", values=("y",))], stored) is None
     assert difference([wants("a", values=("x", "y"))], stored) == (
         "\n  tensors not in the state (1):\n    b"
@@ -23,7 +21,7 @@ def test_ranks_may_each_want_a_part() -> None:
 
 def test_everything_that_differs_is_listed() -> None:
     other = Wants({"a": ((2, 1), "int8"), "new": ((), "bool")}, frozenset({"v"}))
-    assert difference([other], manifest("a", "old", values=("w",))) == (
+    assert difference([other], inventory("a", "old", values=("w",))) == (
         "\n  tensors missing in the checkpoint (1):\n    new"
         "\n  tensors not in the state (1):\n    old"
         "\n  tensors of another shape or dtype (1):"
@@ -34,7 +32,7 @@ def test_everything_that_differs_is_listed() -> None:
 
 
 def test_long_lists_are_cut() -> None:
-    text = difference([wants(*(f"t{i:03d}" for i in range(100)))], manifest())
+    text = difference([wants(*(f"t{i:03d}" for i in range(100)))], inventory())
     assert text is not None
     assert text.startswith("\n  tensors missing in the checkpoint (100):\n    t000")
     assert text.endswith("\n    t019\n    ... and 80 more")
@@ -42,6 +40,6 @@ def test_long_lists_are_cut() -> None:
 
 def test_optional_parts_are_wanted_only_if_there_is_any_of_them() -> None:
     mine = wants("m", "opt/state.m", values=("opt/state.n",), optional=("opt/state.",))
-    assert difference([mine], manifest("m")) is None
-    text = difference([mine], manifest("m", values=("opt/state.n",)))
+    assert difference([mine], inventory("m")) is None
+    text = difference([mine], inventory("m", values=("opt/state.n",)))
     assert text == "\n  tensors missing in the checkpoint (1):\n    opt/state.m"

@@ -1,0 +1,69 @@
+"""A store of one rank's saves, one after the other, for the benchmarks of the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from checkpointing import Checkpoint, Store
+from checkpointing.format.manifest import Header
+from checkpointing.format.names import Save
+from checkpointing.store.commit import commit, write_part
+from checkpointing.store.index import Known, look
+from checkpointing.store.session import Session
+from checkpointing.store.writer import Options, Piece, Written, write
+
+Arrays = Mapping[str, NDArray[Any]]  # by full name: "model/blocks.0.qkv.weight"
+
+
+class Saves:
+    """One run of a new store: all that a save does but copying the state and agreeing on it."""
+
+    def __init__(self, folder: Path, options: Options, run: str = "benchmark") -> None:
+        self.store = Store.open(folder, create=True)
+        self.last: Save | None = None
+        self._options = options
+        self._session = Session(self.store, run)
+        self._known = Known(self.store, run)
+
+    def save(self, step: int, pieces: Iterable[Piece]) -> Written:
+        """Announce, look around, write, commit; durable on return."""
+        save = self._session.begin(step)
+        index = self._known.index(look(self.store, save.run))
+        written = write(self.store, save, pieces, {}, index, self._options)
+        write_part(self.store, Header(save, time.time(), 1, {}), 0, written)
+        self._known.committed(save, written.tables, written.packs)
+        commit(self.store, save, 1, check=self._session.check)
+        self._session.end(save.manifest())
+        self.last = save
+        return written
+
+    def newest(self) -> Checkpoint:
+        """The last save, opened anew: nothing of it is in memory."""
+        store = Store.open(self.store.url)
+        return Checkpoint(store, store.manifests()[0])
+
+    def close(self) -> None:
+        self._session.close()
+        self.store.close()
+
+
+def whole_pieces(arrays: Arrays, dtype: str = "float32") -> list[Piece]:
+    """Every array as a piece that is its whole tensor."""
+    return [
+        Piece(name, dtype, array.shape, (0,) * array.ndim, array) for name, array in arrays.items()
+    ]
+
+
+def bytes_under(folder: Path) -> int:
+    """Bytes of all files in a folder and below."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def files_under(folder: Path) -> int:
+    """Files in a folder and below."""
+    return sum(path.is_file() for path in folder.rglob("*"))

@@ -1,0 +1,66 @@
+"""What the store costs beside the disk: saves, verification and restoring against plain files.
+
+    .venv/bin/python -m benchmarks.store_speed [--gib 1] [--rounds 5] [--folder /tmp]
+
+One process, a state as of training. Speeds are in GB of state per second; the CPU time of all
+threads, user and system, is told beside them.
+
+- *Writing*, everything durable at the end. Base: the same bytes, one thread, files of 64 MiB,
+  fsync after each. Every save is of a state in which every number has changed.
+- *Reading*, from the page cache. Base: the objects of the raw save, one thread, each file whole
+  into memory (`readinto`, one buffer of a file's size). "in 1 MiB pieces" is the same with a
+  buffer that stays in the processor's cache: what the page cache gives if nobody looks at it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmarks.ab import Comparison, interleave, report
+from benchmarks.speed_reading import PLAIN_READ, Readers
+from benchmarks.speed_writing import PLAIN_WRITE, Writers
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.training_state import TrainingState
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gib", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    settings = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
+    try:
+        _compare(folder, TrainingState(int(settings.gib * (1 << 30))), settings.rounds)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _compare(folder: Path, state: TrainingState, rounds: int) -> None:
+    writers = Writers(folder, state)
+    try:
+        _measure("store_speed_write", PLAIN_WRITE, writers.watch, rounds)
+    finally:
+        writers.close()
+    for arm, count in writers.objects.items():
+        print(f"objects per save: {count:4}  {arm}")
+    _measure("store_speed_read", PLAIN_READ, Readers(folder, state).watch, rounds)
+
+
+def _measure(name: str, base: str, watch: Stopwatch, rounds: int) -> None:
+    measured = interleave(watch.arms(), rounds + 1)
+    kept = {arm: speeds[1:] for arm, speeds in measured.items()}  # the first round warms up
+    cpu = {arm: watch.cpu_per_gb(arm) for arm in kept}
+    report(
+        Comparison(name, base, "GB/s", kept),
+        {"bytes": watch.nbytes, "rounds": rounds, "cpu_s_per_gb": cpu},
+    )
+    for arm, seconds in cpu.items():
+        print(f"CPU seconds per GB: {seconds:6.3f}  {arm}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Which way of storing chunks of a kind pays: a pure function over measured samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from checkpointing.codec.layout import Codec
+
+
+class Way(NamedTuple):
+    """A codec, and whether it is relative to a base."""
+
+    codec: Codec
+    on_base: bool = False
+
+
+RAW = Way(Codec.RAW)
+PLANES = Way(Codec.PLANES)
+ROWS = Way(Codec.ROWS)
+ZSTD = Way(Codec.ZSTD)
+ROWS_ON_BASE = Way(Codec.ROWS, on_base=True)
+DELTA = Way(Codec.DELTA, on_base=True)
+
+# in this order, each against the best of those before it: by how much less it has to store. What is
+# on a base costs every reader the base too, and keeps it from being pruned
+GAINS: Mapping[Way, float] = {
+    RAW: 0.0,
+    PLANES: 0.03,
+    ROWS: 0.03,
+    ZSTD: 0.03,
+    ROWS_ON_BASE: 0.10,
+    DELTA: 0.10,
+}
+WORTH = 20e6  # bytes that an additional second of encoding has to save, on one core
+
+
+_FADE = 128 << 10  # sampled bytes after which what was measured before counts half
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one way did on samples of a kind."""
+
+    raw: float  # bytes
+    stored: float  # bytes
+    seconds: float  # of encoding on one core
+
+    @property
+    def share(self) -> float:
+        """Stored bytes per raw byte."""
+        return self.stored / self.raw
+
+    @property
+    def cost(self) -> float:
+        """Seconds per raw byte."""
+        return self.seconds / self.raw
+
+    def then(self, newer: Measured) -> Measured:
+        """With a newer sample, beside which this fades; by size, so that a small one does not
+        outweigh a large one."""
+        kept = 0.5 ** (newer.raw / _FADE)
+        return Measured(
+            kept * self.raw + newer.raw,
+            kept * self.stored + newer.stored,
+            kept * self.seconds + newer.seconds,
+        )
+
+
+def choose(measured: Mapping[Way, Measured], *, with_base: bool = True) -> Way:
+    """The way that pays best; RAW if none does or nothing is known.
+
+    Args:
+        with_base: whether there is a base to be relative to.
+    """
+    best, share, cost = RAW, 1.0, 0.0
+    for way, gain in GAINS.items():
+        this = measured.get(way)
+        if this is None or (way.on_base and not with_base):
+            continue
+        saved = share - this.share
+        enough = saved > 0 and saved >= gain * share
+        if enough and saved >= WORTH * (this.cost - cost):
+            best, share, cost = way, this.share, this.cost
+    return best

@@ -1,0 +1,199 @@
+"""The manifest of a checkpoint, and the part records that it is made of.
+
+A part record says what one rank wrote; a manifest is a pure function of all part records of a save,
+so whoever sees them all may commit, and all who do write the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from checkpointing.canonical import Reader
+from checkpointing.errors import DamagedError
+from checkpointing.format import container
+from checkpointing.format.chunks import PACK_BYTES
+from checkpointing.format.container import Container
+from checkpointing.format.names import Save
+from checkpointing.format.table import Table, from_bytes, merge, to_bytes
+from checkpointing.values import Json, decode, encode
+
+MANIFEST = "hpckit-manifest"
+PART = "hpckit-part"
+ABANDONED = "hpckit-abandoned"
+
+_PACKS = "packs"
+_ITEM = "item:"
+_PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is said of a checkpoint as a whole."""
+
+    save: Save
+    created: float  # Unix time of the save's start, seconds
+    world_size: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    revision: int = 0
+    dropped: tuple[str, ...] = ()  # items that it had, and that retention took out
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One item, without reading its table."""
+
+    tensors: int
+    chunks: int
+    raw_bytes: int  # decoded
+    stored_bytes: int  # of all chunks and bases that it refers to, each once
+
+
+@dataclass(frozen=True)
+class Content:
+    """A whole manifest, or one rank's part of it, in memory."""
+
+    header: Header
+    items: Mapping[str, Table]
+    packs: Mapping[bytes, int]  # every pack that is referred to, and its size in bytes
+
+
+def item_of(name: str) -> str:
+    """The item that a tensor or value belongs to: "model" for "model/wte.weight"."""
+    return name.partition("/")[0]
+
+
+def build_part(content: Content, rank: int) -> bytes:
+    return _build(PART, content, {"rank": rank})
+
+
+def build_manifest(content: Content) -> bytes:
+    return _build(MANIFEST, content, {})
+
+
+def build_abandoned(save: Save) -> bytes:
+    """What stands in a manifest's place when prune has declared its save dead: it can no longer
+    be committed."""
+    return container.build(ABANDONED, _identity(save), {})
+
+
+def assemble(parts: Sequence[Content]) -> Content:
+    """The checkpoint that the parts of all ranks make.
+
+    Args:
+        parts: in order of rank; rank 0's says when the save started and what the metrics are.
+
+    Raises:
+        ValueError: the parts do not fit together.
+    """
+    names = sorted({name for part in parts for name in part.items})
+    items = {n: merge([p.items[n] for p in parts if n in p.items]) for n in names}
+    packs = {pack: size for part in parts for pack, size in part.packs.items()}
+    return replace(parts[0], items=items, packs=dict(sorted(packs.items())))
+
+
+def _identity(save: Save) -> dict[str, Any]:
+    return {"run": save.run, "step": save.step, "session": save.session}
+
+
+def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
+    header, packs = content.header, sorted(content.packs)
+    index = {pack: i for i, pack in enumerate(packs)}
+    rows = np.zeros(len(packs), _PACK_ROW)
+    for row, pack in zip(rows, packs, strict=True):
+        row["pack"], row["size"] = np.frombuffer(pack, np.uint8), content.packs[pack]
+    sections = {_PACKS: rows.tobytes()}
+    sections |= {_ITEM + name: to_bytes(table, index) for name, table in content.items.items()}
+    summaries = {name: vars(summarise(table)) for name, table in content.items.items()}
+    body = {
+        **_identity(header.save),
+        "created": header.created,
+        "world_size": header.world_size,
+        "metrics": {name: encode(value, name) for name, value in header.metrics.items()},
+        "revision": header.revision,
+        "dropped": list(header.dropped),
+        "items": summaries,
+        **more,
+    }
+    return container.build(kind, body, sections)
+
+
+def summarise(table: Table) -> Summary:
+    stored = {chunk.id: chunk.length for chunk in table.all_chunks()}
+    chunks = sum(len(placed) for placed in table.chunks.values())
+    return Summary(len(table.tensors), chunks, table.raw_bytes, sum(stored.values()))
+
+
+class Document:
+    """A manifest, part or abandoned save as it lies in a store; tables are read when asked for."""
+
+    def __init__(self, container: Container) -> None:
+        """Check and take over the header.
+
+        Raises:
+            DamagedError: it is not consistent in itself.
+        """
+        self._container = container
+        self.kind, self.where = container.kind, container.where
+        read = container.header
+        self.save = Save(read.text("run"), read.count("step"), read.text("session"))
+        self._packs: dict[bytes, int] | None = None
+        if self.kind != ABANDONED:
+            self.header = _header(read, self.save)
+            self.items = {name: _summary(read, name) for name in read.object("items")}
+
+    @property
+    def rank(self) -> int:
+        """Of a part: whose it is."""
+        return self._container.header.count("rank")
+
+    def packs(self) -> dict[bytes, int]:
+        """Every pack that is referred to, in the order of the tables' indices, and its size."""
+        if self._packs is None:
+            data = self._container.section(_PACKS)
+            if len(data) % _PACK_ROW.itemsize:
+                raise DamagedError(f"{self.where}: its list of packs is cut off")
+            rows = np.frombuffer(data, _PACK_ROW)
+            self._packs = {row["pack"].tobytes(): int(row["size"]) for row in rows}
+        return self._packs
+
+    def table(self, item: str) -> Table:
+        """The table of one item."""
+        data = self._container.section(_ITEM + item)
+        where = f"{self.where}: item {item!r}"
+        return from_bytes(data, list(self.packs()), where, is_part=self.kind == PART)
+
+    def content(self) -> Content:
+        """Everything."""
+        return Content(self.header, {name: self.table(name) for name in self.items}, self.packs())
+
+
+def _header(read: Reader, save: Save) -> Header:
+    return Header(
+        save=save,
+        created=read.number("created"),
+        world_size=read.count("world_size"),
+        metrics={name: _metric(name, v) for name, v in read.object("metrics").items()},
+        revision=read.count("revision"),
+        dropped=tuple(read.texts("dropped")),
+    )
+
+
+def _summary(read: Reader, name: str) -> Summary:
+    item = read.child("items").child(name)
+    return Summary(
+        tensors=item.count("tensors"),
+        chunks=item.count("chunks"),
+        raw_bytes=item.count("raw_bytes"),
+        stored_bytes=item.count("stored_bytes"),
+    )
+
+
+def _metric(name: str, value: Json) -> float:
+    number = decode(value)
+    if type(number) not in (float, int):
+        raise DamagedError(f"manifest: metric {name!r} is no number")
+    return float(number)

@@ -1,0 +1,92 @@
+"""Packs: chunks end to end, then a table of them, so that a pack can be understood alone.
+
+8 bytes   magic "HPKPACK1"
+...       stored chunks, end to end, no gaps
+n x 100   footer: one ROW per chunk, in the order of their offsets
+32 bytes  trailer: checksum of the footer (u64), rows (u64), size of the pack (u64), magic
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import DamagedError
+from checkpointing.format.chunks import ID_BYTES, Chunk, checksum
+from checkpointing.storage.interface import Buffer
+
+MAGIC = b"HPKPACK1"
+_NO_BASE = bytes(ID_BYTES)
+
+ROW = np.dtype(
+    [
+        ("id", "u1", ID_BYTES),
+        ("base", "u1", ID_BYTES),  # zeros if there is none
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("raw_length", "<u8"),
+        ("checksum", "<u8"),
+        ("codec", "u1"),
+        ("reserved", "u1", 3),  # zeros
+    ]
+)
+TRAILER = np.dtype([("checksum", "<u8"), ("rows", "<u8"), ("size", "<u8"), ("magic", "u1", 8)])
+
+Rows = NDArray[np.void]
+
+
+def footer(chunks: Sequence[Chunk]) -> bytes:
+    """Footer and trailer of a pack that holds `chunks`, in the order of their offsets."""
+    rows = np.zeros(len(chunks), ROW)
+    for row, chunk in zip(rows, chunks, strict=True):
+        row["id"] = _octets(chunk.id)
+        row["base"] = _octets(chunk.base.id if chunk.base else _NO_BASE)
+        row["offset"], row["length"] = chunk.offset, chunk.length
+        row["raw_length"], row["checksum"] = chunk.raw_length, chunk.checksum
+        row["codec"] = chunk.codec
+    table = rows.tobytes()
+    data_end = chunks[-1].offset + chunks[-1].length if chunks else len(MAGIC)
+    trailer = np.zeros(1, TRAILER)
+    trailer["checksum"], trailer["rows"] = checksum(table), len(rows)
+    trailer["size"] = data_end + len(table) + TRAILER.itemsize
+    trailer["magic"] = _octets(MAGIC)
+    return table + trailer.tobytes()
+
+
+def parse_trailer(data: Buffer, size: int) -> tuple[int, int]:
+    """Where the footer starts, and its length, from the last 32 bytes of a pack of `size` bytes.
+
+    Raises:
+        DamagedError: this is no whole pack.
+    """
+    if len(data) != TRAILER.itemsize:
+        raise DamagedError(f"a pack of {size} bytes is too short to be one")
+    trailer = np.frombuffer(data, TRAILER)[0]
+    if trailer["magic"].tobytes() != MAGIC:
+        raise DamagedError("its last bytes are not those of a pack")
+    length = int(trailer["rows"]) * ROW.itemsize
+    start = size - TRAILER.itemsize - length
+    if int(trailer["size"]) != size or start < len(MAGIC):
+        raise DamagedError(f"it has {size} bytes instead of {int(trailer['size'])}")
+    return start, length
+
+
+def parse_footer(table: Buffer, trailer: Buffer) -> Rows:
+    """The table of a pack's chunks.
+
+    Raises:
+        DamagedError: it does not match its checksum, or is not consistent in itself.
+    """
+    if checksum(table) != int(np.frombuffer(trailer, TRAILER)[0]["checksum"]):
+        raise DamagedError("the table at its end does not match its checksum")
+    rows = np.frombuffer(table, ROW)
+    ends = np.concatenate([[len(MAGIC)], rows["offset"] + rows["length"]])
+    if not np.array_equal(ends[:-1].astype(np.uint64), rows["offset"]):
+        raise DamagedError("the table at its end has gaps or overlaps")
+    return rows
+
+
+def _octets(data: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)

@@ -1,0 +1,107 @@
+"""The grid that a tensor's global index space is cut on: a pure function of shape and dtype.
+
+Each dimension is cut into a power of two of parts, each ceil(size / 2**k) long, as FSDP and DTensor
+cut it for a power of two of ranks. So their shard boundaries fall on tile boundaries, on any such
+world, and what did not change is found again after the world size has changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+MIN_TILE = 256 << 10  # bytes; below this, a chunk's own costs (a hash, a table row) begin to show
+MAX_TILE = 8 << 20  # bytes; above this, reading a part of a tile wastes more than it saves
+TILES = 64  # that a tensor between the two is cut into: 8 x 8 for a matrix
+MIN_RUN = 256  # bytes of the last dimension that stay together, so that gathering a tile is fast
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Box:
+    """A box of a tensor's index space."""
+
+    offsets: Shape
+    sizes: Shape
+
+    @property
+    def count(self) -> int:
+        """Elements in it."""
+        return math.prod(self.sizes)
+
+    @property
+    def slices(self) -> tuple[Any, ...]:
+        """An index that makes a view of any array, of one without dimensions too."""
+        return (*(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True)), ...)
+
+    def intersect(self, other: Box) -> Box | None:
+        """What both cover; None if nothing."""
+        low = tuple(map(max, self.offsets, other.offsets))
+        ends = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        high = tuple(min(a + n, b + m) for a, n, b, m in ends)
+        if any(start >= end for start, end in zip(low, high, strict=True)):
+            return None
+        return Box(low, tuple(end - start for start, end in zip(low, high, strict=True)))
+
+    def relative_to(self, outer: Box) -> Box:
+        """The same box in the coordinates of `outer`."""
+        return Box(
+            tuple(a - b for a, b in zip(self.offsets, outer.offsets, strict=True)), self.sizes
+        )
+
+
+def whole(shape: Shape) -> Box:
+    return Box((0,) * len(shape), shape)
+
+
+def tile_shape(shape: Shape, itemsize: int) -> Shape:
+    """Extents of a tile of a tensor of this shape, elements per dimension.
+
+    The dimension with the fewest cuts so far is cut in two, the first of equals, until a tile has
+    no more than the wanted bytes: 1/64 of the tensor, at least 256 KiB and at most 8 MiB.
+    """
+    size = math.prod(shape) * itemsize
+    wanted = min(max(size // TILES, MIN_TILE), MAX_TILE)
+    cuts = [0] * len(shape)
+    tile = list(shape)
+    while math.prod(tile) * itemsize > wanted:
+        open_dims = [d for d in range(len(shape)) if _divisible(tile, d, itemsize)]
+        if not open_dims:
+            break
+        dim = min(open_dims, key=lambda d: (cuts[d], d))
+        cuts[dim] += 1
+        tile[dim] = -(-shape[dim] // 2 ** cuts[dim])
+    return tuple(tile)
+
+
+def _divisible(tile: list[int], dim: int, itemsize: int) -> bool:
+    if dim < len(tile) - 1 or len(tile) == 1:
+        return tile[dim] > 1
+    return tile[dim] * itemsize >= 2 * MIN_RUN
+
+
+def tiles(box: Box, tile: Shape) -> Iterator[Box]:
+    """`box` cut along the grid, row-major: whole tiles, and at its edges parts of tiles."""
+    if 0 in box.sizes:
+        return
+    starts = [_cuts(o, n, t) for o, n, t in zip(box.offsets, box.sizes, tile, strict=True)]
+    yield from _product(starts)
+
+
+def _cuts(offset: int, size: int, extent: int) -> list[tuple[int, int]]:
+    """(start, length) of the pieces of one dimension."""
+    edges = [offset, *range((offset // extent + 1) * extent, offset + size, extent), offset + size]
+    return [(a, b - a) for a, b in pairwise(edges)]
+
+
+def _product(pieces: list[list[tuple[int, int]]]) -> Iterator[Box]:
+    if not pieces:
+        yield Box((), ())
+        return
+    for start, size in pieces[0]:
+        for rest in _product(pieces[1:]):
+            yield Box((start, *rest.offsets), (size, *rest.sizes))

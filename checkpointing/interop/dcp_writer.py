@@ -1,0 +1,150 @@
+"""torch.distributed.checkpoint saving to a store. Needs torch.
+
+    dcp.save(state, storage_writer=StoreWriter(store, run="pretrain", step=100))
+
+What is written is a checkpoint like any other; nothing in it is a pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from checkpointing.dtypes import as_array, dtype_name
+from checkpointing.errors import SaveError
+from checkpointing.format.manifest import Header
+from checkpointing.format.names import MAX_STEP, Save
+from checkpointing.interop.dcp_common import Id, done, refuse
+from checkpointing.interop.importing import write_groups
+from checkpointing.interop.naming import full_name
+from checkpointing.interop.torch_values import loaded_value
+from checkpointing.store.commit import commit, write_part
+from checkpointing.store.index import Known
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from checkpointing.store.writer import Piece
+from checkpointing.values import Json
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the coordinator tells a rank. Plain data: it travels between ranks."""
+
+    save: Save
+    created: float  # Unix time, seconds
+    rank: int
+    world_size: int
+
+
+class StoreWriter(StorageWriter):
+    """Saves one checkpoint: every rank writes its part, then the coordinator commits. For one
+    `dcp.save` or `dcp.async_save`, made on every rank with the same arguments.
+
+    Args:
+        item: what tensors of the state's top level become part of; None: each is an item of its
+            own. Give one for a flat state, such as torchtitan's ("model").
+    """
+
+    def __init__(self, store: Store, run: str, step: int, *, item: str | None = None) -> None:
+        if not 0 <= step <= MAX_STEP:
+            raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+        self._store, self._run, self._step, self._item = store, run, step, item
+        self._session: Session | None = None  # of the coordinator
+
+    def reset(self, checkpoint_id: Id | None = None) -> None:
+        refuse(checkpoint_id)
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta()
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("use_collectives", True):
+            raise ValueError("StoreWriter needs dcp.save(use_collectives=True): one rank commits")
+        self.close()
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Announce the save; only then may the ranks look for what is there already."""
+        self._session = Session(self._store, self._run)
+        save, now = self._session.begin(self._step), time.time()
+        tasks = [_Task(save, now, rank, len(plans)) for rank in range(len(plans))]
+        return [replace(plan, storage_data=t) for plan, t in zip(plans, tasks, strict=True)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        task = plan.storage_data
+        if not isinstance(task, _Task) or task.save.step != self._step:
+            raise SaveError(
+                f"the plan for step {self._step} is another save's: plans that are cached "
+                "(enable_plan_caching) cannot be used with StoreWriter"
+            )
+        index = Known(self._store, self._run).index()
+        values = dict(self._values(plan, planner))
+        pieces = self._pieces(plan, planner)
+        written = write_groups(self._store, task.save, pieces, values, index)
+        header = Header(task.save, task.created, task.world_size)
+        write_part(self._store, header, task.rank, written)
+        return done([WriteResult(item.index, _size(item), None) for item in plan.items])
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Commit; called on the coordinator once all ranks have written."""
+        session = self._session
+        if session is None:
+            raise SaveError("finish() without a save that has begun")
+        save = Save(self._run, self._step, session.id)
+        try:
+            commit(self._store, save, len(results), check=session.check)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give up a save that was begun and not finished. Called by the next save, too."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
+        return False  # never looked up by a path
+
+    def _values(self, plan: SavePlan, planner: SavePlanner) -> Iterator[tuple[str, Json]]:
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                data = planner.resolve_data(item)
+                assert isinstance(data, io.BytesIO)
+                name = item.index.fqn
+                yield self._name(plan, name, None), loaded_value(data.getvalue(), repr(name))
+
+    def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[Piece]:
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                continue
+            tensor, about = planner.resolve_data(item), item.tensor_data
+            assert isinstance(tensor, Tensor)
+            assert about is not None
+            shape, offsets = tuple(about.size), tuple(about.chunk.offsets)
+            if tuple(tensor.shape) != tuple(about.chunk.sizes):
+                raise SaveError(f"{item.index.fqn!r}: the planner gives {tuple(tensor.shape)}")
+            if tensor.numel() or 0 in shape:
+                name = self._name(plan, item.index.fqn, self._item)
+                array = as_array(tensor.detach().cpu())
+                yield Piece(name, dtype_name(tensor.dtype), shape, offsets, array)
+
+    def _name(self, plan: SavePlan, dotted_name: str, item: str | None) -> str:
+        mapping = plan.planner_data if isinstance(plan.planner_data, dict) else {}
+        path = mapping.get(dotted_name, (dotted_name,))
+        return full_name(path if item is None or len(path) > 1 else (item, *path))
+
+
+def _size(item: WriteItem) -> int:
+    return item.tensor_storage_size() or 0

@@ -1,0 +1,108 @@
+"""A new checkpoint of pieces that come one by one, so that never all of them are in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.format.manifest import Header
+from checkpointing.format.names import MAX_STEP, Save
+from checkpointing.format.table import Table
+from checkpointing.store.commit import commit, write_part
+from checkpointing.store.index import Index, Known
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from checkpointing.store.writer import Options, Piece, Written, write
+from checkpointing.values import Json
+
+GROUP = 128 << 20  # bytes of pieces that are in memory at a time, besides what a writer needs
+
+
+def save_pieces(
+    store: Store,
+    run: str,
+    step: int,
+    pieces: Iterable[Piece],
+    values: Mapping[str, Json],
+    on_bytes: Callable[[int], None] | None = None,
+) -> Save:
+    """Commit a checkpoint of these pieces and values, by full name.
+
+    Args:
+        pieces: made when they are asked for; one at a time has to fit into memory.
+        on_bytes: told how many raw bytes have been written.
+
+    Raises:
+        SaveError: not committed; the pieces do not fill their tensors, for example.
+        StoreError: the store is out of reach.
+        ValueError: `run` or `step` cannot be one.
+    """
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+    with Session(store, run) as session:
+        save = session.begin(step)
+        try:
+            header = Header(save, time.time(), world_size=1)
+            index = Known(store, run).index()
+            written = write_groups(store, save, pieces, values, index, on_bytes)
+            write_part(store, header, 0, written)
+            commit(store, save, 1, check=session.check)
+        finally:
+            session.end(save.manifest())
+    return save
+
+
+def write_groups(
+    store: Store,
+    save: Save,
+    pieces: Iterable[Piece],
+    values: Mapping[str, Json],
+    index: Index,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Written:
+    """As `checkpointing.store.writer.write`, but a group of pieces at a time; adds what it writes
+    to `index`."""
+    total, options = _Total(), Options()
+    total.add(write(store, save, [], values, index, options))
+    for group in groups(pieces):
+        written = write(store, save, group, {}, index, options)
+        index.add(written.tables.values(), written.packs)
+        total.add(written)
+        if on_bytes:
+            on_bytes(written.raw_bytes)
+    return Written(total.tables, total.packs, total.new_bytes, total.raw_bytes)
+
+
+def groups(pieces: Iterable[Piece], size: int = GROUP) -> Iterator[list[Piece]]:
+    """Pieces in groups of about `size` bytes; a larger one is a group of its own."""
+    group: list[Piece] = []
+    filled = 0
+    for piece in pieces:
+        if group and filled + piece.data.nbytes > size:
+            yield group
+            group, filled = [], 0
+        group.append(piece)
+        filled += piece.data.nbytes
+    if group:
+        yield group
+
+
+@dataclass
+class _Total:
+    """What several writes have written, as if it had been one."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    packs: dict[bytes, int] = field(default_factory=dict)
+    new_bytes: int = 0
+    raw_bytes: int = 0
+
+    def add(self, written: Written) -> None:
+        for item, table in written.tables.items():
+            mine = self.tables.setdefault(item, Table())
+            for name, spec in table.tensors.items():
+                mine.place(name, spec, table.chunks[name])
+            mine.values.update(table.values)
+        self.packs.update(written.packs)
+        self.new_bytes += written.new_bytes
+        self.raw_bytes += written.raw_bytes

@@ -1,0 +1,189 @@
+"""Pickles read as data: nothing is imported, called or constructed but plain containers.
+
+A pickle is a program for a small machine. This is that machine, with the instructions that a tree
+of dataclasses needs and no others; where a pickle asks for a class or a call, the answer is a
+`Record` of what it asked for.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpointing.errors import DamagedError, FormatError
+
+
+@dataclass(frozen=True)
+class Global:
+    """A class or function, by name."""
+
+    name: str  # "torch.Size"
+
+
+@dataclass(eq=False)
+class Record:
+    """An object as a pickle describes it: what would be called with what, and its state."""
+
+    kind: str
+    args: tuple[Any, ...]
+    state: Any = None
+    entries: dict[Any, Any] = field(default_factory=dict)  # if it is a kind of dict
+
+
+class _Mark:
+    pass
+
+
+_MARK = _Mark()
+
+
+def read(data: bytes, allowed: Collection[str], where: str) -> Any:
+    """What a pickle describes: plain values, lists, dicts, tuples, `Record` and `Global`.
+
+    Args:
+        allowed: names of the classes and functions that it may mention.
+
+    Raises:
+        FormatError: it mentions another one, or needs what this machine does not have.
+        DamagedError: it is no whole pickle.
+    """
+    machine = _Machine(allowed, where)
+    try:
+        for opcode, arg, _ in pickletools.genops(data):
+            if opcode.name == "STOP":
+                return machine.pop()
+            machine.step(opcode.name, arg)
+    except (ValueError, IndexError, KeyError, TypeError, UnicodeError) as error:
+        raise DamagedError(f"{where}: is no whole pickle of the kind expected ({error})") from error
+    raise DamagedError(f"{where}: the pickle has no end")
+
+
+class _Machine:
+    """The stack and the memo."""
+
+    def __init__(self, allowed: Collection[str], where: str) -> None:
+        self._allowed, self._where = allowed, where
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def step(self, name: str, arg: Any) -> None:
+        if name in _IGNORED:
+            return
+        if name in _LITERALS:
+            self._stack.append(arg)
+        elif name in _CONSTANTS:
+            self._stack.append(_CONSTANTS[name]())
+        elif name in _STEPS:
+            _STEPS[name](self, arg)
+        else:
+            raise FormatError(f"{self._where}: pickle instruction {name} is not allowed here")
+
+    def pop(self) -> Any:
+        thing = self._stack.pop()
+        if thing is _MARK:
+            raise ValueError("a mark where a value should be")
+        return thing
+
+    def pop_to_mark(self) -> list[Any]:
+        things = []
+        while (thing := self._stack.pop()) is not _MARK:
+            things.append(thing)
+        return things[::-1]
+
+    def push(self, thing: Any) -> None:
+        self._stack.append(thing)
+
+    def top(self) -> Any:
+        thing = self._stack[-1]
+        if thing is _MARK:
+            raise ValueError("a mark where a value should be")
+        return thing
+
+    def memoize(self, key: int | None) -> None:
+        self._memo[len(self._memo) if key is None else key] = self.top()
+
+    def recall(self, key: int) -> None:
+        self.push(self._memo[key])
+
+    def name(self, name: str) -> None:
+        if name not in self._allowed:
+            raise FormatError(
+                f"{self._where}: mentions {name}, which has no place in such a file: it may be an "
+                "attack, or written by something unknown here; nothing of it was run"
+            )
+        self.push(Global(name))
+
+    def name_from_stack(self) -> None:
+        name, module = self.pop(), self.pop()
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise ValueError("a name that is no text")
+        self.name(f"{module}.{name}")
+
+    def call(self) -> None:
+        args, callee = self.pop(), self.pop()
+        if not isinstance(callee, Global) or not isinstance(args, tuple):
+            raise ValueError("a call of what is no class")
+        self.push(Record(callee.name, args))
+
+    def build(self) -> None:
+        state, thing = self.pop(), self.top()
+        if not isinstance(thing, Record):
+            raise ValueError("a state for what has none")
+        thing.state = state
+
+    def extend(self, things: list[Any]) -> None:
+        target = self.top()
+        if not isinstance(target, list):
+            raise ValueError("an element for what is no list")
+        target.extend(things)
+
+    def set_items(self, things: list[Any]) -> None:
+        target = self.top()
+        entries = target.entries if isinstance(target, Record) else target
+        if not isinstance(entries, dict) or len(things) % 2:
+            raise ValueError("an entry for what is no dict")
+        entries.update(zip(things[::2], things[1::2], strict=True))
+
+    def last(self, count: int) -> list[Any]:
+        return [self.pop() for _ in range(count)][::-1]
+
+
+_IGNORED = {"PROTO", "FRAME"}
+_LITERALS = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+    *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+}
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": tuple,
+    "MARK": lambda: _MARK,
+}
+_STEPS: dict[str, Callable[[_Machine, Any], object]] = {
+    "POP": lambda m, arg: m.last(1),
+    "POP_MARK": lambda m, arg: m.pop_to_mark(),
+    "TUPLE": lambda m, arg: m.push(tuple(m.pop_to_mark())),
+    "TUPLE1": lambda m, arg: m.push(tuple(m.last(1))),
+    "TUPLE2": lambda m, arg: m.push(tuple(m.last(2))),
+    "TUPLE3": lambda m, arg: m.push(tuple(m.last(3))),
+    "APPEND": lambda m, arg: m.extend(m.last(1)),
+    "APPENDS": lambda m, arg: m.extend(m.pop_to_mark()),
+    "SETITEM": lambda m, arg: m.set_items(m.last(2)),
+    "SETITEMS": lambda m, arg: m.set_items(m.pop_to_mark()),
+    "BINPUT": lambda m, arg: m.memoize(arg),
+    "LONG_BINPUT": lambda m, arg: m.memoize(arg),
+    "MEMOIZE": lambda m, arg: m.memoize(None),
+    "BINGET": lambda m, arg: m.recall(arg),
+    "LONG_BINGET": lambda m, arg: m.recall(arg),
+    "GLOBAL": lambda m, arg: m.name(arg.replace(" ", ".", 1)),
+    "STACK_GLOBAL": lambda m, arg: m.name_from_stack(),
+    "REDUCE": lambda m, arg: m.call(),
+    "NEWOBJ": lambda m, arg: m.call(),
+    "BUILD": lambda m, arg: m.build(),
+}

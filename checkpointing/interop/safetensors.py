@@ -1,0 +1,206 @@
+"""Hugging Face's layout: safetensors files, and an index if they are several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from checkpointing.errors import FormatError
+from checkpointing.format.elements import element
+from checkpointing.format.names import Save
+from checkpointing.format.table import Spec
+from checkpointing.format.tiles import Box, tile_shape, tiles, whole
+from checkpointing.interop import safetensors_header as headers
+from checkpointing.interop.boxes import read_box, write_box
+from checkpointing.interop.exporting import stream
+from checkpointing.interop.files import InputFile, OutputFile, new_files
+from checkpointing.interop.importing import save_pieces
+from checkpointing.interop.naming import chosen, dotted, full_name, items_of
+from checkpointing.interop.safetensors_index import SUFFIX, check_index, find_files
+from checkpointing.storage import Buffer
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.store import Store
+from checkpointing.store.writer import Piece
+
+SHARD = 5 << 30  # bytes
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file to write."""
+
+    header: bytes
+    starts: Mapping[str, int]  # first byte of each tensor in the file, by full name
+    names: tuple[str, ...]  # of the tensors, as the file has them
+
+
+def export_safetensors(
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    items: Sequence[str] | None = None,
+    max_shard_bytes: int = SHARD,
+    on_bytes: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Write tensors to `folder` in Hugging Face's layout; the files.
+
+    Tensors of one item are named without it ("model/layers.0.weight": "layers.0.weight"), those of
+    several with it ("model.layers.0.weight"). Values that are no tensors are left out. A few
+    chunks are in memory at a time; the files get their names when all are durable.
+
+    Args:
+        items: to export; None: all.
+        max_shard_bytes: a file has no more bytes of tensors, or one tensor.
+        on_bytes: told how many raw bytes were written.
+
+    Raises:
+        FileExistsError: the folder has such files already.
+        KeyError: there is no such item.
+        FormatError: a dtype that the format does not have; no tensors, or two of one name.
+        DamagedError: the checkpoint cannot be read as it was written.
+        OSError: not written; nothing is left behind.
+    """
+    tensors = checkpoint.tensors(chosen(checkpoint, items))
+    if not tensors:
+        raise FormatError(f"{checkpoint.id} has no tensors in {items or checkpoint.items}")
+    owners = items_of(tensors)
+    names = dotted(tensors, without=owners if len(owners) == 1 else ())
+    shards = plan(tensors, names, max_shard_bytes)
+    _refuse_others(folder)
+    files = shard_names(len(shards))
+    documents = [INDEX] if len(shards) > 1 else []
+    paths = [folder / name for name in [*files, *documents]]
+    with new_files(paths) as outputs:
+        _write(checkpoint, tensors, list(zip(outputs[: len(files)], shards, strict=True)), on_bytes)
+        for output in outputs[len(files) :]:
+            output.write_at(0, index_of(tensors, dict(zip(files, shards, strict=True))))
+    return paths
+
+
+def plan(tensors: Mapping[str, Spec], names: Mapping[str, str], size: int) -> list[Shard]:
+    """Tensors dealt out to files of at most `size` bytes, in order; none is cut.
+
+    Raises:
+        FormatError: as `safetensors_header.build`.
+    """
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for name, spec in tensors.items():
+        if groups[-1] and filled + spec.bytes > size:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += spec.bytes
+    return [_shard(group, tensors, names) for group in groups]
+
+
+def _shard(group: Sequence[str], tensors: Mapping[str, Spec], names: Mapping[str, str]) -> Shard:
+    # the widest elements first: all are aligned then
+    order = sorted(group, key=lambda n: (-element(tensors[n].dtype).itemsize, names[n]))
+    entries, end = {}, 0
+    for name in order:
+        entry = headers.Entry(tensors[name].dtype, tensors[name].shape, end)
+        entries[name] = entry
+        end += entry.size
+    # transformers wants to be told whose tensors these are
+    header = headers.build({names[n]: entry for n, entry in entries.items()}, {"format": "pt"})
+    starts = {name: len(header) + entry.start for name, entry in entries.items()}
+    return Shard(header, starts, tuple(names[name] for name in order))
+
+
+def shard_names(count: int) -> list[str]:
+    """What the files are named."""
+    if count == 1:
+        return [f"model{SUFFIX}"]
+    return [f"model-{i + 1:05d}-of-{count:05d}{SUFFIX}" for i in range(count)]
+
+
+def index_of(tensors: Mapping[str, Spec], shards: Mapping[str, Shard]) -> bytes:
+    """The index: which tensor is in which file."""
+    total = sum(spec.bytes for spec in tensors.values())
+    places = {name: file for file, shard in shards.items() for name in shard.names}
+    body = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    return json.dumps(body, indent=2).encode() + b"\n"
+
+
+def _refuse_others(folder: Path) -> None:
+    there = sorted(path.name for path in folder.glob(f"*{SUFFIX}*"))
+    if there:
+        raise FileExistsError(
+            f"{folder} has {there[0]} already, which would mix with the export: choose another "
+            "folder, or remove it"
+        )
+
+
+def _write(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, Spec],
+    outputs: Sequence[tuple[OutputFile, Shard]],
+    on_bytes: Callable[[int], None] | None,
+) -> None:
+    places = {name: (file, at) for file, s in outputs for name, at in s.starts.items()}
+    for file, shard in outputs:
+        file.write_at(0, shard.header)
+
+    def use(name: str, box: Box, raw: Buffer) -> None:
+        file, at = places[name]
+        spec = tensors[name]
+        write_box(file, at, spec.shape, element(spec.dtype).itemsize, box, raw)
+
+    stream(checkpoint, tensors, use, on_bytes)
+
+
+def import_safetensors(
+    path: Path,
+    store: Store,
+    run: str,
+    step: int,
+    *,
+    item: str = "model",
+    on_bytes: Callable[[int], None] | None = None,
+) -> Save:
+    """A new checkpoint of the tensors in safetensors files, bit for bit.
+
+    Args:
+        path: a file, an index (`*.safetensors.index.json`), or a folder with an index or one file.
+        item: what the tensors become part of: "layers.0.weight" is "model/layers.0.weight" then.
+        on_bytes: told how many raw bytes were written.
+
+    Raises:
+        FileNotFoundError: there is nothing of that kind at `path`.
+        DamagedError: a file is not whole, or does not match the index.
+        FormatError: a dtype that is not known here.
+        SaveError, StoreError: not committed.
+    """
+    if not item or "/" in item:
+        raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
+    with ExitStack() as stack:
+        files = {file: stack.enter_context(InputFile(file)) for file in find_files(Path(path))}
+        found = {file: headers.read(opened) for file, opened in files.items()}
+        check_index(Path(path), {file: entries for file, (entries, _) in found.items()})
+        pieces = (
+            piece
+            for file, (entries, start) in found.items()
+            for name, entry in entries.items()
+            for piece in _pieces(files[file], full_name((item, name)), entry, start)
+        )
+        return save_pieces(store, run, step, pieces, {}, on_bytes)
+
+
+def _pieces(file: InputFile, name: str, entry: headers.Entry, start: int) -> Iterator[Piece]:
+    kind = element(entry.dtype)
+    if not entry.size:
+        empty = np.empty(entry.shape, kind.bits)
+        yield Piece(name, entry.dtype, entry.shape, (0,) * len(entry.shape), empty)
+    for box in tiles(whole(entry.shape), tile_shape(entry.shape, kind.itemsize)):
+        data = bytearray(box.count * kind.itemsize)
+        at = start + entry.start
+        read_box(file, at, entry.shape, kind.itemsize, box, memoryview(data))
+        array = np.frombuffer(data, kind.bits).reshape(box.sizes)
+        yield Piece(name, entry.dtype, entry.shape, box.offsets, array)

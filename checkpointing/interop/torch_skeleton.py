@@ -1,0 +1,34 @@
+"""torch.save files with holes where the tensors' bytes belong. Needs torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from checkpointing.format.table import Spec
+from checkpointing.interop.torch_values import torch_dtype
+
+
+def write_skeleton(
+    path: Path,
+    tensors: Mapping[str, Spec],
+    make: Callable[[Mapping[str, Tensor]], dict[str, Any]],
+) -> None:
+    """Save what `make` makes of tensors by name, with holes for their bytes; they take no memory
+    here."""
+    with warnings.catch_warnings():
+        # no arithmetic is done with complex32
+        warnings.filterwarnings("ignore", "ComplexHalf support is experimental", UserWarning)
+        with FakeTensorMode():
+            empty = {
+                name: torch.empty(spec.shape, dtype=torch_dtype(spec.dtype), device="cpu")
+                for name, spec in tensors.items()
+            }
+    with torch.serialization.skip_data(materialize_fake_tensors=True):
+        torch.save(make(empty), path)

@@ -1,0 +1,84 @@
+"""Tensors and plain values to and from torch.save's bytes. Needs torch."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from checkpointing.dtypes import as_array, dtype_name
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.tiles import Shape
+from checkpointing.storage import Buffer
+from checkpointing.values import Json, encode
+
+_ERRORS = (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch.float32 for "float32", of those that `checkpointing.format.elements` knows."""
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def to_tensor(dtype: str, shape: Shape, raw: Buffer) -> Tensor:
+    """A tensor of its own of these raw bytes."""
+    if not len(raw):
+        return torch.empty(shape, dtype=torch_dtype(dtype))
+    data = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+    return data.view(torch_dtype(dtype)).reshape(shape)
+
+
+def saved(thing: Any) -> bytes:
+    """What torch.save makes of a tensor or plain value."""
+    buffer = io.BytesIO()
+    torch.save(thing, buffer)
+    return buffer.getvalue()
+
+
+def loaded_tensor(data: Buffer, dtype: str, shape: Shape, where: str) -> NDArray[Any]:
+    """The bits of the tensor in what torch.save wrote.
+
+    Raises:
+        DamagedError: it is no such tensor.
+    """
+    tensor = _load(data, where)
+    if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise DamagedError(f"{where}: is no plain tensor but {type(tensor).__name__}")
+    if dtype_name(tensor.dtype) != dtype or tuple(tensor.shape) != shape:
+        raise DamagedError(
+            f"{where}: is {dtype_name(tensor.dtype)}{list(tensor.shape)} instead of "
+            f"{dtype}{list(shape)}"
+        )
+    # negated and conjugated views have other bits than they show
+    return np.asarray(as_array(tensor.resolve_conj().resolve_neg()))
+
+
+def loaded_value(data: Buffer, where: str) -> Json:
+    """The plain value in what torch.save wrote, encoded.
+
+    Raises:
+        DamagedError: it cannot be read without running code.
+        FormatError: it is no plain value.
+    """
+    value = _load(data, where)
+    try:
+        return encode(value, where)
+    except TypeError as error:
+        raise FormatError(f"{where}: {error}") from error
+
+
+def _load(data: Buffer, where: str) -> Any:
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except _ERRORS as error:
+        reason = str(error).partition("\n")[0]
+        raise DamagedError(
+            f"{where}: torch.load(weights_only=True) refuses it, so that nothing of it was run: "
+            f"{reason}"
+        ) from error

@@ -1,0 +1,98 @@
+"""From a URL to the storage behind it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from checkpointing.errors import StoreError
+from checkpointing.storage.interface import Storage
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def open_storage(url: str, *, options: Mapping[str, Any] | None = None) -> Storage:
+    """The storage at `url`. Nothing is sent or made yet, so that it may not be in reach at all.
+
+    Args:
+        url: a path or file://; s3://bucket/folder; memory://name, which lives in this process; or
+            any other that an installed fsspec driver knows, such as gs:// or sftp://.
+        options: none for paths. For s3:// see `S3Options`; the usual AWS_* variables and ~/.aws
+            are obeyed too. For others, arguments of the fsspec driver.
+
+    Raises:
+        StoreError: unknown scheme, unknown option, or a missing package; says what to do.
+    """
+    given = dict(options or {})
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else "file"
+    if scheme in ("file", "local"):
+        return _posix(url if match is None else _path_of(url), given)
+    if scheme == "memory":
+        return _memory(url, given)
+    if scheme in ("s3", "s3a"):
+        return _s3(url, given)
+    return _generic(url, given)
+
+
+def _posix(path: str, options: Mapping[str, Any]) -> Storage:
+    from checkpointing.storage.posix import PosixStorage
+
+    _refuse_options(path, options)
+    if not path:
+        raise StoreError("no place for a store: the path is empty; give one such as /scratch/me")
+    return PosixStorage(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise StoreError(
+            f"{url}: the host {parts.netloc!r} in a file URL; for a local path write "
+            f"file:///{parts.netloc}{parts.path}"
+        )
+    return unquote(parts.path)
+
+
+def _memory(url: str, options: Mapping[str, Any]) -> Storage:
+    from checkpointing.storage.memory import MemoryStorage
+
+    _refuse_options(url, options)
+    return MemoryStorage(url.rstrip("/"))
+
+
+def _s3(url: str, options: Mapping[str, Any]) -> Storage:
+    from checkpointing.storage.s3_options import S3Options, S3Place
+
+    place = S3Place.parse(url)
+    chosen = S3Options.parse(options)
+    _need(chosen.client, url, "or choose another client by options={'client': 's3fs'}")
+    if chosen.client == "s3fs":
+        from checkpointing.storage.s3fs_storage import open_s3fs
+
+        return open_s3fs(place, chosen)
+    from checkpointing.storage.s3 import S3Storage
+
+    return S3Storage(place, chosen)
+
+
+def _need(package: str, url: str, otherwise: str = "") -> None:
+    if importlib.util.find_spec(package) is None:
+        text = f"{url} needs the package {package}: pip install {package}"
+        raise StoreError(f"{text}, {otherwise}" if otherwise else text)
+
+
+def _generic(url: str, options: Mapping[str, Any]) -> Storage:
+    _need("fsspec", url)
+    from checkpointing.storage.fsspec_open import open_fsspec
+
+    return open_fsspec(url, options)
+
+
+def _refuse_options(url: str, options: Mapping[str, Any]) -> None:
+    if options:
+        raise StoreError(f"{url}: storage options {sorted(options)} given, but it takes none")

@@ -1,0 +1,176 @@
+"""Trying again: when, for how long, and counted so that nothing gets worse in silence."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from checkpointing.errors import StoreError
+
+logger = logging.getLogger("checkpointing")
+
+T = TypeVar("T")
+Classify = Callable[[Exception, str], Exception | None]
+
+_LOG_EVERY_S = 10.0
+_REASON_CHARS = 300
+
+
+class PassingError(Exception):
+    """A request failed in a way that may pass; raised by requests themselves."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How long to keep trying one request. Waits double from `first_s` to `longest_s`."""
+
+    budget_s: float = 120.0  # without any request of the same storage succeeding
+    cap_s: float = 600.0  # even while others succeed
+    first_s: float = 0.1
+    longest_s: float = 15.0
+    least_tries: int = 2  # even past the budget: one slow time-out is no reason to give up
+    most_tries: int | None = None
+
+
+def next_wait_s(
+    policy: Policy, tries: int, elapsed_s: float, idle_s: float, jitter: float
+) -> float | None:
+    """Seconds to wait before the next try, None to give up.
+
+    Args:
+        tries: failed so far, at least 1.
+        elapsed_s: since the first one began.
+        idle_s: since any request of the same storage succeeded; infinite if none did. While others
+            succeed, the storage is busy and not broken.
+        jitter: from [0, 1], so that many writers do not come back at the same moment.
+    """
+    left_s = min(policy.budget_s - min(elapsed_s, idle_s), policy.cap_s - elapsed_s)
+    if policy.most_tries is not None and tries >= policy.most_tries:
+        return None
+    if left_s <= 0 and tries >= policy.least_tries:
+        return None
+    wait_s = jitter * min(policy.longest_s, policy.first_s * 2.0 ** min(tries - 1, 60))
+    return wait_s if left_s <= 0 else min(wait_s, left_s)
+
+
+@dataclass
+class Counters:
+    """What a storage has done so far. Thread-safe through `add`."""
+
+    requests: int = 0  # tries included
+    retries: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    waited_s: float = 0.0  # between tries, summed over threads
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(
+        self,
+        *,
+        requests: int = 0,
+        retries: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        waited_s: float = 0.0,
+    ) -> None:
+        with self._lock:
+            self.requests += requests
+            self.retries += retries
+            self.bytes_in += bytes_in
+            self.bytes_out += bytes_out
+            self.waited_s += waited_s
+
+
+class Retrier:
+    """Runs the requests of one storage. Thread-safe.
+
+    Args:
+        catches: what a request may raise; everything else passes through.
+        classify: called with the error and what was tried. None: it may pass. An exception: it is
+            final, and this is to be raised.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        catches: tuple[type[Exception], ...],
+        classify: Classify,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.policy, self.counters = policy, Counters()
+        self._catches, self._classify = catches, classify
+        self._clock, self._jitter = clock, jitter
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._succeeded_s = float("-inf")
+        self._logged_s = float("-inf")
+        self._unlogged = 0
+
+    def run(self, what: str, call: Callable[[], T]) -> T:
+        """What `call` returns, in the end.
+
+        Args:
+            what: the request in words, with the object: it begins every message.
+
+        Raises:
+            StoreError: given up. Also whatever `classify` makes of a final error.
+        """
+        began_s, tries = self._clock(), 0
+        while True:
+            self.counters.add(requests=1)
+            try:
+                result = call()
+            except PassingError as error:
+                tries += 1
+                self._wait(what, error, tries, began_s)
+            except self._catches as error:
+                tries += 1
+                final = self._classify(error, what)
+                if final is error:
+                    raise
+                if final is not None:
+                    raise final from error
+                self._wait(what, error, tries, began_s)
+            else:
+                self._succeeded_s = self._clock()
+                return result
+
+    def close(self) -> None:
+        """Nothing is tried again from now on; who waits is woken."""
+        self._closed.set()
+
+    def _wait(self, what: str, error: Exception, tries: int, began_s: float) -> None:
+        now_s = self._clock()
+        elapsed_s, idle_s = now_s - began_s, now_s - self._succeeded_s
+        wait_s = next_wait_s(self.policy, tries, elapsed_s, idle_s, self._jitter())
+        if wait_s is None or self._closed.is_set():
+            raise StoreError(
+                f"{what}: given up after {tries} tries in {elapsed_s:.0f} s; last error: "
+                f"{reason(error)}"
+            ) from error
+        self.counters.add(retries=1, waited_s=wait_s)
+        self._log(what, error, tries, wait_s, now_s)
+        self._closed.wait(wait_s)
+
+    def _log(self, what: str, error: Exception, tries: int, wait_s: float, now_s: float) -> None:
+        with self._lock:
+            if now_s - self._logged_s < _LOG_EVERY_S:
+                self._unlogged += 1
+                return
+            more, self._unlogged, self._logged_s = self._unlogged, 0, now_s
+        others = f" ({more} other retries since the last such line)" if more else ""
+        text = "%s: try %d failed: %s; next in %.1f s%s"
+        logger.warning(text, what, tries, reason(error), wait_s, others)
+
+
+def reason(error: Exception) -> str:
+    """An error in one short line."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line[:_REASON_CHARS]}" if line else type(error).__name__

@@ -1,0 +1,72 @@
+"""The system calls that the file storage makes, in one place so that tests can simulate a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from checkpointing.storage.interface import Buffer
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What is looked at of a file."""
+
+    inode: int
+    size: int  # bytes
+    modified: float  # Unix time in seconds, by the clock of the file system
+
+
+class Syscalls:
+    """Thin: one call each, paths absolute, errors as OSError."""
+
+    def create(self, path: str) -> int:
+        """A new file, open for writing; O_EXCL. Permissions are left to the umask."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def open(self, path: str) -> int:
+        """A file, open for reading."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_dir(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def writev(self, fd: int, buffers: Sequence[Buffer]) -> int:
+        return os.writev(fd, buffers)
+
+    def preadv(self, fd: int, buffer: memoryview, offset: int) -> int:
+        return os.preadv(fd, [buffer], offset)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fstat(self, fd: int) -> Stat:
+        return _stat(os.fstat(fd))
+
+    def stat(self, path: str) -> Stat:
+        return _stat(os.stat(path))  # noqa: PTH116
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)  # noqa: PTH104
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)  # noqa: PTH102
+
+    def scandir(self, path: str) -> list[tuple[str, bool]]:
+        """Names in a directory, each with whether it is a directory."""
+        with os.scandir(path) as entries:
+            return [(entry.name, entry.is_dir()) for entry in entries]
+
+
+def _stat(found: os.stat_result) -> Stat:
+    return Stat(found.st_ino, found.st_size, found.st_mtime)

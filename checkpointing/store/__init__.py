@@ -1,0 +1,1 @@
+"""The checkpoint store: what may be done with the objects that checkpointing.format describes."""

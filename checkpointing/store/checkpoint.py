@@ -1,0 +1,145 @@
+"""A committed checkpoint, opened for reading: one tensor, one slice of it, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import DamagedError, SaveError
+from checkpointing.format import manifest as forms
+from checkpointing.format.elements import element
+from checkpointing.format.manifest import Document, Header, item_of
+from checkpointing.format.table import Spec, Table
+from checkpointing.format.tiles import Box, whole
+from checkpointing.storage import Buffer
+from checkpointing.store.fetch import Copies, Damage, Fetcher, Want
+from checkpointing.store.store import Store, Stored
+from checkpointing.values import Json
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A box of a tensor, and where it is to go."""
+
+    tensor: str  # full name
+    box: Box
+    into: Array  # of the box's sizes, writable, any dtype of the tensor's itemsize
+
+
+class Checkpoint:
+    """One checkpoint. Tables are read when something of their item is asked for."""
+
+    def __init__(self, store: Store, stored: Stored) -> None:
+        """Read the manifest's header.
+
+        Raises:
+            FileNotFoundError: it was removed.
+            DamagedError, FormatError: it cannot be used.
+            SaveError: it is no checkpoint, but a save that was declared dead.
+        """
+        self.store, self.stored = store, stored
+        self._document: Document = store.document(stored)
+        if self._document.kind == forms.ABANDONED:
+            raise SaveError(f"{stored.save.id} was never committed: its session was declared dead")
+        self._tables: dict[str, Table] = {}
+
+    @property
+    def header(self) -> Header:
+        return self._document.header
+
+    @property
+    def document(self) -> Document:
+        return self._document
+
+    @property
+    def id(self) -> str:
+        return self.header.save.id
+
+    @property
+    def items(self) -> list[str]:
+        """Names of the items that it has."""
+        return list(self._document.items)
+
+    def table(self, item: str) -> Table:
+        """The table of one item.
+
+        Raises:
+            KeyError: there is no such item.
+        """
+        if item not in self._document.items:
+            raise KeyError(f"{self.id} has no item {item!r}; it has {', '.join(self.items)}")
+        if item not in self._tables:
+            self._tables[item] = self._document.table(item)
+        return self._tables[item]
+
+    def tensors(self, items: Sequence[str] | None = None) -> dict[str, Spec]:
+        """All tensors of the given items, or of all."""
+        chosen = self.items if items is None else items
+        return {name: spec for item in chosen for name, spec in self.table(item).tensors.items()}
+
+    def values(self) -> dict[str, Json]:
+        """All values by full name, encoded."""
+        return {
+            name: value for item in self.items for name, value in self.table(item).values.items()
+        }
+
+    def read(self, tensor: str, box: Box | None = None, copies: Copies | None = None) -> Array:
+        """A tensor or a box of it, as raw elements: unsigned integers (or complex128) of the
+        dtype's size, row-major. `ml_dtypes` or torch can view them as what they are.
+
+        Raises:
+            KeyError: there is no such tensor.
+            DamagedError: it cannot be read as it was written.
+        """
+        spec = self._spec(tensor)
+        box = box or whole(spec.shape)
+        into = np.empty(box.sizes, element(spec.dtype).bits)
+        self.read_into([Read(tensor, box, into)], copies)
+        return into
+
+    def read_into(self, reads: Iterable[Read], copies: Copies | None = None) -> list[Damage]:
+        """Read boxes of tensors in parallel; what had to be read from other copies.
+
+        Raises:
+            KeyError, DamagedError: as `read`; what is in the arrays then is undefined.
+            StoreError: the store is out of reach.
+        """
+        fetcher = Fetcher(self.store.storage, copies)
+        damaged = fetcher.fetch(want for read in reads for want in self._wants(read))
+        if damaged:
+            more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+            raise DamagedError(f"{self.id}: {damaged[0]}{more}")
+        return fetcher.healed
+
+    def _spec(self, tensor: str) -> Spec:
+        item = item_of(tensor)
+        if item not in self.items or tensor not in self.table(item).tensors:
+            raise KeyError(f"{self.id} has no tensor {tensor!r}")
+        return self.table(item).tensors[tensor]
+
+    def _wants(self, read: Read) -> Iterable[Want]:
+        spec = self._spec(read.tensor)
+        kind = element(spec.dtype)
+        target = read.into.view(kind.bits)
+        for placed, chunk in self.table(item_of(read.tensor)).chunks[read.tensor].items():
+            common = placed.intersect(read.box)
+            if common is not None:
+                use = _copier(target, read.box, placed, common, kind.bits)
+                yield Want(chunk, spec.dtype, read.tensor, use)
+
+
+def _copier(
+    target: Array, box: Box, placed: Box, common: Box, bits: np.dtype[Any]
+) -> Callable[[Buffer], None]:
+    def copy(raw: Buffer) -> None:
+        source = np.frombuffer(raw, bits).reshape(placed.sizes)
+        into = common.relative_to(box).slices
+        target[into] = source[common.relative_to(placed).slices]
+
+    return copy

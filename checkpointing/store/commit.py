@@ -1,0 +1,157 @@
+"""Part records, and the commit: the exclusive creation of the manifest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+
+from checkpointing.errors import DamagedError, SaveError, StoreError
+from checkpointing.format.manifest import (
+    MANIFEST,
+    Content,
+    Header,
+    assemble,
+    build_manifest,
+    build_part,
+)
+from checkpointing.format.names import PACKS, Save, pack_key, parse_part
+from checkpointing.store.store import Store
+from checkpointing.store.tombs import condemned_packs
+from checkpointing.store.writer import Written
+
+logger = logging.getLogger("checkpointing")
+
+POLL_S = 0.05  # between looks for other ranks' parts; doubled up to MAX_POLL_S
+MAX_POLL_S = 2.0
+
+
+def write_part(store: Store, header: Header, rank: int, written: Written) -> None:
+    """Say durably what one rank has made durable. After this, others may commit."""
+    record = build_part(Content(header, written.tables, written.packs), rank)
+    if not store.storage.create(header.save.part(rank), record):
+        raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
+
+
+def parts(store: Store, save: Save) -> dict[int, Content]:
+    """The parts that are there, by rank.
+
+    Raises:
+        FileNotFoundError: one was removed meanwhile.
+        DamagedError, FormatError: one cannot be used.
+    """
+    found = {}
+    for entry in store.storage.list(save.parts):
+        if parsed := parse_part(entry.key):
+            part = store.part(entry)
+            if (part.save, part.rank) != parsed:
+                raise DamagedError(f"{entry.key}: is the part of rank {part.rank} of {part.save}")
+            found[part.rank] = part.content()
+    return found
+
+
+def commit(
+    store: Store,
+    save: Save,
+    world_size: int,
+    *,
+    check: Callable[[], None] = lambda: None,
+    wait_s: float = 0.0,
+    adopted: bool = False,
+) -> Content:
+    """Make the checkpoint of the parts of all ranks. May be called by anyone, any number of times.
+
+    Args:
+        check: called last before the commit, and after it; raises SaveError if it must not be.
+        wait_s: how long to wait for parts that are missing.
+        adopted: the caller announced it after its packs were chosen, so they are looked at anew.
+
+    Returns:
+        What was committed, by this call or an earlier one.
+
+    Raises:
+        SaveError: parts are missing or do not fit, or the save was declared dead.
+        DamagedError, FormatError: a part cannot be used.
+    """
+    try:
+        content = _all_parts(store, save, world_size, wait_s)
+        if adopted and not _has_packs(store, content):
+            raise SaveError(f"{save.id} has lost packs to prune: it was over before")
+    except SaveError:
+        if (done := _committed(store, save)) is not None:
+            return done
+        raise
+    make_manifest(store, save.manifest(), content, check)
+    try:
+        store.storage.delete(save.part(rank) for rank in range(world_size))
+    except StoreError as error:
+        logger.warning("%s is committed; its parts stay for prune: %s", save.id, error)
+    return content
+
+
+def make_manifest(store: Store, key: str, content: Content, check: Callable[[], None]) -> None:
+    """The commit itself.
+
+    Args:
+        check: of the session that announced `key`.
+
+    Raises:
+        SaveError: the session may have been declared dead, or `key` is taken.
+    """
+    check()
+    if not store.storage.create(key, build_manifest(content)):
+        raise SaveError(
+            f"{key} cannot be committed: it was declared dead, or committed with other content"
+        )
+    try:
+        check()
+    except SaveError:
+        # stopped between the two, for so long that all may have been over: if the manifest had
+        # been there and was pruned, this has brought it back without its packs
+        if not _has_packs(store, content):
+            store.storage.delete([key])
+            raise
+
+
+def check_packs(save: Save, content: Content, condemned: Collection[bytes]) -> None:
+    """Raises:
+    SaveError: a checkpoint refers to what prune may delete at any time.
+    """
+    if doomed := content.packs.keys() & set(condemned):
+        raise SaveError(f"{save.id} needs {pack_key(min(doomed))}, which prune may be deleting")
+
+
+def _has_packs(store: Store, content: Content) -> bool:
+    """Whether all packs are there and stay, of a manifest that is there."""
+    condemned = condemned_packs(store)
+    there = {entry.key for entry in store.storage.list(PACKS)}
+    return all(pack_key(pack) in there and pack not in condemned for pack in content.packs)
+
+
+def _all_parts(store: Store, save: Save, world_size: int, wait_s: float) -> Content:
+    deadline_s, poll_s = time.monotonic() + wait_s, POLL_S
+    while len(found := store.storage.list(save.parts)) < world_size:
+        if time.monotonic() >= deadline_s:
+            raise SaveError(f"{save.id}: {len(found)} of {world_size} ranks have finished")
+        time.sleep(poll_s)
+        poll_s = min(2 * poll_s, MAX_POLL_S)
+    try:
+        by_rank = parts(store, save)
+    except FileNotFoundError as error:
+        raise SaveError(f"{save.id}: a part was removed, because it was declared dead") from error
+    try:
+        return assemble([by_rank[rank] for rank in range(world_size)])
+    except (KeyError, ValueError) as error:
+        raise SaveError(f"{save.id}: the parts do not fit together: {error}") from error
+
+
+def _committed(store: Store, save: Save) -> Content | None:
+    """The checkpoint, if somebody has committed it already (and removed the parts)."""
+    for stored in store.manifests(save.run):
+        if stored.save == save:
+            try:
+                document = store.document(stored)
+                return document.content() if document.kind == MANIFEST else None
+            except FileNotFoundError:  # revised or pruned since
+                continue
+    return None

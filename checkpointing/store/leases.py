@@ -1,0 +1,109 @@
+"""Other sessions, as prune sees them: who is alive, and putting an end to who is not."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format import names
+from checkpointing.format.manifest import build_abandoned
+from checkpointing.format.records import Lease, load_lease
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+UNREADABLE_S = 24 * 3600.0  # seconds that a lease which cannot be read keeps everything alive
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease, and how old it is by the storage's clock."""
+
+    session: str
+    lease: Lease | None  # None: it cannot be read
+    age_s: float
+
+    @property
+    def is_alive(self) -> bool:
+        ttl_s = UNREADABLE_S if self.lease is None else self.lease.ttl_s
+        return self.age_s <= ttl_s
+
+
+def storage_time(store: Store) -> float:
+    """Now, by the storage's clock: Unix time in seconds."""
+    key = names.clock(secrets.token_hex(4))
+    store.storage.put(key, [b"clock"])
+    try:
+        return next(
+            entry.modified for entry in store.storage.list(names.LEASES) if entry.key == key
+        )
+    finally:
+        store.storage.delete([key])
+
+
+def leases(store: Store, now: float) -> list[Held]:
+    """All leases that there are."""
+    held = []
+    for entry in store.storage.list(names.LEASES):
+        parsed = names.parse_lease(entry.key)
+        if parsed is None or parsed[1] != "lease":
+            continue
+        try:
+            lease = load_lease(store.storage.get(entry.key), entry.key)
+        except FileNotFoundError:
+            continue  # given back meanwhile
+        except (DamagedError, FormatError) as error:
+            logger.warning("%s: it keeps prune away for a day: %s", entry.key, error)
+            lease = None
+        held.append(Held(parsed[0], lease, now - entry.modified))
+    return held
+
+
+def fence(store: Store, session: str) -> list[str]:
+    """Make sure that a session commits nothing any more; the keys of saves that it had begun.
+
+    First the fence, then a look at what was announced: a session announces first, then looks for
+    the fence. So one of them sees the other.
+    """
+    store.storage.create(names.fence(session), b"")
+    key = names.lease(session)
+    try:
+        announced = list(load_lease(store.storage.get(key), key).saving)
+    except FileNotFoundError:
+        return []
+    except (DamagedError, FormatError) as error:
+        logger.warning("%s: what it announced is not known, but it is over: %s", key, error)
+        announced = []
+    abandoned = [manifest for manifest in announced if abandon(store, manifest)]
+    store.storage.delete([key])
+    return abandoned
+
+
+def abandon(store: Store, key: str) -> bool:
+    """Take the place of a manifest that was announced, so that it can never be committed; False
+    if it had been."""
+    parsed = names.parse_manifest(key)
+    return parsed is not None and store.storage.create(key, build_abandoned(parsed[0]))
+
+
+def blocks(held: Iterable[Held], tomb: str, manifests: set[str]) -> str | None:
+    """Why what `tomb` condemns cannot be removed yet; None if it can.
+
+    Args:
+        held: the leases that are alive, read after the tomb was written.
+        tomb: its key.
+        manifests: keys of those that there are.
+    """
+    for other in held:
+        if other.lease is None:
+            return f"the lease of session {other.session} cannot be read"
+        for key, tombs in other.lease.saving.items():
+            if tomb not in tombs:
+                return f"{other.lease.owner} is saving {key}, and began before"
+        for key in other.lease.reading:
+            if key not in manifests:
+                return f"{other.lease.owner} is reading {key}"
+    return None

@@ -1,0 +1,148 @@
+"""Removing checkpoints that no policy keeps: what goes, why, and the first half of doing it.
+
+The packs go later, in checkpointing/store/sweep.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from checkpointing.errors import DamagedError, FormatError, SaveError
+from checkpointing.format.manifest import Content
+from checkpointing.retention import Decision, KeepPolicy, decide
+from checkpointing.store import revise
+from checkpointing.store.catalog import Found, committed
+from checkpointing.store.marks import pins
+from checkpointing.store.removal import condemning, revisions
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from checkpointing.store.sweep import GRACE_S, Swept, sweep
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What becomes of one checkpoint."""
+
+    found: Found
+    decision: Decision
+
+    @property
+    def id(self) -> str:
+        return self.found.stored.save.id
+
+    @property
+    def step(self) -> int:
+        return self.found.stored.save.step
+
+    @property
+    def drops(self) -> tuple[str, ...]:
+        """Items that go while others stay."""
+        keep = self.decision.items
+        if not keep:
+            return ()
+        return tuple(item for item in self.found.document.items if item not in keep)
+
+
+@dataclass
+class Pruned:
+    """What a prune did."""
+
+    choices: list[Choice]
+    removed: list[str] = field(default_factory=list)  # ids
+    reduced: list[str] = field(default_factory=list)  # ids that lost items
+    spared: dict[str, str] = field(default_factory=dict)  # id -> why it could not go now
+    swept: Swept | None = None
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What retention looks at."""
+
+    step: int
+    id: str
+    created: float
+    metrics: Mapping[str, float]
+
+
+def choose(
+    store: Store, run: str, policies: Sequence[KeepPolicy], ignore: frozenset[str] = frozenset()
+) -> list[Choice]:
+    """What `policies` and pins make of a run's checkpoints, newest first. Changes nothing.
+
+    Args:
+        ignore: ids that neither count nor go.
+
+    Raises:
+        DamagedError, FormatError: a mark cannot be read, so it is not known what is pinned.
+    """
+    found = [f for f in committed(store, run)[0] if f.stored.save.id not in ignore]
+    rows = [_row(f) for f in found]
+    decisions = decide(rows, policies, pins(store, run))
+    return [Choice(f, decisions[f.stored.save.id]) for f in found]
+
+
+def prune(
+    store: Store,
+    run: str,
+    policies: Sequence[KeepPolicy],
+    *,
+    grace_s: float = GRACE_S,
+    keep: frozenset[str] = frozenset(),
+    ignore: frozenset[str] = frozenset(),
+) -> Pruned:
+    """Remove what no policy keeps. Safe beside saves, readers and other prunes, from anywhere.
+    A checkpoint that is being read or revised is spared until the next prune.
+
+    Args:
+        grace_s: seconds that condemned packs stay, besides what the leases ask for.
+        keep: ids that stay in any case.
+        ignore: ids that neither count nor go, because the caller has found them damaged.
+
+    Raises:
+        StoreError: the store is out of reach; another prune goes on from there.
+    """
+    result = Pruned(choose(store, run, policies, ignore))
+    changes = [c for c in result.choices if (c.decision.goes or c.drops) and c.id not in keep]
+    if changes:
+        _apply(store, run, changes, result)
+    result.swept = sweep(store, grace_s=grace_s)
+    return result
+
+
+def _apply(store: Store, run: str, changes: Sequence[Choice], result: Pruned) -> None:
+    doomed = revisions(store, [choice.found.stored.save for choice in changes])
+    with condemning(store, [key for keys in doomed.values() for key in keys]) as removal:
+        pinned = pins(store, run)  # after they were condemned: who pins looks for that
+        for choice in changes:
+            save = choice.found.stored.save
+            if why := pinned.get(choice.id) or removal.why_needed(save):
+                result.spared[choice.id] = why
+            elif choice.decision.goes:
+                removal.remove(save)
+                result.removed.append(choice.id)
+            else:
+                _reduce(store, run, choice, result)
+
+
+def _reduce(store: Store, run: str, choice: Choice, result: Pruned) -> None:
+    keep = choice.decision.items or ()
+
+    def change(content: Content) -> Content:
+        return revise.drop_items(content, keep)
+
+    try:
+        with Session(store, run) as session:
+            revise.publish(store, session, choice.found, change)
+    except (SaveError, DamagedError, FormatError, FileNotFoundError) as error:
+        result.spared[choice.id] = str(error)
+    else:
+        result.reduced.append(choice.id)
+
+
+def _row(found: Found) -> _Row:
+    header = found.document.header
+    return _Row(header.save.step, header.save.id, header.created, header.metrics)

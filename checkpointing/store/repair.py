@@ -1,0 +1,241 @@
+"""Healing a checkpoint with good copies of what is damaged in it, from this store or others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from checkpointing.codec import Codec
+from checkpointing.errors import DamagedError, SaveError
+from checkpointing.format.chunks import Chunk
+from checkpointing.format.manifest import MANIFEST, Content, Document
+from checkpointing.format.names import Save
+from checkpointing.storage import Buffer
+from checkpointing.store.adopt import adopt
+from checkpointing.store.catalog import Found
+from checkpointing.store.commit import check_packs, make_manifest
+from checkpointing.store.fetch import THREADS, Fetcher, Want
+from checkpointing.store.flatten import placed_chunks, self_contained
+from checkpointing.store.packer import Packer
+from checkpointing.store.recovery import Recovery
+from checkpointing.store.removal import condemning, revisions
+from checkpointing.store.revise import publish, replace_chunks
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store, Stored
+from checkpointing.store.tombs import condemned_packs
+from checkpointing.store.verify import Problem
+
+__all__ = ["Repaired", "adopt", "repair"]
+
+
+@dataclass
+class Repaired:
+    """What a repair did."""
+
+    healed: list[str] = field(default_factory=list)  # what was wrong, and where a copy was
+    lost: list[Problem] = field(default_factory=list)  # what there is no copy of
+    key: str | None = None  # of the new manifest; None: there was nothing to heal, or no way to
+
+
+@dataclass(frozen=True)
+class _Damaged:
+    """A chunk that cannot be read as it was written."""
+
+    chunk: Chunk
+    tensor: str
+    dtype: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class _Good:
+    """Its content, as it is going to be stored, and where it was found."""
+
+    stored: Buffer
+    codec: Codec
+    where: str
+
+
+class _NothingToDo(Exception):  # noqa: N818 - no error
+    """Leaves `publish` without a new manifest."""
+
+
+def repair(
+    store: Store,
+    run: str,
+    found: Found | Save,
+    others: Sequence[Store] = (),
+    on_bytes: Callable[[int], None] | None = None,
+) -> Repaired:
+    """Verify a checkpoint in full, and make a revision of it in which what can be healed is.
+
+    Copies are looked for in the other packs of this store, and in `others`. A manifest that is
+    damaged or gone is made anew of the one that another store has of the same save. What is lost
+    stays as it is, beside what was healed.
+
+    Args:
+        found: the checkpoint; its save, if it has no readable manifest.
+        others: stores that may hold copies; they are only read.
+        on_bytes: told how many raw bytes were verified.
+
+    Raises:
+        FileNotFoundError: the checkpoint was removed meanwhile, or prune is removing it.
+        FormatError: it is of a format that is not known here, which is not damage.
+        SaveError: somebody else revised it at the same time, or it was never committed.
+        StoreError: a store is out of reach.
+    """
+    result = Repaired()
+    save = found if isinstance(found, Save) else found.stored.save
+    there = [stored for stored in store.manifests(save.run) if stored.save == save]
+    source, problem = _readable(store, save, there)
+    if source is None:
+        copy = _elsewhere(save, others)
+        if copy is None:
+            text = f"{problem}; no other store has it"
+            result.lost.append(Problem(save.step, save.id, "", text))
+            return result
+        result.healed.append(f"{problem}; from {copy.where} of another store")
+    else:
+        copy = source.document
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(store, run))
+        if source is not None:
+            stack.enter_context(session.reading(source.stored.key))
+        healing = _Healing(store, session, others, result, on_bytes)
+        try:
+            if there:
+                last = there[0] if source is None else source.stored
+                result.key = publish(store, session, Found(last, copy), healing.change)
+            else:
+                result.key = _bring_back(store, session, copy, healing.change)
+        except _NothingToDo:
+            return result
+        _remove_others(store, session, save, result.key)
+    return result
+
+
+def _readable(store: Store, save: Save, there: Sequence[Stored]) -> tuple[Found | None, str]:
+    """The last revision that can be read, or what is wrong."""
+    problem = f"{save.manifest()}: the manifest is not there"
+    for stored in there:
+        store.forget(stored.key)  # what was read before may be damaged since
+        try:
+            document = store.document(stored)
+            if document.kind == MANIFEST:
+                document.content()
+                return Found(stored, document), ""
+            raise SaveError(f"{save.id} was never committed: its session was declared dead")
+        except DamagedError as error:
+            problem = str(error)
+        except FileNotFoundError:
+            continue
+    return None, problem
+
+
+def _elsewhere(save: Save, others: Sequence[Store]) -> Document | None:
+    """The manifest of the same save in another store."""
+    for other in others:
+        there = [stored for stored in other.manifests(save.run) if stored.save == save]
+        found, _ = _readable(other, save, there)
+        if found is not None:
+            return found.document
+    return None
+
+
+def _bring_back(
+    store: Store, session: Session, copy: Document, change: Callable[[Content], Content]
+) -> str:
+    """Make a manifest that is gone anew, in the order of a save; its key."""
+    key = copy.save.manifest()
+    session.announce(key)
+    try:
+        condemned = condemned_packs(store)
+        content = change(copy.content())
+        content = replace(content, header=replace(content.header, revision=0))
+        check_packs(copy.save, content, condemned)
+        make_manifest(store, key, content, session.check)
+    finally:
+        session.end(key)
+    return key
+
+
+def _remove_others(store: Store, session: Session, save: Save, key: str) -> None:
+    """Remove what `key` supersedes, and manifests that cannot be read: while there is one, nothing
+    is swept."""
+    others = [other for other in revisions(store, [save])[save] if other != key]
+    if others:
+        with condemning(store, others, by=session.id) as removal:
+            if not removal.why_needed(save):
+                removal.remove(save)
+
+
+class _Healing:
+    """The change from a checkpoint's content to one that is as whole as it can be."""
+
+    def __init__(
+        self,
+        store: Store,
+        session: Session,
+        others: Sequence[Store],
+        result: Repaired,
+        on_bytes: Callable[[int], None] | None,
+    ) -> None:
+        self._store, self._session, self._result = store, session, result
+        self._recovery, self._on_bytes = Recovery(store, others), on_bytes
+
+    def change(self, content: Content) -> Content:
+        """Raises:
+        _NothingToDo: nothing is damaged, or nothing can be healed.
+        """
+        save, healed = content.header.save, {}
+        with Packer(self._store.storage, self._session.id) as packer:
+            for damaged, good in self._recovered(self._damaged(content)):
+                text = f"{damaged.tensor!r}: {damaged.problem}"
+                if good is None:
+                    problem = Problem(save.step, save.id, damaged.tensor, damaged.problem)
+                    self._result.lost.append(problem)
+                    continue
+                chunk = damaged.chunk
+                healed[chunk] = packer.add(
+                    chunk.id, good.stored, chunk.raw_length, good.codec, None
+                )
+                self._result.healed.append(f"{text}; from {good.where}")
+            packer.finish()
+        if not self._result.healed:
+            raise _NothingToDo
+        return replace_chunks(content, lambda chunk: healed.get(chunk, chunk), packer.packs)
+
+    def _damaged(self, content: Content) -> list[_Damaged]:
+        """What cannot be read; and what lies in a pack that prune may remove at any time, which
+        only a manifest that comes back can refer to."""
+        owners = placed_chunks(content)
+        condemned = condemned_packs(self._store)
+        going = [chunk for chunk in owners if _packs(chunk) & condemned]
+        wants = [
+            Want(chunk, dtype, name, lambda raw: None) for chunk, (name, dtype) in owners.items()
+        ]
+        found = Fetcher(self._store.storage).fetch(wants, self._on_bytes)
+        problems = dict.fromkeys(going, "its pack is condemned")
+        problems |= {damage.want.chunk: damage.problem for damage in found}
+        return [_Damaged(chunk, *owners[chunk], text) for chunk, text in problems.items()]
+
+    def _recovered(self, damaged: Sequence[_Damaged]) -> Iterator[tuple[_Damaged, _Good | None]]:
+        """Each with its good content, a few at a time."""
+        with ThreadPoolExecutor(THREADS, "repair") as pool:
+            for first in range(0, len(damaged), THREADS):
+                group = damaged[first : first + THREADS]
+                yield from zip(group, pool.map(self._recover, group), strict=True)
+
+    def _recover(self, damaged: _Damaged) -> _Good | None:
+        found = self._recovery.recover(damaged.chunk, damaged.dtype)
+        if found is None:
+            return None
+        codec, stored = self_contained(found[0], damaged.dtype)
+        return _Good(stored, codec, found[1])
+
+
+def _packs(chunk: Chunk) -> set[bytes]:
+    base = set() if chunk.base is None else _packs(chunk.base)
+    return {chunk.pack} | base

@@ -1,0 +1,109 @@
+"""A new revision of a checkpoint: the same tensors, with items left out or chunks in other places.
+
+Manifests never change. A revision is a manifest of its own, made exclusively under the next number;
+the one before is removed after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from checkpointing.errors import DamagedError, FormatError, SaveError
+from checkpointing.format.chunks import Chunk
+from checkpointing.format.manifest import MANIFEST, Content
+from checkpointing.format.table import Table
+from checkpointing.store.catalog import Found
+from checkpointing.store.commit import check_packs, make_manifest
+from checkpointing.store.removal import condemning
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store, Stored
+from checkpointing.store.tombs import condemned_packs
+
+
+def publish(
+    store: Store, session: Session, found: Found, change: Callable[[Content], Content]
+) -> str:
+    """Make the next revision of a checkpoint, then remove the one that it was made of, unless
+    another session reads it; the new one's key.
+
+    Args:
+        session: of the caller; holds the lease meanwhile.
+        change: gives the new content; the packs that it writes are written between the
+            announcement and the commit.
+
+    Raises:
+        SaveError: somebody else has revised or removed it, or prune is deleting what it needs.
+        FileNotFoundError: it was removed.
+        DamagedError, FormatError: it cannot be read.
+    """
+    save = found.stored.save
+    number = _next_revision(store, found)
+    key = save.manifest(number)
+    session.announce(key)
+    try:
+        # as in every save: first the announcement, then the tombs, then what there is
+        condemned = condemned_packs(store)
+        if _next_revision(store, found) != number:
+            raise SaveError(f"{save.id} was revised by somebody else at the same time")
+        content = change(found.document.content())
+        content = replace(content, header=replace(content.header, revision=number))
+        check_packs(save, content, condemned)
+        make_manifest(store, key, content, session.check)
+    finally:
+        session.end(key)
+    with condemning(store, [found.stored.key], by=session.id) as removal:
+        if not removal.why_needed(save):
+            removal.remove(save)
+    return key
+
+
+def drop_items(content: Content, keep: tuple[str, ...]) -> Content:
+    """Only these items."""
+    dropped = tuple(sorted(set(content.items) - set(keep)))
+    items = {name: table for name, table in content.items.items() if name in keep}
+    header = replace(content.header, dropped=tuple(sorted({*content.header.dropped, *dropped})))
+    return with_packs(Content(header, items, content.packs))
+
+
+def replace_chunks(
+    content: Content, change: Callable[[Chunk], Chunk], packs: dict[bytes, int]
+) -> Content:
+    """Every placed chunk changed; `packs` has the sizes of packs that come in."""
+    items = {}
+    for name, table in content.items.items():
+        chunks = {
+            tensor: {box: change(chunk) for box, chunk in placed.items()}
+            for tensor, placed in table.chunks.items()
+        }
+        items[name] = Table(table.tensors, chunks, table.values)
+    return with_packs(Content(content.header, items, {**content.packs, **packs}))
+
+
+def with_packs(content: Content) -> Content:
+    """Only the packs that are referred to."""
+    used = {pack for table in content.items.values() for pack in table.packs()}
+    return replace(content, packs={p: content.packs[p] for p in sorted(used)})
+
+
+def _next_revision(store: Store, found: Found) -> int:
+    """The number that the next revision gets.
+
+    Raises:
+        SaveError: the checkpoint was revised or removed since it was found.
+    """
+    save = found.stored.save
+    there = [s for s in store.manifests(save.run) if s.save == save]  # the last one first
+    if found.stored.key not in {stored.key for stored in there}:
+        raise SaveError(f"{save.id} is not there any more: it was revised or removed")
+    later = [stored for stored in there if stored.revision > found.stored.revision]
+    if any(_is_manifest(store, stored) for stored in later):
+        raise SaveError(f"{save.id} was revised by somebody else")
+    return 1 + there[0].revision
+
+
+def _is_manifest(store: Store, stored: Stored) -> bool:
+    try:
+        return store.document(stored).kind == MANIFEST
+    except (FileNotFoundError, DamagedError, FormatError):
+        return False  # it takes the place of nothing

@@ -1,0 +1,161 @@
+"""A session: who saves or reads, as prune sees it.
+
+The order of the steps is what keeps prune and saves apart; FORMAT.md derives it. No step depends on
+how fast another process is; time decides only when a silent session counts as dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Self
+
+from checkpointing.errors import SaveError, StoreError
+from checkpointing.format import names
+from checkpointing.format.names import Save
+from checkpointing.format.records import Lease, dump_lease
+from checkpointing.store.store import Store
+from checkpointing.store.tombs import condemned
+
+logger = logging.getLogger("checkpointing")
+
+TTL_S = 600.0  # seconds without renewal after which prune may declare a session dead
+_RENEWALS = 4  # per TTL, so that three may fail in a row
+
+
+class Session:
+    """Holds a lease while it has something to protect. Thread-safe; a context manager.
+
+    One process of a job, normally rank 0, holds the session's lease for all ranks.
+    """
+
+    def __init__(
+        self, store: Store, run: str, *, session: str | None = None, ttl_s: float = TTL_S
+    ) -> None:
+        self.store, self.run = store, names.check_run(run)
+        self.id = session or names.new_session()
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._lease = Lease(self.id, run, owner, ttl_s)
+        self._lock = threading.RLock()
+        self._renewed_s: float | None = None  # monotonic time of the last renewal; None: no lease
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, step: int) -> Save:
+        """Announce a save. Only after this may any rank look for chunks to refer to.
+
+        Raises:
+            SaveError: the session was declared dead meanwhile: a new one is needed.
+        """
+        save = Save(self.run, step, self.id)
+        self.announce(save.manifest())
+        return save
+
+    def announce(self, key: str) -> None:
+        """Say that a manifest is going to be made under `key`; raises as `begin`."""
+        # in this order: a tomb that is read here was written, and its manifests removed, before
+        # any rank lists manifests; one that is not read here will wait for this save
+        tombs = tuple(entry.key for entry in self.store.storage.list(names.TOMBS))
+        with self._lock:
+            self._renew(replace(self._lease, saving={**self._lease.saving, key: tombs}))
+        self._check_fence()
+
+    def check(self) -> None:
+        """Raises:
+        SaveError: the session may have been declared dead; nothing may be committed by it.
+        """
+        with self._lock:
+            renewed_s = self._renewed_s
+        if renewed_s is None:
+            raise SaveError(f"session {self.id} holds no lease: announce first")
+        silent_s = time.monotonic() - renewed_s
+        if silent_s > self._lease.ttl_s:
+            raise SaveError(f"session {self.id} could not renew its lease for {silent_s:.0f} s")
+        self._check_fence()
+
+    def end(self, key: str) -> None:
+        """The manifest was committed or given up; what it refers to is protected no longer."""
+        with self._lock:
+            saving = {k: v for k, v in self._lease.saving.items() if k != key}
+            self._renew_or_drop(replace(self._lease, saving=saving))
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """Keep the checkpoint with this manifest while the block runs.
+
+        Raises:
+            FileNotFoundError: it is not there, or prune has begun to remove it.
+        """
+        with self._lock:
+            self._renew(replace(self._lease, reading=(*self._lease.reading, key)))
+        try:
+            # the lease first, then the look: prune condemns first, then looks at the leases. Tombs
+            # before manifests: what a tomb that is over named is gone
+            going = condemned(self.store)
+            if key in going or key not in {stored.key for stored in self.store.manifests()}:
+                raise FileNotFoundError(f"{key} was removed, or prune is removing it")
+            yield
+        finally:
+            with self._lock:
+                reading = list(self._lease.reading)
+                reading.remove(key)
+                self._renew_or_drop(replace(self._lease, reading=tuple(reading)))
+
+    def close(self) -> None:
+        """Give the lease back."""
+        with self._lock:
+            self._stop.set()
+            if self._renewed_s is not None:
+                self._renew_or_drop(replace(self._lease, saving={}, reading=()))
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _renew(self, lease: Lease) -> None:
+        lease = replace(lease, renewals=lease.renewals + 1)
+        before_s = time.monotonic()  # the lease counts from before it was written
+        self.store.storage.replace(names.lease(self.id), dump_lease(lease))
+        self._lease, self._renewed_s = lease, before_s
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name=f"lease-{self.id}", daemon=True)
+            self._thread.start()
+
+    def _renew_or_drop(self, lease: Lease) -> None:
+        """Renew a lease that protects something, remove one that does not. What fails now is done
+        by the next renewal, or by prune."""
+        try:
+            if lease.saving or lease.reading:
+                self._renew(lease)
+            else:
+                self.store.storage.delete([names.lease(self.id)])
+                self._lease, self._renewed_s = lease, None
+        except StoreError as error:
+            self._lease = lease
+            logger.warning("lease of session %s: %s; trying again", self.id, error)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._lease.ttl_s / _RENEWALS):
+            with self._lock:
+                if not self._stop.is_set() and self._renewed_s is not None:
+                    self._renew_or_drop(self._lease)
+
+    def _check_fence(self) -> None:
+        try:
+            self.store.storage.get(names.fence(self.id))
+        except FileNotFoundError:
+            return
+        raise SaveError(
+            f"session {self.id} was declared dead, because its lease had run out or another "
+            f"process took over the run {self.run!r}"
+        )

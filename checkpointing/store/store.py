@@ -1,0 +1,133 @@
+"""A store: where it is, what is in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from checkpointing.errors import DamagedError
+from checkpointing.format import manifest as forms
+from checkpointing.format import names
+from checkpointing.format.container import Container
+from checkpointing.format.manifest import Document
+from checkpointing.format.records import StoreRecord, dump_store, load_store
+from checkpointing.storage import Entry, Storage, open_storage
+
+
+@dataclass(frozen=True, order=True)
+class Stored:
+    """A manifest's place in a store. Of one run, newer checkpoints and revisions sort later."""
+
+    save: names.Save
+    revision: int
+    key: str
+    size: int  # bytes of the manifest
+    modified: float  # Unix time in seconds, by the storage's clock
+
+
+class Store:
+    """One store. Thread-safe."""
+
+    def __init__(self, storage: Storage, record: StoreRecord) -> None:
+        self.storage, self.record = storage, record
+        self._documents: dict[str, tuple[Stored, Document]] = {}  # by key
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        options: Mapping[str, Any] | None = None,
+        create: bool = False,
+    ) -> Self:
+        """The store at `url`: a path, file://, s3:// or any other URL that fsspec knows.
+
+        Args:
+            options: for the storage, see `open_storage`.
+            create: make a store there if there is none.
+
+        Raises:
+            FileNotFoundError: there is none (and not `create`).
+            StoreError: out of reach.
+            FormatError: a store of a version or with a feature that is not known here.
+        """
+        return cls.at(open_storage(os.fspath(url), options=options), create=create)
+
+    @classmethod
+    def at(cls, storage: Storage, *, create: bool = False) -> Self:
+        """The store in `storage`."""
+        try:
+            return cls(storage, _record(storage))
+        except FileNotFoundError:
+            if not create:
+                raise FileNotFoundError(
+                    f"no checkpoint store at {storage.url}: it has no {names.STORE}"
+                ) from None
+        record = StoreRecord(uuid=secrets.token_hex(16), created=time.time())
+        storage.create(names.STORE, dump_store(record))  # by whom does not matter
+        return cls(storage, _record(storage))
+
+    @property
+    def url(self) -> str:
+        return self.storage.url
+
+    def manifests(self, run: str | None = None) -> list[Stored]:
+        """All manifests of one run or all, from the newest checkpoint's last revision down; and
+        what stands in their place for saves that were declared dead."""
+        found = self.storage.list(names.RUNS if run is None else names.steps(run))
+        known = [stored for entry in found if (stored := _stored(entry))]
+        return sorted(known, reverse=True)
+
+    def document(self, stored: Stored) -> Document:
+        """The manifest itself, its tables not read yet.
+
+        Raises:
+            FileNotFoundError: it was removed meanwhile.
+            DamagedError, FormatError: it cannot be used.
+        """
+        with self._lock:
+            known = self._documents.get(stored.key)
+        if known is not None and known[0] == stored:  # a revision's key may be used once more
+            return known[1]
+        document = self._open(stored.key, stored.size, (forms.MANIFEST, forms.ABANDONED))
+        if document.save != stored.save:
+            raise DamagedError(f"{stored.key}: it is the manifest of {document.save.id}")
+        with self._lock:
+            self._documents[stored.key] = (stored, document)
+        return document
+
+    def part(self, entry: Entry) -> Document:
+        """A part record; raises as `document`."""
+        return self._open(entry.key, entry.size, (forms.PART,))
+
+    def forget(self, key: str) -> None:
+        """Drop what is remembered of a manifest, because it was removed or is in doubt."""
+        with self._lock:
+            self._documents.pop(key, None)
+
+    def close(self) -> None:
+        self.storage.close()
+
+    def _open(self, key: str, size: int, kinds: tuple[str, ...]) -> Document:
+        def read(start: int, length: int) -> bytes:
+            return bytes(self.storage.get_range(key, start, length))
+
+        return Document(Container(read, size, kinds, key))
+
+
+def _record(storage: Storage) -> StoreRecord:
+    return load_store(storage.get(names.STORE), f"{storage.url}/{names.STORE}")
+
+
+def _stored(entry: Entry) -> Stored | None:
+    parsed = names.parse_manifest(entry.key)
+    if parsed is None:
+        return None
+    save, revision = parsed
+    return Stored(save, revision, entry.key, entry.size, entry.modified)

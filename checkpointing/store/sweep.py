@@ -1,0 +1,184 @@
+"""Removing objects that nothing refers to: mark, condemn, and, when nobody can want them, delete.
+
+Each step is safe on its own and may be the last one of a crashed process; the next sweep goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format import manifest as forms
+from checkpointing.format import names
+from checkpointing.store import leases, tombs
+from checkpointing.store.leases import Held
+from checkpointing.store.removal import CONDEMNED_S, condemning, superseded
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+GRACE_S = 60.0  # seconds: not for safety, which the leases give, but for listings that lag (NFS)
+FENCED_S = 7 * 86400.0  # seconds that fences and abandoned saves stay, for processes that slept
+TEMPORARY_S = 86400.0  # seconds after which a half-written file is nobody's
+
+
+@dataclass
+class Swept:
+    """What a sweep did."""
+
+    condemned: int = 0  # packs
+    deleted: int = 0  # packs
+    deleted_bytes: int = 0
+    waiting: dict[str, str] = field(default_factory=dict)  # tomb -> why it has to wait
+    ended: list[str] = field(default_factory=list)  # sessions that were declared dead
+    unreadable: list[str] = field(default_factory=list)  # manifests: while there are any, no sweep
+
+
+def sweep(store: Store, *, grace_s: float = GRACE_S) -> Swept:
+    """Remove what unfinished saves left, and packs that no checkpoint needs.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    result = Swept()
+    now = leases.storage_time(store)
+    for held in leases.leases(store, now):
+        if not held.is_alive:
+            leases.fence(store, held.session)
+            result.ended.append(held.session)
+    _remove_parts(store)
+    _remove_superseded(store)
+    _condemn(store, now, result)
+    _bury(store, now, grace_s, result)
+    _remove_tombs(store, now)
+    _remove_relics(store, now)
+    return result
+
+
+def live_packs(store: Store, result: Swept) -> set[bytes] | None:
+    """Packs that any manifest refers to; None if that cannot be known."""
+    live: set[bytes] = set()
+    for stored in store.manifests():
+        try:
+            document = store.document(stored)
+            if document.kind == forms.MANIFEST:
+                live |= document.packs().keys()
+        except FileNotFoundError:
+            continue
+        except (DamagedError, FormatError) as error:
+            logger.warning("nothing is swept while a manifest cannot be read: %s", error)
+            result.unreadable.append(stored.key)
+    return None if result.unreadable else live
+
+
+def _condemn(store: Store, now: float, result: Swept) -> None:
+    # in this order: a pack's save announces itself first, and has a manifest before it is done
+    packs = {
+        pack: e.key for e in store.storage.list(names.PACKS) if (pack := names.parse_pack(e.key))
+    }
+    saving = {h.session for h in leases.leases(store, now) if h.is_alive}
+    live = live_packs(store, result)
+    if live is None:
+        return
+    already = {key for _, tomb in tombs.tombs(store) for key in tomb.packs}
+    garbage = [
+        key
+        for pack, key in packs.items()
+        if pack not in live and names.pack_session(pack) not in saving and key not in already
+    ]
+    if garbage:
+        tombs.write(store, packs=garbage)
+        result.condemned = len(garbage)
+
+
+def _bury(store: Store, now: float, grace_s: float, result: Swept) -> None:
+    """Delete what the tombs condemn and nothing needs."""
+    due = [(entry, tomb) for entry, tomb in tombs.tombs(store) if tomb.packs]
+    if not due:
+        return
+    held = [h for h in leases.leases(store, now) if h.is_alive]
+    manifests = {stored.key for stored in store.manifests()}
+    live = live_packs(store, result)
+    if live is None:
+        return
+    sizes = {e.key: e.size for e in store.storage.list(names.PACKS)}
+    # another sweep may have found some of it needed, and ended the tomb before this one looked:
+    # then saves that began since may refer to it
+    there = {entry.key for entry in store.storage.list(names.TOMBS)}
+    for entry, tomb in due:
+        if entry.key not in there:
+            continue
+        reason = leases.blocks(held, entry.key, manifests)
+        if grace_s > max(now - entry.modified, 0):
+            reason = f"condemned {max(now - entry.modified, 0):.0f} s ago, waits {grace_s:.0f} s"
+        if reason:
+            result.waiting[entry.key] = reason
+            continue
+        doomed = [key for key in tomb.packs if names.parse_pack(key) not in live]
+        store.storage.delete(doomed)
+        result.deleted += sum(key in sizes for key in doomed)
+        result.deleted_bytes += sum(sizes.get(key, 0) for key in doomed)
+        store.storage.delete([entry.key])
+
+
+def _remove_parts(store: Store) -> None:
+    """Part records of saves that were committed, and of those that nobody is working on."""
+    entries = [e for e in store.storage.list(names.RUNS) if names.parse_part(e.key)]
+    if not entries:
+        return
+    announced = _announced(leases.leases(store, leases.storage_time(store)))
+    for entry in entries:
+        parsed = names.parse_part(entry.key)
+        if parsed is None or announced is None or parsed[0].manifest() in announced:
+            continue
+        leases.abandon(store, parsed[0].manifest())  # if it was committed, this does nothing
+        store.storage.delete([entry.key])
+
+
+def _announced(held: Iterable[Held]) -> set[str] | None:
+    """Manifests that are being made; None if that cannot be known."""
+    alive = [h.lease for h in held if h.is_alive]
+    if any(lease is None for lease in alive):
+        return None
+    return {key for lease in alive if lease for key in lease.saving}
+
+
+def _remove_superseded(store: Store) -> None:
+    """Revisions that somebody was reading when the next one came, or whose removal crashed."""
+    found = superseded(store)
+    if not found:
+        return
+    with condemning(store, [key for keys in found.values() for key in keys]) as removal:
+        for save in found:
+            if not removal.why_needed(save):
+                removal.remove(save)
+
+
+def _remove_tombs(store: Store, now: float) -> None:
+    """Tombs of manifests that crashed prunes left. Until they go, nobody can pin what they name."""
+    left = [(entry, tomb) for entry, tomb in tombs.tombs(store) if not tomb.packs]
+    if not left:
+        return
+    there = {stored.key for stored in store.manifests()}
+    for entry, tomb in left:
+        if now - entry.modified > CONDEMNED_S or there.isdisjoint(tomb.manifests):
+            store.storage.delete([entry.key])
+
+
+def _remove_relics(store: Store, now: float) -> None:
+    old = [
+        entry.key
+        for entry in store.storage.list(names.LEASES)
+        if now - entry.modified > FENCED_S and names.is_relic(entry.key)
+    ]
+    for stored in store.manifests():
+        if now - stored.modified <= FENCED_S:
+            continue
+        try:
+            if store.document(stored).kind == forms.ABANDONED:
+                old.append(stored.key)
+        except (FileNotFoundError, DamagedError, FormatError):
+            continue  # said already
+    store.storage.delete(old)

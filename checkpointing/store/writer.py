@@ -1,0 +1,198 @@
+"""Writing what one rank saves: cut, hash, refer or encode, pack."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.codec import Budget
+from checkpointing.format.chunks import Chunk, chunk_id
+from checkpointing.format.elements import Element, element
+from checkpointing.format.manifest import item_of
+from checkpointing.format.names import Save
+from checkpointing.format.table import Spec, Table
+from checkpointing.format.tiles import Box, Shape, tile_shape, tiles
+from checkpointing.storage import Buffer
+from checkpointing.store.encoding import ChunkEncoder, Encoded
+from checkpointing.store.fetch import Fetcher
+from checkpointing.store.index import Index
+from checkpointing.store.packer import PACK_BYTES, Packer
+from checkpointing.store.store import Store
+from checkpointing.values import Json
+
+WINDOW = 64 << 20  # bytes of tiles that are being worked on at a time
+THREADS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one rank holds of one tensor."""
+
+    name: str  # full: "model/wte.weight"
+    dtype: str
+    shape: Shape  # of the whole tensor
+    offsets: Shape  # where the piece starts in it
+    data: NDArray[Any]  # of any dtype of that size; its shape is the piece's
+
+    @property
+    def box(self) -> Box:
+        return Box(self.offsets, self.data.shape)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one rank has made durable, or found to be there."""
+
+    tables: Mapping[str, Table]  # by item
+    packs: Mapping[bytes, int]  # all that the tables refer to, with their sizes
+    new_bytes: int  # of the packs that were written
+    raw_bytes: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a rank writes."""
+
+    pack_bytes: int = PACK_BYTES  # a pack is closed before it grows beyond this
+    threads: int = THREADS  # that hash and encode
+    encoder: ChunkEncoder = field(default_factory=ChunkEncoder)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    name: str
+    dtype: str
+    box: Box
+    data: NDArray[Any]  # a view of the piece
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A tile after hashing: a chunk that is known, or a new one's bytes."""
+
+    tile: _Tile
+    id: bytes
+    known: Chunk | None = None
+    encoded: Encoded | None = None
+
+
+def write(
+    store: Store,
+    save: Save,
+    pieces: Iterable[Piece],
+    values: Mapping[str, Json],
+    index: Index,
+    options: Options,
+    budget: Budget | None = None,
+) -> Written:
+    """Make the pieces durable, and say where they lie.
+
+    Args:
+        save: announced before `index` was made.
+        pieces: must not change meanwhile.
+        values: by full name, encoded.
+        budget: time for encoding; None: as long as it takes.
+
+    Raises:
+        StoreError: something could not be written; what was is left for prune.
+    """
+    tables = _empty_tables(pieces := list(pieces), values)
+    work = _Work(store, index, options, budget)
+    written: dict[bytes, Chunk] = {}
+    with Packer(store.storage, save.session, options.pack_bytes, budget=budget) as packer:
+        for done in _in_order(work, pieces, options.threads):
+            chunk = done.known or written.get(done.id)
+            if chunk is None:
+                chunk = written[done.id] = _pack(packer, done)
+            tables[item_of(done.tile.name)].chunks[done.tile.name][done.tile.box] = chunk
+        packer.finish()
+    sizes = {**index.packs, **packer.packs}
+    packs = {pack: sizes[pack] for table in tables.values() for pack in table.packs()}
+    raw_bytes = sum(piece.data.nbytes for piece in pieces)
+    return Written(tables, packs, sum(packer.packs.values()), raw_bytes)
+
+
+def _empty_tables(pieces: Iterable[Piece], values: Mapping[str, Json]) -> dict[str, Table]:
+    tables: dict[str, Table] = {}
+    for piece in pieces:
+        tile = tile_shape(piece.shape, element(piece.dtype).itemsize)
+        table = tables.setdefault(item_of(piece.name), Table())
+        table.place(piece.name, Spec(piece.dtype, piece.shape, tile), {})
+    for name, value in values.items():
+        tables.setdefault(item_of(name), Table()).values[name] = value
+    return tables
+
+
+def _pack(packer: Packer, done: _Done) -> Chunk:
+    assert done.encoded is not None
+    new = done.encoded
+    return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base)
+
+
+def _tiles(pieces: Iterable[Piece]) -> Iterator[_Tile]:
+    for piece in pieces:
+        kind = element(piece.dtype)
+        bits = piece.data.view(kind.bits)
+        for box in tiles(piece.box, tile_shape(piece.shape, kind.itemsize)):
+            view = bits[box.relative_to(piece.box).slices]
+            yield _Tile(piece.name, piece.dtype, box, view)
+
+
+def _in_order(work: _Work, pieces: Iterable[Piece], threads: int) -> Iterator[_Done]:
+    """Every tile once it is done, in the order of the pieces, with a bounded number in flight."""
+    waiting: deque[Future[_Done]] = deque()
+    in_flight = 0
+    with ThreadPoolExecutor(threads, "encode") as pool:
+        for tile in itertools.chain(_tiles(pieces), [None]):
+            while waiting and (tile is None or in_flight + tile.data.nbytes > WINDOW):
+                done = waiting.popleft().result()
+                in_flight -= done.tile.data.nbytes
+                yield done
+            if tile is not None:
+                in_flight += tile.data.nbytes
+                waiting.append(pool.submit(work.do, tile))
+
+
+class _Work:
+    """What is done to a tile, in any thread."""
+
+    def __init__(self, store: Store, index: Index, options: Options, budget: Budget | None) -> None:
+        self._index, self._encoder, self._budget = index, options.encoder, budget
+        self._fetcher = Fetcher(store.storage, threads=1)
+
+    def do(self, tile: _Tile) -> _Done:
+        raw = _contiguous(tile.data)
+        id_ = chunk_id(tile.dtype, raw)
+        if known := self._index.by_id.get(id_):
+            if self._budget is not None:
+                self._budget.written(len(raw), 0, 0.0)
+            return _Done(tile, id_, known=known)
+        encoded = self._encoder.encode(
+            raw=raw,
+            name=tile.name,
+            element=element(tile.dtype),
+            row=_row_bytes(tile.box, element(tile.dtype)),
+            before=self._index.at(tile.name, tile.box),
+            read=lambda chunk: self._fetcher.one(chunk, tile.dtype, tile.name),
+            budget=self._budget,
+        )
+        return _Done(tile, id_, encoded=encoded)
+
+
+def _contiguous(data: NDArray[Any]) -> Buffer:
+    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    return flat.data
+
+
+def _row_bytes(box: Box, kind: Element) -> int:
+    """Bytes of one step along the first dimension: an embedding's row."""
+    rows = box.sizes[0] if len(box.sizes) > 1 else box.count
+    return box.count // max(rows, 1) * kind.itemsize

@@ -1,0 +1,37 @@
+"""`hpckit ckpt`: look at checkpoints, check, prune, mend and convert them. Without torch."""
+
+from __future__ import annotations
+
+import typer
+
+from hpckit.cli.ckpt.diff import diff
+from hpckit.cli.ckpt.du import du
+from hpckit.cli.ckpt.export import export, import_
+from hpckit.cli.ckpt.ls import ls
+from hpckit.cli.ckpt.pins import pin, unpin
+from hpckit.cli.ckpt.prune import prune_run
+from hpckit.cli.ckpt.repair import compact, flatten, repair
+from hpckit.cli.ckpt.show import show
+from hpckit.cli.ckpt.verify import verify_them
+
+HELP = (
+    "Look at checkpoints, check, prune, mend and convert them.\n\n"
+    "PLACE is a store (a path, or a URL such as s3://bucket/folder), a run in it "
+    "(STORE/runs/RUN), or a run directory. Exit status: 0 fine, 1 damage found, 2 not possible as "
+    "asked, 3 store out of reach."
+)
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
+app.command("ls")(ls)
+app.command("show")(show)
+app.command("du")(du)
+app.command("diff")(diff)
+app.command("verify")(verify_them)
+app.command("prune")(prune_run)
+app.command("pin")(pin)
+app.command("unpin")(unpin)
+app.command("repair")(repair)
+app.command("flatten")(flatten)
+app.command("compact")(compact)
+app.command("export")(export)
+app.command("import")(import_)

@@ -1,0 +1,188 @@
+"""`hpckit ckpt diff`: what changed from one checkpoint to another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from checkpointing.format.table import Spec
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.diff import (
+    Change,
+    Comparison,
+    Kind,
+    TensorDiff,
+    ValueDiff,
+    compare,
+    measured,
+)
+from hpckit.cli.ckpt.failures import DAMAGED, guarded
+from hpckit.cli.ckpt.holding import held
+from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
+from hpckit.cli.ckpt.output import Out, clean, count, number, size, table
+from hpckit.cli.ckpt.place import opened
+from hpckit.cli.ckpt.select import Chosen, choose
+from hpckit.cli.ckpt.show import short
+
+WORDS: dict[Kind, str] = {
+    "same": "unchanged",
+    "changed": "changed",
+    "only_a": "only in A",
+    "only_b": "only in B",
+    "other_shape": "other shape",
+    "other_dtype": "other dtype",
+    "damaged": "damaged",
+}
+
+
+@guarded
+def diff(
+    place: PlaceArg,
+    a: StepArg,
+    b: StepArg,
+    run: RunOption = None,
+    other: Annotated[
+        str | None,
+        typer.Option("--with", metavar="PLACE", help="Where B is, if not where A is."),
+    ] = None,
+    other_run: Annotated[
+        str | None, typer.Option("--with-run", metavar="NAME", help="B's run, if not A's.")
+    ] = None,
+    tensor: TensorOption = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Show the N tensors and values most changed.")
+    ] = 20,
+    all_: Annotated[bool, typer.Option("--all", help="Show all, unchanged ones too.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Compare checkpoints A and B, tensor by tensor: what changed, and by how much."""
+    out = Out(json)
+    with ExitStack() as stack:
+        place_a = stack.enter_context(opened(place, run))
+        has_other = other is not None or other_run is not None
+        of_b = (other or place, other_run if has_other else run)
+        place_b = stack.enter_context(opened(*of_b)) if has_other else place_a
+        chosen = [choose(place_a, a, out.note), choose(place_b, b, out.note)]
+        for one in chosen:
+            stack.enter_context(held(one.store, one.found, out.note))
+        old, new = (Checkpoint(one.store, one.found.stored) for one in chosen)
+        comparison = compare(old, new, tensor)
+        with out.progress("comparing", comparison.bytes) as on_bytes:
+            tensors = measured(comparison, old, new, on_bytes)
+    _print_sides(out, chosen)
+    _print_tensors(out, tensors, None if all_ else limit)
+    _print_values(out, comparison.values, None if all_ else limit)
+    out.document(_plain(chosen, tensors, comparison))
+    return DAMAGED if any(t.kind == "damaged" for t in tensors) else 0
+
+
+def _print_sides(out: Out, chosen: Sequence[Chosen]) -> None:
+    for side, one in zip("AB", chosen, strict=True):
+        where = f"run {one.run} in {one.store.url}"
+        out.line(f"{side}  step {one.save.step} ({one.save.id}), {where}")
+
+
+def _print_tensors(out: Out, tensors: Sequence[TensorDiff], most: int | None) -> None:
+    kinds = Counter(tensor.kind for tensor in tensors)
+    counts = ", ".join(f"{kinds[kind]:,} {word}" for kind, word in WORDS.items() if kinds[kind])
+    out.line()
+    out.line(f"{count(len(tensors), 'tensor')}{': ' if counts else ''}{counts}")
+    told = [t for t in tensors if t.kind != "same" or most is None]
+    told.sort(key=interest)
+    if not told:
+        return
+    numbers = ("chunks", "elements", "max |B-A|", "rel. L2")
+    rows = table("tensor", "", "size", *numbers, right=("size", *numbers), folded=("tensor", ""))
+    for diff in told[:most]:
+        spec = diff.b or diff.a
+        cells = _numbers(diff.change) if diff.change else ("", "", "", "")
+        rows.add_row(clean(diff.name), _word(diff), size(spec.bytes) if spec else "", *cells)
+    out.table(rows)
+    if most is not None and len(told) > most:
+        out.line(f"and {count(len(told) - most, 'more tensor')}: --all shows all")
+    for diff in told:
+        if diff.problem:
+            out.line(f"damaged: {diff.problem}")
+        if diff.change and diff.change.not_finite:
+            elements = count(diff.change.not_finite, "changed element")
+            out.line(f"{diff.name}: {elements} NaN or infinite in A or B, not in its numbers")
+
+
+def interest(diff: TensorDiff) -> tuple[int, float, str]:
+    """What to show first: damage, what cannot be compared, then the largest changes."""
+    order: tuple[Kind, ...] = ("damaged", "only_a", "only_b", "other_dtype", "other_shape")
+    rank = order.index(diff.kind) if diff.kind in order else len(order)
+    if diff.kind == "same":
+        rank += 1
+    l2 = diff.change.relative_l2 if diff.change else None
+    return rank, -(l2 if l2 is not None else 0.0), diff.name
+
+
+def _word(diff: TensorDiff) -> Text:
+    word = WORDS[diff.kind]
+    if diff.kind == "other_shape" and diff.a and diff.b:
+        word = f"{_shape(diff.a)} -> {_shape(diff.b)}"
+    if diff.kind == "other_dtype" and diff.a and diff.b:
+        word = f"{diff.a.dtype} -> {diff.b.dtype}"
+    color = {"same": "dim", "changed": "", "damaged": "red"}.get(diff.kind, "yellow")
+    return Text(word, color)
+
+
+def _shape(spec: Spec) -> str:
+    return "x".join(map(str, spec.shape)) or "scalar"
+
+
+def _numbers(change: Change) -> tuple[str, str, str, str]:
+    return (
+        percent(change.chunks_changed, change.chunks),
+        percent(change.elements_changed, change.elements),
+        "" if change.max_abs is None else number(change.max_abs),
+        "" if change.relative_l2 is None else number(change.relative_l2),
+    )
+
+
+def percent(part: int, whole: int) -> str:
+    """A share that never looks like none or all unless it is."""
+    if part in (0, whole):
+        return "100%" if part else "0%"
+    share = 100 * part / whole
+    return "<0.01%" if share < 0.01 else ">99.99%" if share > 99.99 else f"{share:.4g}%"
+
+
+def _print_values(out: Out, values: Sequence[ValueDiff], most: int | None) -> None:
+    told = [value for value in values if value.kind != "same" or most is None]
+    same = sum(value.kind == "same" for value in values)
+    if not values:
+        return
+    out.line()
+    out.line(f"{count(len(values), 'value')}: {same:,} unchanged, {len(values) - same:,} not")
+    if not told:
+        return
+    rows = table("value", "A", "B", folded=("value", "A", "B"))
+    for value in told[:most]:
+        in_a = "" if value.kind == "only_b" else short(value.a)
+        in_b = "" if value.kind == "only_a" else short(value.b)
+        rows.add_row(clean(value.name), in_a, in_b)
+    out.table(rows)
+    if most is not None and len(told) > most:
+        out.line(f"and {count(len(told) - most, 'more value')}: --all shows all")
+
+
+def _plain(
+    chosen: Sequence[Chosen], tensors: Sequence[TensorDiff], comparison: Comparison
+) -> dict[str, Any]:
+    sides = {
+        side: {"store": one.store.url, "run": one.run, "step": one.save.step, "id": one.save.id}
+        for side, one in zip("ab", chosen, strict=True)
+    }
+    return {
+        **sides,
+        "tensors": [asdict(tensor) for tensor in tensors],
+        "values": [asdict(value) for value in comparison.values],
+    }

@@ -1,0 +1,122 @@
+"""`hpckit ckpt du`: what checkpoints cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from checkpointing.store.usage import (
+    CheckpointUsage,
+    Cost,
+    Measured,
+    PackUsage,
+    measure,
+    pack_usage,
+    per_checkpoint,
+)
+from hpckit.cli.ckpt.failures import DAMAGED, guarded
+from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption
+from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table
+from hpckit.cli.ckpt.place import Place, opened
+
+
+@guarded
+def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
+    """Show what checkpoints cost: what each alone needs, what they share, what nobody needs."""
+    out = Out(json)
+    with opened(place, run) as at:
+        total = len(at.store.manifests())
+        with out.counting("reading tables", total) as on_checkpoint:
+            measured = measure(at.store, on_checkpoint)
+        usages = [u for u in per_checkpoint(measured.refs) if at.run in (None, u.save.run)]
+        packs = pack_usage(measured.refs, measured.sizes)
+        _print_checkpoints(out, at, usages)
+        _print_items(out, usages)
+        _print_packs(out, at, packs)
+        _print_problems(out, packs, measured)
+        out.document(_plain(at, usages, packs, measured))
+    return DAMAGED if measured.problems or packs.missing else 0
+
+
+def _print_checkpoints(out: Out, at: Place, usages: Sequence[CheckpointUsage]) -> None:
+    with_run = at.run is None and len(at.runs) > 1
+    columns = [*(["run"] if with_run else []), "step", "id", "stored", "alone", "shared"]
+    rows = table(*columns, right=("step", "stored", "alone", "shared"), folded=("run",))
+    for usage in usages:
+        cost = usage.cost
+        cells = [str(usage.save.step), usage.save.id]
+        cells += [size(cost.total), size(cost.alone), size(cost.shared)]
+        rows.add_row(*([clean(usage.save.run)] if with_run else []), *cells)
+    out.table(rows)
+    out.line("alone: what removing just this one would free; shared: what others need as well")
+
+
+def _print_items(out: Out, usages: Sequence[CheckpointUsage]) -> None:
+    rows = table("item", "stored", "alone", right=("stored", "alone"))
+    for name, cost in by_item(usages).items():
+        rows.add_row(clean(name), size(cost.total), size(cost.alone))
+    out.line()
+    out.table(rows)
+    out.line("summed over the checkpoints above: what several share counts in each")
+
+
+def by_item(usages: Iterable[CheckpointUsage]) -> dict[str, Cost]:
+    """The sums of each item's costs."""
+    found: dict[str, Cost] = {}
+    for usage in usages:
+        for name, cost in usage.items.items():
+            so_far = found.get(name, Cost(0, 0))
+            found[name] = Cost(so_far.total + cost.total, so_far.alone + cost.alone)
+    return dict(sorted(found.items()))
+
+
+def _print_packs(out: Out, at: Place, packs: PackUsage) -> None:
+    in_use = packs.live_bytes + packs.dead_bytes
+    share = packs.dead_bytes / in_use if in_use else 0.0
+    out.line()
+    out.line(f"store     {size(packs.bytes)} in {count(packs.packs, 'pack')}, {at.store.url}")
+    out.line(f"needed    {size(packs.live_bytes)}")
+    out.line(
+        f"dead      {size(packs.dead_bytes)} inside packs that are needed ({share:.1%} of them)"
+    )
+    out.line(
+        f"garbage   {size(packs.garbage_bytes)} in {count(packs.garbage_packs, 'pack')} that no "
+        "checkpoint needs: of a save that is running, or left for prune"
+    )
+
+
+def _print_problems(out: Out, packs: PackUsage, measured: Measured) -> None:
+    for save, problem in measured.problems.items():
+        out.line(f"damaged: run {save.run}, step {save.step} ({save.id}): {problem}")
+    if measured.problems:
+        out.line("what damaged checkpoints need is not known: dead and garbage are too high")
+    if packs.missing:
+        out.line(
+            f"damaged: {count(len(packs.missing), 'pack')} that checkpoints need are gone: "
+            f"{listing(packs.missing, 3)}; `hpckit ckpt verify` says which tensors are hit"
+        )
+
+
+def _plain(
+    at: Place, usages: Sequence[CheckpointUsage], packs: PackUsage, measured: Measured
+) -> dict[str, Any]:
+    return {
+        "store": at.store.url,
+        "checkpoints": [
+            {
+                "run": usage.save.run,
+                "step": usage.save.step,
+                "id": usage.save.id,
+                **_cost(usage.cost),
+                "items": {name: _cost(cost) for name, cost in usage.items.items()},
+            }
+            for usage in usages
+        ],
+        "packs": asdict(packs),
+        "problems": {f"{s.run}/{s.id}": text for s, text in measured.problems.items()},
+    }
+
+
+def _cost(cost: Cost) -> dict[str, int]:
+    return {"total": cost.total, "alone": cost.alone, "shared": cost.shared}

@@ -1,0 +1,225 @@
+"""`hpckit ckpt export` and `import`: from and to other formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from checkpointing.errors import DamagedError
+from checkpointing.format.names import MAX_STEP, Save, check_run
+from checkpointing.store.catalog import committed
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.store import Store
+from hpckit.cli.ckpt.failures import RefusedError, guarded
+from hpckit.cli.ckpt.holding import held
+from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg
+from hpckit.cli.ckpt.output import Out, listing, size
+from hpckit.cli.ckpt.place import Place, opened
+from hpckit.cli.ckpt.select import choose
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+class ExportFormat(StrEnum):
+    safetensors = "safetensors"
+    dcp = "dcp"
+    torch = "torch"
+
+
+class ImportFormat(StrEnum):
+    dcp = "dcp"
+    safetensors = "safetensors"
+
+
+OnBytes = Callable[[int], None]
+
+
+@guarded
+def export(
+    place: PlaceArg,
+    step: StepArg,
+    to: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TO", help="A folder to make; for torch, a file.", show_default=False
+        ),
+    ],
+    format_: Annotated[
+        ExportFormat, typer.Option("--format", help="What to write.", show_default=False)
+    ],
+    run: RunOption = None,
+    item: Annotated[
+        list[str] | None,
+        typer.Option("--item", metavar="NAME", help="Only this item, as model; repeat."),
+    ] = None,
+    max_shard: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of one safetensors file, as 5GB or 500MiB.")
+    ] = "5GB",
+    json: JsonOption = False,
+) -> None:
+    """Write a checkpoint in another format. Every byte is checked on the way."""
+    out = Out(json)
+    shard_bytes = parse_size(max_shard)
+    with opened(place, run) as at:
+        chosen = choose(at, step, out.note)
+        items = _items(list(chosen.found.document.items), item)
+        if format_ is ExportFormat.safetensors:
+            items = [name for name in items if chosen.found.document.items[name].tensors]
+            out.note("values that are no tensors are left out: safetensors cannot hold them")
+        raw = sum(chosen.found.document.items[name].raw_bytes for name in items)
+        with (
+            held(at.store, chosen.found, out.note),
+            out.progress(f"step {chosen.save.step}", raw) as on_bytes,
+        ):
+            checkpoint = Checkpoint(at.store, chosen.found.stored)
+            try:
+                paths = _export(format_, checkpoint, to, item, shard_bytes, on_bytes)
+            except DamagedError as error:
+                raise DamagedError(
+                    f"nothing was exported: {error}; `hpckit ckpt verify {place} {chosen.save.id}` "
+                    "says all that is damaged, `hpckit ckpt repair` looks for intact copies"
+                ) from error
+        out.line(
+            f"exported {listing(items)} of step {chosen.save.step} ({chosen.save.id}) as "
+            f"{format_.value}: {size(raw)} in {listing([str(p) for p in paths], 3)}"
+        )
+        out.document(
+            {
+                "run": chosen.run,
+                "id": chosen.save.id,
+                "items": items,
+                "raw_bytes": raw,
+                "format": format_.value,
+                "paths": [str(path) for path in paths],
+            }
+        )
+
+
+@guarded
+def import_(
+    source: Annotated[
+        Path, typer.Argument(metavar="FROM", help="A DCP folder; a safetensors file or folder.")
+    ],
+    place: PlaceArg,
+    format_: Annotated[
+        ImportFormat, typer.Option("--format", help="What FROM is.", show_default=False)
+    ],
+    step: Annotated[
+        int,
+        typer.Option(min=0, max=MAX_STEP, help="The new checkpoint's step.", show_default=False),
+    ],
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The run that it becomes part of; may be a new one."),
+    ] = None,
+    item: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The item that the tensors become part of; safetensors: model."
+        ),
+    ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make a store at PLACE if there is none.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Make a checkpoint of a DCP folder or of safetensors files. Nothing in them is executed."""
+    out = Out(json)
+    if not source.exists():
+        raise RefusedError(f"{source} is not there: nothing to import")
+    with opened(place, run, create=create, may_be_new=True) as at:
+        name = _target_run(at, run)
+        for found in committed(at.store, name)[0] if name in at.runs else ():
+            if found.stored.save.step == step:
+                out.note(f"run {name} has step {step} ({found.stored.save.id}) already: both stay")
+        with out.progress("importing", None) as on_bytes:
+            save = _import(format_, source, at.store, name, step, item, on_bytes)
+        out.line(f"imported {source} as step {save.step} ({save.id}) of run {name}, {at.store.url}")
+        out.document({"store": at.store.url, "run": name, "step": save.step, "id": save.id})
+
+
+def _export(
+    format_: ExportFormat,
+    checkpoint: Checkpoint,
+    to: Path,
+    items: Sequence[str] | None,
+    shard_bytes: int,
+    on_bytes: OnBytes,
+) -> Sequence[Path]:
+    if format_ is ExportFormat.safetensors:
+        from checkpointing.interop.safetensors import export_safetensors
+
+        return export_safetensors(
+            checkpoint, to, items=items, max_shard_bytes=shard_bytes, on_bytes=on_bytes
+        )
+    if format_ is ExportFormat.dcp:
+        from checkpointing.interop.dcp import export_dcp
+
+        export_dcp(checkpoint, to, items=items, on_bytes=on_bytes)
+    else:
+        from checkpointing.interop.torch_file import export_torch
+
+        export_torch(checkpoint, to, items=items, on_bytes=on_bytes)
+    return [to]
+
+
+def _import(
+    format_: ImportFormat,
+    source: Path,
+    store: Store,
+    run: str,
+    step: int,
+    item: str | None,
+    on_bytes: OnBytes,
+) -> Save:
+    try:
+        if format_ is ImportFormat.dcp:
+            from checkpointing.interop.dcp import import_dcp
+
+            return import_dcp(source, store, run, step, item=item, on_bytes=on_bytes)
+        from checkpointing.interop.safetensors import import_safetensors
+
+        return import_safetensors(
+            source, store, run, step, item="model" if item is None else item, on_bytes=on_bytes
+        )
+    except ValueError as error:
+        raise RefusedError(f"{source} cannot be imported: {error}") from error
+
+
+def _items(there: Sequence[str], asked: Sequence[str] | None) -> list[str]:
+    for name in asked or ():
+        if name not in there:
+            raise RefusedError(f"the checkpoint has no item {name!r}; it has {listing(there)}")
+    return [name for name in there if asked is None or name in asked]
+
+
+def _target_run(at: Place, asked: str | None) -> str:
+    run = at.run or (at.runs[0] if len(at.runs) == 1 else None)
+    if run is None:
+        there = f"; there are: {listing(at.runs)}" if at.runs else ""
+        raise RefusedError(f"say with --run which run the checkpoint becomes part of{there}")
+    try:
+        return check_run(run)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+
+
+def parse_size(text: str) -> int:
+    """Bytes in "5GB", "500 MiB", "1e9" is none.
+
+    Raises:
+        RefusedError: it is no size above 0.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2].upper() if match else ""
+    power = 1024 ** list(_UNITS).index(unit) if match and match[3] else _UNITS[unit]
+    found = int(float(match[1]) * power) if match else 0
+    if found <= 0:
+        raise RefusedError(f"{text!r} is no size: write 5GB, 500MiB or a number of bytes")
+    return found

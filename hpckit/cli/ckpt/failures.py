@@ -1,0 +1,56 @@
+"""From what goes wrong to what is said and the exit status: no user sees a traceback."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from checkpointing.errors import (
+    CheckpointError,
+    DamagedError,
+    FormatError,
+    SaveError,
+    StoreError,
+    StructureError,
+)
+from hpckit.cli.ckpt.output import Out
+
+DAMAGED, USAGE, OUT_OF_REACH = 1, 2, 3
+
+
+class RefusedError(Exception):
+    """What was asked for makes no sense, or is not there; the text says what to do instead."""
+
+
+def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """A command as typer wants it, of one that returns its exit status and raises freely."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        out = Out(arguments["json"])
+        try:
+            code = command(**arguments)
+        except BrokenPipeError:
+            raise  # the reader has seen enough; typer knows what to do
+        except (RefusedError, CheckpointError, OSError, ImportError) as error:
+            code = exit_code(error)
+            out.note(f"error: {error}")
+            out.document({"error": str(error), "exit": code})
+        if code:
+            raise typer.Exit(code)
+
+    return run
+
+
+def exit_code(error: Exception) -> int:
+    """1: damage; 2: what was asked for; 3: the store or the machine."""
+    if isinstance(error, DamagedError):
+        return DAMAGED
+    if isinstance(error, StoreError | SaveError):
+        return OUT_OF_REACH
+    usage = (RefusedError, FormatError, StructureError, CheckpointError, ImportError)
+    files = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+    return USAGE if isinstance(error, (*usage, *files, PermissionError)) else OUT_OF_REACH

@@ -1,0 +1,37 @@
+"""Keeping a checkpoint from being pruned while a command reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from checkpointing.errors import StoreAccessError
+from checkpointing.store.catalog import Found
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from hpckit.cli.ckpt.failures import RefusedError
+
+
+@contextmanager
+def held(store: Store, found: Found, note: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lease on the checkpoint for the length of the block, if the store can be written.
+
+    Raises:
+        RefusedError: it was removed before the lease was there.
+    """
+    save = found.stored.save
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(store, save.run))
+        try:
+            stack.enter_context(session.reading(found.stored.key))
+        except StoreAccessError as error:
+            note(f"reading without a lease, so a prune may remove {save.id} meanwhile: {error}")
+        if not is_there(store, found):
+            raise RefusedError(f"step {save.step} ({save.id}) was removed just now")
+        yield
+
+
+def is_there(store: Store, found: Found) -> bool:
+    """Whether the manifest still is."""
+    manifests = store.manifests(found.stored.save.run)
+    return any(stored.key == found.stored.key for stored in manifests)

@@ -1,0 +1,105 @@
+"""`hpckit ckpt ls`: what checkpoints there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from checkpointing.store.catalog import CheckpointInfo, list_checkpoints
+from hpckit.cli.ckpt.failures import guarded
+from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption
+from hpckit.cli.ckpt.output import Out, clean, count, number, ratio, size, table, when
+from hpckit.cli.ckpt.place import Place, opened
+from hpckit.cli.ckpt.select import readable_marks
+
+COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow", "damaged": "red"}
+_NUMBERS = ("step", "stored", "raw", "ratio", "ranks", "tensors")
+
+Labels = Mapping[tuple[str, str], list[str]]  # run and id -> what it is called
+
+
+@guarded
+def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> None:
+    """List checkpoints: committed, unfinished and damaged ones, of all runs in a store."""
+    out = Out(json)
+    with opened(place, run) as at:
+        infos = list_checkpoints(at.store, at.run)
+        labels = _labels(at, out)
+        _print(out, at, infos, labels)
+        out.document(
+            {
+                "store": at.store.url,
+                "checkpoints": [_plain(info, labels) for info in infos],
+            }
+        )
+
+
+def _labels(at: Place, out: Out) -> Labels:
+    labels: dict[tuple[str, str], list[str]] = {}
+    for run in at.runs if at.run is None else (at.run,):
+        named, problems = readable_marks(at.store, run)
+        for problem in problems:
+            out.note(f"warning: {problem}")
+        for name, mark in named.items():
+            labels.setdefault((run, mark.id), []).append(label(name, mark.pinned))
+    return labels
+
+
+def label(name: str, pinned: bool) -> str:
+    """A mark as a word in a table."""
+    if name.startswith("pin-"):
+        return "pinned"
+    return f"{name} (pinned)" if pinned else name
+
+
+def _print(out: Out, at: Place, infos: list[CheckpointInfo], labels: Labels) -> None:
+    if not infos:
+        out.line(f"no checkpoints in {at.store.url}")
+    for i, run in enumerate(sorted({info.run for info in infos})):
+        if i:
+            out.line()
+        out.line(f"run {run} in {at.store.url}")
+        mine = [info for info in infos if info.run == run]
+        out.table(_table(mine, labels, out.is_narrow))
+        for info in mine:
+            if info.problem:
+                out.line(f"step {info.step} ({info.id}) is {info.state}: {info.problem}")
+    if at.is_guess:
+        out.note(f"the store has {count(len(at.runs), 'run')}: --run shows others")
+
+
+def _table(infos: list[CheckpointInfo], labels: Labels, is_narrow: bool) -> Table:
+    columns = ["step", "saved", "state", "stored", "raw", "ratio", "ranks", "tensors"]
+    columns += ["metrics"] if any(info.metrics for info in infos) else []
+    columns += ["marks"] if any((info.run, info.id) in labels for info in infos) else []
+    if is_narrow and columns[-1] != "tensors":  # metrics and marks need the room
+        columns = [name for name in columns if name not in ("raw", "tensors")]
+    rows = table(*columns, right=_NUMBERS, folded=("metrics", "marks"))
+    for info in infos:
+        cells = _cells(info) | {"marks": ", ".join(labels.get((info.run, info.id), []))}
+        rows.add_row(*(cells[name] for name in columns))
+    return rows
+
+
+def _cells(info: CheckpointInfo) -> dict[str, str | Text]:
+    return {
+        "step": str(info.step),
+        "saved": when(info.created),
+        "state": Text(info.state, COLORS[info.state]),
+        "stored": size(info.bytes),
+        "raw": size(info.raw_bytes) if info.raw_bytes else "",
+        "ratio": ratio(info.raw_bytes, info.bytes) if info.raw_bytes else "",
+        "ranks": str(info.world_size or ""),
+        "tensors": str(info.tensors or ""),
+        "metrics": clean(
+            ", ".join(f"{name} {number(v)}" for name, v in sorted(info.metrics.items()))
+        ),
+    }
+
+
+def _plain(info: CheckpointInfo, labels: Labels) -> dict[str, Any]:
+    return {**asdict(info), "marks": labels.get((info.run, info.id), [])}

@@ -1,0 +1,41 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+PlaceArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLACE",
+        help="A store (path or URL), a run in it (STORE/runs/RUN), or a run directory.",
+        show_default=False,
+    ),
+]
+StepArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="STEP",
+        help="A step, latest, best:METRIC[:max], a mark's name, an id, or the beginning of one.",
+        show_default=False,
+    ),
+]
+MaybeStepArg = Annotated[
+    str | None,
+    typer.Argument(metavar="STEP", help="As in `show`; all if left out.", show_default=False),
+]
+RunOption = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Which run, if there are several.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead, for programs.")
+]
+TensorOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tensor", metavar="GLOB", help="Only names that match, as in 'model/*.weight'; repeat."
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

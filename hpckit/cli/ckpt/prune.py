@@ -1,0 +1,188 @@
+"""`hpckit ckpt prune`: remove what no policy keeps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from checkpointing.retention import Best, KeepPolicy, Only, parse_keep
+from checkpointing.store import leases, tombs
+from checkpointing.store.prune import Choice, Pruned, choose, prune
+from checkpointing.store.store import Store
+from checkpointing.store.sweep import GRACE_S, Swept, sweep
+from checkpointing.store.verify import verify
+from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded
+from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, YesOption
+from hpckit.cli.ckpt.output import Out, count, listing, size
+from hpckit.cli.ckpt.place import opened
+from hpckit.cli.ckpt.plan import make_plan
+
+SLACK_S = 0.5  # waited beyond the grace period, because clocks are coarse
+
+
+@guarded
+def prune_run(
+    place: PlaceArg,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            metavar="POLICY",
+            help="last=3, every=1000, best=loss, hourly=24, model:every=5000; repeat.",
+        ),
+    ] = None,
+    run: RunOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go, why, and what it frees.")
+    ] = False,
+    grace: Annotated[
+        float, typer.Option(min=0.0, metavar="S", help="Seconds that condemned packs stay.")
+    ] = GRACE_S,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait the grace period out, then delete.")
+    ] = True,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> int:
+    """Remove checkpoints that no policy and no pin keeps. Safe while others save and read."""
+    out = Out(json)
+    policies = _policies(keep or [])
+    with opened(place, run) as at:
+        name = at.only_run()
+        choices, damaged = _sound_choices(at.store, name, policies, out)
+        if problem := unknown_names(policies, choices):
+            raise RefusedError(f"{problem} in run {name} of {at.store.url}: nothing was removed")
+        if dry_run or (out.is_asking() and not yes):
+            plan = make_plan(at.store, choices, out)
+            plan.print(out)
+            if dry_run:
+                body = {"store": at.store.url, "run": name, **plan.plain()}
+                out.document({**body, "damaged": damaged})
+                return DAMAGED if plan.problems or damaged else 0
+            if not typer.confirm("Remove this?", err=True):
+                raise RefusedError("nothing was removed, as you said")
+        result = prune(at.store, name, policies, grace_s=grace, ignore=frozenset(damaged))
+        swept = result.swept or Swept()
+        _print_removed(out, result)
+        if wait:
+            swept = _wait(at.store, swept, grace, out)
+        _print_swept(out, swept)
+        body = {"store": at.store.url, "run": name, **_plain(result, swept)}
+        out.document({**body, "damaged": damaged})
+    return DAMAGED if swept.unreadable or damaged else 0
+
+
+def _sound_choices(
+    store: Store, run: str, policies: Sequence[KeepPolicy], out: Out
+) -> tuple[list[Choice], dict[str, str]]:
+    """What becomes of the checkpoints, and the damaged ones, which neither count nor go: else the
+    last good one might go, because a damaged one is newer. Only what stays is looked at."""
+    damaged: dict[str, str] = {}
+    sound: set[str] = set()
+    while True:
+        choices = choose(store, run, policies, frozenset(damaged))
+        unseen = [c for c in choices if not c.decision.goes and c.id not in sound]
+        if not unseen:
+            return choices, damaged
+        for choice in unseen:
+            if problems := verify(store, choice.found, "quick"):
+                damaged[choice.id] = str(problems[0])
+                out.note(f"damaged, so neither counted nor removed: {problems[0]}")
+            else:
+                sound.add(choice.id)
+
+
+def _policies(texts: Sequence[str]) -> list[KeepPolicy]:
+    if not texts:
+        raise RefusedError(
+            "say what to keep: --keep last=3, or others (--help lists them); nothing was removed"
+        )
+    try:
+        return [parse_keep(text) for text in texts]
+    except ValueError as error:
+        raise RefusedError(f"{error}; nothing was removed") from None
+
+
+def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[Choice]) -> str | None:
+    """A metric or item that no checkpoint has: a policy with a typo would keep nothing."""
+    documents = [choice.found.document for choice in choices]
+    metrics = sorted({name for d in documents for name in d.header.metrics})
+    items = sorted({name for d in documents for name in d.items})
+    for policy in policies:
+        inner = policy.policy if isinstance(policy, Only) else policy
+        if isinstance(inner, Best) and inner.metric not in metrics:
+            there = listing(metrics) or "none at all"
+            return f"no checkpoint has a metric {inner.metric!r} (there is {there})"
+        for item in policy.items if isinstance(policy, Only) else ():
+            if item not in items:
+                return f"no checkpoint has an item {item!r} (there is {listing(items)})"
+    return None
+
+
+def _wait(store: Store, swept: Swept, grace_s: float, out: Out) -> Swept:
+    """Sweep once more when what waits for its grace period is old enough."""
+    left_s = left(store, swept, grace_s)
+    if left_s <= 0:
+        return swept
+    out.note(f"packs are deleted in {left_s:.0f} s; --no-wait leaves them to the next prune")
+    ticks = math.ceil(left_s + SLACK_S)
+    with out.counting("waiting", ticks) as on_tick:
+        for _ in range(ticks):
+            time.sleep((left_s + SLACK_S) / ticks)
+            on_tick(1)
+    again = sweep(store, grace_s=grace_s)
+    return replace(
+        again,
+        condemned=swept.condemned + again.condemned,
+        deleted=swept.deleted + again.deleted,
+        deleted_bytes=swept.deleted_bytes + again.deleted_bytes,
+        ended=[*swept.ended, *again.ended],
+    )
+
+
+def left(store: Store, swept: Swept, grace_s: float) -> float:
+    """Seconds until the youngest of what waits is past its grace period; 0 if all is."""
+    if not swept.waiting or grace_s == 0:
+        return 0.0
+    now = leases.storage_time(store)
+    ages = [now - entry.modified for entry, _ in tombs.tombs(store) if entry.key in swept.waiting]
+    return max((grace_s - age for age in ages), default=0.0)
+
+
+def _print_removed(out: Out, result: Pruned) -> None:
+    if result.removed:
+        out.line(f"removed {count(len(result.removed), 'checkpoint')}: {listing(result.removed)}")
+    if result.reduced:
+        out.line(f"took items out of {listing(result.reduced)}")
+    if not result.removed and not result.reduced:
+        out.line("no checkpoint was removed")
+    for id_, why in result.spared.items():
+        out.line(f"spared {id_}: {why}")
+
+
+def _print_swept(out: Out, swept: Swept) -> None:
+    if swept.deleted:
+        out.line(f"deleted {count(swept.deleted, 'pack')}, {size(swept.deleted_bytes)}")
+    for session in swept.ended:
+        out.line(f"session {session} was silent for too long and was ended")
+    for why in sorted(set(swept.waiting.values())):
+        out.line(f"packs that nothing needs still wait: {why}; the next prune deletes them")
+    for key in swept.unreadable:
+        out.line(
+            f"damaged: {key} cannot be read, so nobody knows which packs it needs and none is "
+            "deleted: repair it, or remove it if it is of no use"
+        )
+
+
+def _plain(result: Pruned, swept: Swept) -> dict[str, Any]:
+    return {
+        "removed": result.removed,
+        "reduced": result.reduced,
+        "spared": result.spared,
+        "swept": asdict(swept),
+    }

@@ -1,0 +1,207 @@
+"""`hpckit ckpt show`: what is in a checkpoint."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.chunks import Chunk
+from checkpointing.format.table import Spec, Table
+from checkpointing.store.catalog import Found
+from checkpointing.store.diff import matches
+from checkpointing.values import Json
+from hpckit.cli.ckpt.failures import DAMAGED, guarded
+from hpckit.cli.ckpt.ls import label
+from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
+from hpckit.cli.ckpt.output import Out, clean, count, number, ratio, size, table, when
+from hpckit.cli.ckpt.place import opened
+from hpckit.cli.ckpt.select import choose, readable_marks
+
+_NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")
+VALUE_WIDTH = 60  # characters of a value in a table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor as it is stored."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    raw_bytes: int
+    stored_bytes: int  # of its own chunks, each once; bases are other chunks
+    codecs: dict[str, int]  # name -> chunks
+    chunks: int
+    depth: int  # most bases that one of its chunks needs
+
+
+@guarded
+def show(
+    place: PlaceArg,
+    step: StepArg = "latest",
+    run: RunOption = None,
+    tensor: TensorOption = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Show the N largest tensors, N values.")
+    ] = 20,
+    all_: Annotated[bool, typer.Option("--all", help="Show all tensors and values.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Show a checkpoint: its header, items, tensors and values."""
+    out = Out(json)
+    with opened(place, run) as at:
+        chosen = choose(at, step, out.note)
+        named, _ = readable_marks(at.store, chosen.run)  # problems were noted by `choose`
+        marks = {name: m for name, m in named.items() if m.id == chosen.save.id}
+        labels = [label(n, m.pinned) + (f": {m.why}" if m.why else "") for n, m in marks.items()]
+        tables, problems = _tables(chosen.found)
+    rows = sorted(
+        (row(name, spec, t) for t in tables.values() for name, spec in t.tensors.items()),
+        key=lambda r: (-r.raw_bytes, r.name),
+    )
+    wanted = [r for r in rows if matches(r.name, tensor)]
+    values = {n: v for t in tables.values() for n, v in t.values.items() if matches(n, tensor)}
+    most = max(len(wanted), len(values)) if all_ else limit
+    _print_header(out, chosen.found, at.store.url, labels)
+    _print_tensors(out, wanted, most)
+    _print_values(out, values, most)
+    for problem in problems:
+        out.line(f"damaged: {problem}")
+    out.document(_plain(chosen.found, labels, wanted[:most], len(wanted), values, problems))
+    return DAMAGED if problems else 0
+
+
+def row(name: str, spec: Spec, found: Table) -> Row:
+    """What a table says of a tensor."""
+    placed = list(found.chunks[name].values())
+    own: dict[bytes, Chunk] = {chunk.id: chunk for chunk in placed}
+    return Row(
+        name=name,
+        shape=spec.shape,
+        dtype=spec.dtype,
+        raw_bytes=spec.bytes,
+        stored_bytes=sum(chunk.length for chunk in own.values()),
+        codecs=dict(Counter(chunk.codec.name.lower() for chunk in placed).most_common()),
+        chunks=len(placed),
+        depth=max((chunk.depth for chunk in placed), default=0),
+    )
+
+
+def _tables(found: Found) -> tuple[dict[str, Table], list[str]]:
+    tables: dict[str, Table] = {}
+    problems = []
+    for item in found.document.items:
+        try:
+            tables[item] = found.document.table(item)
+        except (DamagedError, FormatError) as error:
+            problems.append(str(error))
+    return tables, problems
+
+
+def _print_header(out: Out, found: Found, url: str, labels: Sequence[str]) -> None:
+    header, items = found.document.header, found.document.items
+    raw = sum(item.raw_bytes for item in items.values())
+    stored = sum(item.stored_bytes for item in items.values())
+    revision = f", revision {header.revision}" if header.revision else ""
+    metrics = ", ".join(f"{name} {number(v)}" for name, v in sorted(header.metrics.items()))
+    lines = {
+        "checkpoint": f"step {header.save.step}, {header.save.id}{revision}",
+        "run": f"{header.save.run} in {url}",
+        "saved": f"{when(header.created, exact=True)} by {count(header.world_size, 'rank')}",
+        "size": f"{size(stored)} stored, {size(raw)} raw, {ratio(raw, stored)}, in "
+        f"{count(len(found.document.packs()), 'pack')}",
+        "metrics": metrics,
+        "marks": ", ".join(labels),
+        "taken out": ", ".join(header.dropped),
+    }
+    for name, text in lines.items():
+        if text:
+            out.line(f"{name:<11} {text}")
+    rows = table("item", "tensors", "chunks", "raw", "stored", "ratio", right=_NUMBERS)
+    for name, item in items.items():
+        sizes = (size(item.raw_bytes), size(item.stored_bytes))
+        times = ratio(item.raw_bytes, item.stored_bytes) if item.raw_bytes else ""
+        rows.add_row(clean(name), f"{item.tensors:,}", f"{item.chunks:,}", *sizes, times)
+    out.line()
+    out.table(rows)
+
+
+def _print_tensors(out: Out, wanted: Sequence[Row], most: int) -> None:
+    if not wanted:
+        return
+    columns = ("tensor", "shape", "dtype", "raw", "stored", "ratio", "codecs", "chunks", "depth")
+    rows = table(*columns, right=_NUMBERS, folded=("tensor", "shape", "codecs"))
+    for r in wanted[:most]:
+        rows.add_row(
+            clean(r.name),
+            "x".join(map(str, r.shape)) or "scalar",
+            r.dtype,
+            size(r.raw_bytes),
+            size(r.stored_bytes),
+            ratio(r.raw_bytes, r.stored_bytes),
+            _codecs(r.codecs),
+            f"{r.chunks:,}",
+            str(r.depth or ""),
+        )
+    out.line()
+    out.table(rows)
+    if len(wanted) > most:
+        out.line(f"and {count(len(wanted) - most, 'smaller tensor')}: --all shows them too")
+
+
+def _codecs(codecs: dict[str, int]) -> str:
+    """ "delta", or "delta 60, planes 4" of several."""
+    if len(codecs) == 1:
+        return next(iter(codecs))
+    return ", ".join(f"{name} {n:,}" for name, n in codecs.items())
+
+
+def _print_values(out: Out, values: dict[str, Json], most: int) -> None:
+    if not values:
+        return
+    rows = table("value", "", folded=("value", ""))
+    for name in sorted(values)[:most]:
+        rows.add_row(clean(name), short(values[name]))
+    out.line()
+    out.table(rows)
+    if len(values) > most:
+        out.line(f"and {count(len(values) - most, 'more value')}: --all shows them too")
+
+
+def short(value: Json) -> str:
+    """A value on one line, cut where it is long."""
+    text = clean(json_format.dumps(value))
+    return text if len(text) <= VALUE_WIDTH else f"{text[: VALUE_WIDTH - 3]}..."
+
+
+def _plain(
+    found: Found,
+    labels: Sequence[str],
+    rows: Sequence[Row],
+    tensors: int,
+    values: dict[str, Json],
+    problems: Sequence[str],
+) -> dict[str, Any]:
+    header = found.document.header
+    return {
+        "id": header.save.id,
+        "run": header.save.run,
+        "step": header.save.step,
+        "created": header.created,
+        "world_size": header.world_size,
+        "metrics": dict(header.metrics),
+        "revision": header.revision,
+        "dropped": list(header.dropped),
+        "marks": list(labels),
+        "items": {name: vars(item) for name, item in found.document.items.items()},
+        "tensors_matching": tensors,
+        "tensors": [asdict(r) for r in rows],
+        "values": values,
+        "problems": list(problems),
+    }

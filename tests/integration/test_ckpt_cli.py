@@ -1,0 +1,306 @@
+"""`hpckit ckpt`: the commands that only look. Output, documents and exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkpointing.store import marks
+from checkpointing.store.store import Store
+from tests.integration.ckpt_commands import (
+    KEEP,
+    break_chunk,
+    break_manifest,
+    ckpt,
+    document,
+    folder,
+    make_store,
+    ok,
+    refused,
+    save_of,
+)
+from tests.unit.checkpointing.store.making import make
+
+
+@pytest.fixture(autouse=True)
+def _width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return make_store(tmp_path / "store")
+
+
+# ls
+
+
+def test_ls_lists_what_there_is(store: Store) -> None:
+    marks.pin(store, save_of(store, 200), "paper")
+    make(store, 500, {"model/w": ("float32", np.ones(4, "f4"))}, commits=False)
+    break_manifest(store, 300)
+    text = ok("ls", store.url)
+    rows = {row.split()[0]: row for row in text.splitlines() if re.match(r" *\d00 ", row)}
+    assert list(rows) == ["100", "200", "300", "400", "500"]
+    assert "pinned" in rows["200"]
+    assert "loss 2" in rows["200"]
+    states = {i["step"]: i["state"] for i in document("ls", store.url)["checkpoints"]}
+    assert states == {
+        100: "committed",
+        200: "committed",
+        300: "damaged",
+        400: "committed",
+        500: "incomplete",
+    }
+    assert "step 300" in text
+    assert "step 500" in text
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_the_terminal(
+    store: Store, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    marks.pin(store, save_of(store, 200), "")
+    for command in (["ls"], ["show"], ["du"], ["prune", *KEEP, "--dry-run"]):
+        for line in ok(command[0], store.url, *command[1:]).splitlines():
+            assert len(line) <= columns or not line.startswith(" "), line
+
+
+def test_ls_of_several_runs_has_a_table_for_each(store: Store) -> None:
+    make(store, 7, {"model/w": ("float32", np.ones(4, "f4"))}, run="other")
+    text = ok("ls", store.url)
+    assert "run demo in" in text
+    assert "run other in" in text
+    assert [i["step"] for i in document("ls", store.url, "--run", "other")["checkpoints"]] == [7]
+
+
+def test_ls_of_an_empty_store(tmp_path: Path) -> None:
+    url = Store.open(tmp_path / "new", create=True).url
+    assert "no checkpoints" in ok("ls", url)
+    assert document("ls", url)["checkpoints"] == []
+
+
+def test_names_from_disk_do_not_steer_the_terminal(store: Store) -> None:
+    for text in (ok("show", store.url), ok("diff", store.url, 100, 200, "--all")):
+        assert "\x1b" not in text
+        assert "[red]seed" in text
+
+
+# places
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "file://{}", "{}/runs/demo", "{}/runs/demo/steps"])
+def test_places(store: Store, form: str) -> None:
+    assert len(document("ls", form.format(store.url))["checkpoints"]) == 4
+
+
+def test_a_run_directory_is_a_place(store: Store, tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    folder(store).rename(directory / "checkpoints")
+    assert len(document("ls", directory)["checkpoints"]) == 4
+    other = Store.open(directory / "checkpoints")
+    make(other, 1, {"model/w": ("float32", np.ones(4, "f4"))}, run="demo-old")
+    result = ckpt("ls", directory, "--json")
+    assert {i["run"] for i in json.loads(result.stdout)["checkpoints"]} == {"demo"}
+    assert "2 runs" in result.stderr
+
+
+def test_places_that_are_none(store: Store, tmp_path: Path) -> None:
+    assert "hpckit.json" in refused("ls", tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "file").write_text("")
+    assert "is a file" in refused("ls", tmp_path / "file")
+    assert "demo" in refused("ls", f"{store.url}/runs/typo")
+    assert "demo" in refused("ls", store.url, "--run", "typo")
+    assert "--run" in refused("ls", f"{store.url}/runs/demo", "--run", "x")
+    assert refused("ls", "")
+
+
+def test_a_store_out_of_reach_has_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "gopher" in refused("ls", "gopher://nowhere/x", exit_code=3)
+    assert document("ls", "gopher://nowhere/x", exit_code=3)["exit"] == 3
+
+
+# which checkpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("200", 200),
+        ("latest", 400),
+        ("best", 200),
+        ("best:loss", 200),
+        ("best:loss:max", 100),
+        ("0000000300", 300),
+        ("0000000300-", 300),
+        ("released", 100),
+    ],
+)
+def test_ways_to_say_which(store: Store, text: str, step: int) -> None:
+    marks.put_mark(store, save_of(store, 100), "released", "")
+    assert document("show", store.url, text)["step"] == step
+
+
+def test_a_full_id_is_one_checkpoint(store: Store) -> None:
+    first = save_of(store, 100)
+    again = make(store, 100, {"model/w": ("float32", np.ones(4, "f4"))}, created=1.8e9)
+    assert document("show", store.url, first.id)["id"] == first.id
+    result = ckpt("show", store.url, 100, "--json")
+    assert json.loads(result.stdout)["id"] == again.id
+    assert "saved 2 times" in result.stderr
+    assert "2 ids" in refused("show", store.url, "0000000100-") or first.id == again.id
+
+
+def test_refusals_say_what_there_is(store: Store) -> None:
+    assert "400, 300, 200, 100" in refused("show", store.url, 150)
+    assert "loss" in refused("show", store.url, "best:accuracy")
+    make(store, 7, {"model/w": ("float32", np.ones(4, "f4"))}, run="other")
+    assert "demo, other" in refused("show", store.url, 100)
+    make(store, 500, {"model/w": ("float32", np.ones(4, "f4"))}, commits=False)
+    assert "--adopt" in refused("show", store.url, 500, "--run", "demo")
+
+
+# show
+
+
+def test_show_has_items_tensors_and_values(store: Store) -> None:
+    body = document("show", store.url, 400)
+    assert set(body["items"]) == {"model", "optimizer", "rng", "scheduler"}
+    rows = {row["name"]: row for row in body["tensors"]}
+    assert rows["model/layer.weight"]["shape"] == [200, 400]
+    assert rows["model/layer.weight"]["raw_bytes"] == 200 * 400 * 4
+    assert body["values"]["scheduler/epoch"] == 400
+    assert "200x400" in ok("show", store.url, 400)
+
+
+def test_show_limits_and_filters(store: Store) -> None:
+    text = ok("show", store.url, "--limit", 1)
+    assert "2 smaller tensors" in text
+    assert "smaller" not in ok("show", store.url, "--limit", 1, "--all")
+    body = document("show", store.url, "--tensor", "*frozen", "--tensor", "sched*")
+    assert [row["name"] for row in body["tensors"]] == ["model/frozen"]
+    assert list(body["values"]) == ["scheduler/epoch"]
+
+
+def test_show_of_damage(store: Store) -> None:
+    break_manifest(store, 300)
+    assert "repair" in refused("show", store.url, 300, exit_code=1)
+    break_manifest(store, 200, at=-1)  # the last section
+    result = ckpt("show", store.url, 200)
+    assert result.exit_code == 1
+    assert "model/layer.weight" in result.stdout
+    assert "damaged: " in result.stdout
+
+
+# du
+
+
+def test_du_adds_up(store: Store) -> None:
+    body = document("du", store.url)
+    assert all(c["total"] == c["alone"] + c["shared"] for c in body["checkpoints"])
+    packs = body["packs"]
+    assert packs["bytes"] == sum(p.stat().st_size for p in folder(store).glob("packs/*/*.pack"))
+    assert packs["bytes"] == packs["live_bytes"] + packs["dead_bytes"] + packs["garbage_bytes"]
+    assert (packs["dead_bytes"], packs["garbage_bytes"]) == (0, 0)
+    assert "alone" in ok("du", store.url)
+
+
+def test_du_tells_of_missing_packs(store: Store) -> None:
+    next(folder(store).glob("packs/*/*.pack")).unlink()
+    assert len(document("du", store.url, exit_code=1)["packs"]["missing"]) == 1
+
+
+# diff
+
+
+def test_diff_says_by_how_much(store: Store) -> None:
+    body = document("diff", store.url, 100, 300)
+    rows = {row["name"]: row for row in body["tensors"]}
+    assert rows["model/frozen"]["kind"] == "same"
+    assert rows["model/layer.weight"]["change"]["max_abs"] == pytest.approx(2, abs=1e-6)
+    assert rows["optimizer/state/0/exp_avg"]["change"]["max_abs"] == pytest.approx(4, abs=1e-6)
+    values = {row["name"]: row for row in body["values"]}
+    assert (values["scheduler/epoch"]["a"], values["scheduler/epoch"]["b"]) == (100, 300)
+    assert "1 unchanged, 2 changed" in ok("diff", store.url, 100, 300)
+    assert "1 tensor: 1 unchanged" in ok("diff", store.url, 100, 300, "--tensor", "*/frozen")
+
+
+def test_diff_with_another_place_and_run(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(folder(store), tmp_path / "copy")
+    rows = document("diff", store.url, 200, 200, "--with", tmp_path / "copy")["tensors"]
+    assert {row["kind"] for row in rows} == {"same"}
+    make(store, 1, {"model/w": ("float32", np.ones(4, "f4"))}, run="other")
+    sides = ("--run", "demo", "--with-run", "other")
+    kinds = {r["kind"] for r in document("diff", store.url, 200, 1, *sides)["tensors"]}
+    assert kinds == {"only_a", "only_b"}
+
+
+def test_diff_of_damage(store: Store) -> None:
+    pack = break_chunk(store, 100, "model/layer.weight")
+    body = document("diff", store.url, 100, 400, exit_code=1)
+    broken = [row for row in body["tensors"] if row["kind"] == "damaged"]
+    assert [row["name"] for row in broken] == ["model/layer.weight"] or len(broken) > 1
+    assert pack in broken[0]["problem"]
+
+
+# verify
+
+
+@pytest.mark.parametrize("level", ["quick", "crc", "full"])
+def test_verify_of_what_is_whole(store: Store, level: str) -> None:
+    text = ok("verify", store.url, "--level", level)
+    assert "4 checkpoints checked" in text
+    assert ("GB/s" in text) == (level != "quick")
+    assert "1 checkpoint checked" in ok("verify", store.url, 100, "--level", level)
+
+
+def test_verify_names_object_tensor_and_step(store: Store) -> None:
+    pack = break_chunk(store, 100, "model/frozen")
+    result = ckpt("verify", store.url)
+    assert result.exit_code == 1
+    assert f"step 100: model/frozen: packs/{pack[:2]}/{pack}.pack" in result.stdout
+    body = document("verify", store.url, 100, exit_code=1)
+    assert body["checkpoints"][0]["problems"][0]["tensor"] == "model/frozen"
+    assert document("verify", store.url, "--level", "quick")["unreadable"] == []
+
+
+def test_verify_counts_unreadable_manifests(store: Store) -> None:
+    break_manifest(store, 300)
+    body = document("verify", store.url, "--all", exit_code=1)
+    assert [problem["step"] for problem in body["unreadable"]] == [300]
+    assert len(body["checkpoints"]) == 3
+    refused("verify", store.url, 100, "--all")
+
+
+# processes
+
+
+def _run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    code = "from hpckit.cli.main import app; app()"
+    command = [sys.executable, "-c", code, "ckpt", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+def test_a_process_has_the_exit_status(store: Store) -> None:
+    assert _run("ls", store.url).returncode == 0
+    assert _run("show", store.url, "999").returncode == 2
+    assert _run("ls").returncode == 2
+    break_chunk(store, 100, "model/frozen")
+    done = _run("verify", store.url)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_no_command_imports_torch() -> None:
+    code = "import sys, hpckit.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

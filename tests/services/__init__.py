@@ -1,0 +1,1 @@
+"""Real servers and real faults for the tests, each started in seconds and gone with the tests."""

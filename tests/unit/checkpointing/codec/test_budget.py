@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.codec import Budget, Outlook, may_encode
+
+MIB = 1 << 20
+rates = st.floats(1e6, 1e11)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 8 * MIB), min_size=1, max_size=40),
+    encode_rate=rates,
+    write_rate=rates,
+    share=st.floats(0, 1.01),
+    seconds=st.floats(-1, 100),
+)
+def test_never_later_than_raw_or_the_deadline(
+    sizes: list[int], encode_rate: float, write_rate: float, share: float, seconds: float
+) -> None:
+    all_raw = sum(sizes) / write_rate
+    ahead = Outlook(sum(sizes), encode_rate, write_rate, share, seconds)
+    spent = 0.0
+    for size in sizes:
+        ahead = replace(ahead, seconds_left=seconds - spent)
+        if may_encode(size, ahead):
+            spent += size / encode_rate + size * share / write_rate
+        else:
+            spent += size / write_rate
+        ahead = replace(ahead, raw_left=ahead.raw_left - size)
+    assert spent <= max(all_raw, seconds) * (1 + 1e-9)
+
+
+AHEAD = Outlook(raw_left=100 * MIB, encode_rate=1e9, write_rate=1e8, share=0.8, seconds_left=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "encoded"),
+    [
+        ({}, True),  # 1 s/GB of encoding saves 2 s/GB of writing
+        ({"seconds_left": 0.0}, True),  # even when it is too late
+        ({"share": 0.95}, False),  # saves less than it takes, and all raw takes the whole second
+        ({"share": 0.95, "seconds_left": 3.0}, True),  # but there is time
+        ({"share": 0.95, "seconds_left": None}, True),
+        ({"write_rate": 3e9}, True),  # raw would be there in 35 ms
+        ({"write_rate": 3e9, "seconds_left": 0.03}, False),
+        ({"encode_rate": None}, False),
+        ({"write_rate": None}, False),
+        ({"write_rate": None, "seconds_left": None}, True),
+    ],
+)
+def test_may_encode(change: dict[str, float | None], encoded: bool) -> None:
+    assert may_encode(MIB, replace(AHEAD, **change)) is encoded  # type: ignore[arg-type]
+
+
+class TestBudget:
+    def test_learns_rates(self) -> None:
+        budget = Budget(100 * MIB, workers=2)
+        budget.encoded(MIB, MIB // 2, 0.01)
+        budget.written(2 * MIB, MIB, 0.1)
+        ahead = budget.outlook()
+        assert ahead.encode_rate == pytest.approx(2 * MIB / 0.01)
+        assert ahead.write_rate == pytest.approx(MIB / 0.1)
+        assert ahead.raw_left == 98 * MIB
+        for _ in range(100):
+            budget.encoded(MIB, MIB // 4, 0.02)
+            budget.written(0, MIB, 0.2)
+        ahead = budget.outlook()
+        assert ahead.encode_rate == pytest.approx(2 * MIB / 0.02, rel=0.01)
+        assert ahead.write_rate == pytest.approx(MIB / 0.2, rel=0.01)
+        assert ahead.share == pytest.approx(0.25, rel=0.01)
+
+    def test_nothing_measured_changes_nothing(self) -> None:
+        budget = Budget(10)
+        budget.encoded(0, 0, 0.0)
+        budget.written(5, 0, 0.0)
+        budget.written(50, 0, 0.0)
+        assert budget.outlook() == Outlook(0, None, None, 1.0, None)
+
+    def test_a_deadline_that_comes_up(self) -> None:
+        now = [0.0]
+        budget = Budget(100 * MIB, clock=lambda: now[0])
+        assert budget.allows(MIB)
+        budget.hurry(10.0)
+        assert not budget.allows(MIB)  # no rates yet
+        budget.encoded(MIB, MIB, 0.1)
+        budget.written(MIB, MIB, 0.01)
+        assert budget.allows(MIB)
+        now[0] = 9.0
+        assert not budget.allows(MIB)
+
+    def test_the_next_save_knows_the_rates(self) -> None:
+        first = Budget(MIB)
+        first.encoded(MIB, MIB // 2, 0.01)
+        first.written(MIB, MIB // 2, 0.1)
+        ahead = first.again(5 * MIB, deadline=7.0).outlook()
+        assert ahead.encode_rate == first.outlook().encode_rate
+        assert (ahead.raw_left, ahead.write_rate) == (5 * MIB, first.outlook().write_rate)
+        assert ahead.seconds_left is not None

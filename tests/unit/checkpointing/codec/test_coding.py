@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from checkpointing.codec import Codec, Layout, decode, encode
+from checkpointing.codec.frames import compress_plane
+from checkpointing.errors import DamagedError, FormatError
+from tests.unit.checkpointing.codec.chunks import contents, fill, layouts, near
+
+WORDS = (1, 2, 4, 8)
+KINDS = ("noise", "run", "special", "weights", "sparse", "constant")
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def decoded(
+    codec: int,
+    stored: bytes | bytearray | memoryview,
+    size: int,
+    layout: Layout,
+    base: bytes | None,
+) -> bytes:
+    out = bytearray(b"\xa5" * size)
+    decode(codec, stored, memoryview(out), layout, base)
+    return bytes(out)
+
+
+def ways(raw: bytes, base: bytes, layout: Layout) -> Iterator[tuple[Codec, bytes | None]]:
+    """All codecs that can take `raw`."""
+    yield from ((codec, None) for codec in (Codec.RAW, Codec.ZSTD, Codec.PLANES, Codec.ROWS))
+    yield from ((Codec.DELTA, base), (Codec.ROWS, base))
+    if raw == raw[: layout.word] * (len(raw) // layout.word):
+        yield Codec.CONSTANT, None
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+def test_comes_back_bit_by_bit_and_hardly_larger(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    raw = data.draw(contents(layout))
+    base = data.draw(near(raw))
+    for codec, before in ways(raw, base, layout):
+        stored = encode(codec, raw, layout, before)
+        assert len(stored) <= len(raw) * 1.0001 + 256, codec
+        assert decoded(codec, stored, len(raw), layout, before) == raw, codec
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("is_float", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_of_several_blocks(word: int, is_float: bool, kind: str) -> None:
+    layout = Layout(word, is_float, 64)
+    rng = np.random.default_rng(word)
+    raw, base = (fill(kind, (600 << 10) // word, layout, rng) for _ in range(2))
+    for codec, before in ways(raw, base, layout):
+        stored = encode(codec, raw, layout, before)
+        assert len(stored) <= len(raw) * 1.0001 + 256, codec
+        assert decoded(codec, stored, len(raw), layout, before) == raw, codec
+
+
+@pytest.mark.parametrize("word", [1, 2])
+@pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.ROWS])
+def test_every_word_there_is(word: int, codec: Codec) -> None:
+    layout = Layout(word, True, word)
+    every = np.arange(256**word, dtype=f"<u{word}")
+    raw, base = every.tobytes(), every[::-1].tobytes()
+    before = base if codec is Codec.DELTA else None
+    assert decoded(codec, encode(codec, raw, layout, before), len(raw), layout, before) == raw
+
+
+@pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.ROWS, Codec.ZSTD])
+def test_buffers_at_odd_addresses(codec: Codec) -> None:
+    layout = Layout(4, True, 64)
+    rng = np.random.default_rng(0)
+    raw, base = (b"x" + fill("weights", 4096, layout, rng) for _ in range(2))
+    before = memoryview(base)[1:] if codec is Codec.DELTA else None
+    stored = b"x" + bytes(encode(codec, memoryview(raw)[1:], layout, before))
+    out = bytearray(len(raw))
+    decode(codec, memoryview(stored)[1:], memoryview(out)[1:], layout, before)
+    assert out[1:] == raw[1:]
+
+
+def test_levels_other_than_the_fast_one() -> None:
+    layout = Layout(4, True, 64)
+    raw = fill("weights", 9000 // 16 * 16, layout, np.random.default_rng(0))
+    for level in (-3, 3, 12):
+        for codec in (Codec.ZSTD, Codec.PLANES):
+            stored = encode(codec, raw, layout, level=level)
+            assert decoded(codec, stored, len(raw), layout, None) == raw
+
+
+def test_raw_is_not_copied() -> None:
+    raw = memoryview(bytearray(8))
+    assert encode(Codec.RAW, raw, Layout(4, True, 4)) is raw
+
+
+def test_what_should_shrink_shrinks() -> None:
+    layout = Layout(4, True, 256)
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal(1 << 17, np.float32) * np.float32(0.02)
+    moved = weights * np.float32(1 + 2**-12) + np.float32(1e-6)
+    raw, base = moved.tobytes(), weights.tobytes()
+    planes = len(encode(Codec.PLANES, raw, layout))
+    assert planes < 0.86 * len(raw)
+    assert len(encode(Codec.DELTA, raw, layout, base)) < 0.8 * planes
+    touched = bytearray(base)
+    touched[: 10 * 256] = raw[: 10 * 256]
+    assert len(encode(Codec.ROWS, touched, layout, base)) < 4000
+    assert len(encode(Codec.CONSTANT, bytes(4096), layout)) == 4
+    assert len(encode(Codec.ROWS, bytes(4096), layout)) == 12
+
+
+def test_a_sparse_plane_takes_less_than_its_frame_would() -> None:
+    layout = Layout(2, False, 2)
+    rng = np.random.default_rng(0)
+    words = np.where(rng.random(1 << 17) < 0.06, rng.integers(1, 4, 1 << 17), 0).astype("<u2")
+    stored = encode(Codec.PLANES, words.tobytes(), layout)
+    frame = compress_plane(words.astype(np.uint8).data, 1)
+    assert len(stored) < 0.8 * len(frame)
+    bits = 0.06 * np.log2(3 / 0.06) + 0.94 * np.log2(1 / 0.94)  # entropy per word
+    assert len(stored) < 1.2 * bits * len(words) / 8
+
+
+class TestHostile:
+    """Whatever is stored: DamagedError, or something of the right length."""
+
+    LAYOUT = Layout(4, True, 64)
+
+    @given(
+        codec=st.sampled_from(Codec),
+        stored=st.binary(max_size=200),
+        words=st.sampled_from((0, 16, 512, 4096)),
+        with_base=st.booleans(),
+    )
+    @example(Codec.PLANES, bytes(4), 16, False)  # no cut at byte 0
+    @example(Codec.PLANES, b"\xff\x00\x00\x00", 16, False)  # cuts past the word
+    @example(Codec.PLANES, b"\x03\x00\x00\x00" + bytes(64), 16, False)  # a piece of three bytes
+    @example(Codec.PLANES, b"\x01\x01\x00\x00" + bytes(64), 16, False)  # a coded piece of four
+    @example(Codec.PLANES, b"\x0f\x0f\x0f\x01" + b"\xff" * 16, 16, False)  # lengths past the end
+    @example(Codec.ROWS, bytes(4) + b"\x04\0\0\0" + b"\xff" * 4, 16, False)  # more rows than are
+    @example(Codec.ROWS, bytes(12), 16, False)  # rows of no bytes
+    @example(Codec.ROWS, bytes(4) + b"\x06\0\0\0" + bytes(4), 512, False)  # of half words
+    @settings(max_examples=300, deadline=None)
+    def test_noise(self, codec: Codec, stored: bytes, words: int, with_base: bool) -> None:
+        base = bytes(4 * words) if with_base else None
+        self.refused_or_whole(codec, stored, 4 * words, base)
+
+    @given(st.data())
+    @settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+    def test_damage(self, data: st.DataObject) -> None:
+        raw = data.draw(contents(self.LAYOUT))
+        base = data.draw(near(raw))
+        codec, before = data.draw(st.sampled_from(list(ways(raw, base, self.LAYOUT))))
+        stored = bytearray(encode(codec, raw, self.LAYOUT, before))
+        for _ in range(data.draw(st.integers(1, 3))):
+            if stored:  # heads more often than the rest
+                end = data.draw(st.sampled_from((min(len(stored), 40), len(stored))))
+                stored[data.draw(st.integers(0, end - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        self.refused_or_whole(codec, bytes(stored), len(raw), before)
+
+    @given(st.data())
+    @settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+    def test_other_lengths_are_refused(self, data: st.DataObject) -> None:
+        raw = data.draw(contents(self.LAYOUT).filter(bool))
+        base = data.draw(near(raw))
+        codec, before = data.draw(st.sampled_from(list(ways(raw, base, self.LAYOUT))))
+        stored = bytes(encode(codec, raw, self.LAYOUT, before))
+        cut = data.draw(st.integers(0, len(stored) - 1))
+        for wrong in (stored[:cut], stored + b"\0"):
+            with pytest.raises(DamagedError):
+                decoded(codec, wrong, len(raw), self.LAYOUT, before)
+
+    def refused_or_whole(self, codec: int, stored: bytes, size: int, base: bytes | None) -> None:
+        out = bytearray(size)
+        with contextlib.suppress(DamagedError):
+            decode(codec, stored, memoryview(out), self.LAYOUT, base)
+        assert len(out) == size
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("stated", [1 << 20, (1 << 63) - 1])
+def test_a_frame_that_states_too_much_takes_no_memory(codec: Codec, stated: int) -> None:
+    magic = b"\x28\xb5\x2f\xfd"
+    frame = (
+        magic + b"\xe0" + stated.to_bytes(8, "little")
+    )  # single segment, 8 bytes of content size
+    head = b"\x01\x01\x00\x00" + len(frame).to_bytes(4, "little")
+    layout = Layout(1, False, 1)
+    for stored in (frame, head + frame):
+        with pytest.raises(DamagedError):
+            decoded(codec, stored, 1000, layout, None)
+
+
+class TestMisuse:
+    LAYOUT = Layout(4, True, 8)
+
+    def test_unknown_codec(self) -> None:
+        with pytest.raises(FormatError, match="codec 77"):
+            decode(77, b"", memoryview(bytearray(8)), self.LAYOUT)
+
+    def test_base_missing_or_not_expected(self) -> None:
+        raw = np.arange(1024, dtype="<u4").tobytes()
+        delta = encode(Codec.DELTA, raw, self.LAYOUT, bytes(4096))
+        planes = encode(Codec.PLANES, raw, self.LAYOUT)
+        rows = encode(Codec.ROWS, raw, self.LAYOUT, bytes(4096))
+        for codec, stored, base in (
+            (Codec.DELTA, delta, None),
+            (Codec.PLANES, delta, None),
+            (Codec.DELTA, planes, bytes(4096)),
+            (Codec.ROWS, rows, None),
+            (Codec.DELTA, delta, bytes(4092)),
+        ):
+            with pytest.raises(DamagedError):
+                decoded(codec, stored, 4096, self.LAYOUT, base)
+
+    def test_lengths_that_do_not_fit(self) -> None:
+        for codec, raw, base in (
+            (Codec.PLANES, bytes(7), None),
+            (Codec.ROWS, bytes(12), None),
+            (Codec.DELTA, bytes(8), bytes(4)),
+            (Codec.DELTA, bytes(8), None),
+            (Codec.CONSTANT, bytes(7) + b"1", None),
+        ):
+            with pytest.raises(ValueError):
+                encode(codec, raw, self.LAYOUT, base)
+        with pytest.raises(DamagedError):
+            decoded(Codec.ROWS, b"", 12, self.LAYOUT, None)
+
+    def test_views_that_are_not_bytes(self) -> None:
+        numbers = memoryview(bytearray(32)).cast("I")
+        with pytest.raises(ValueError, match="raw is no view"):
+            encode(Codec.PLANES, numbers, self.LAYOUT)
+        with pytest.raises(ValueError, match="out is no view"):
+            decode(Codec.RAW, bytes(8), memoryview(bytearray(16))[::2], self.LAYOUT)
+        with pytest.raises(ValueError, match="read-only"):
+            decode(Codec.RAW, bytes(8), memoryview(bytes(8)), self.LAYOUT)
+
+    @pytest.mark.parametrize(("word", "row"), [(3, 3), (0, 4), (4, 6), (4, 0)])
+    def test_layouts_that_cannot_be(self, word: int, row: int) -> None:
+        with pytest.raises(ValueError):
+            Layout(word, True, row)

@@ -1,0 +1,96 @@
+"""What must hold after any schedule of the model."""
+
+from __future__ import annotations
+
+from checkpointing.format import names
+from checkpointing.format.names import Save
+from checkpointing.format.records import load_tomb
+from checkpointing.store import catalog
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.store import Store
+from checkpointing.store.sweep import sweep
+from tests.unit.checkpointing.store import saves
+from tests.unit.checkpointing.store.actors import KEEP
+from tests.unit.checkpointing.store.exploring import TTL_S, WEEK_S
+from tests.unit.checkpointing.store.model import Model
+
+
+def judge(model: Model, keep: int = KEEP) -> list[str]:
+    """What is wrong, nothing if all promises were kept. Sweeps the world.
+
+    Args:
+        keep: how many of the newest of each run no prune removes.
+    """
+    with model.in_force():
+        wrong = [*model.facts.broken, *_errors(model)]
+        wrong += [f"changed: {key}" for key in model.world.changed]
+        wrong += [f"before the sweeps: {text}" for text in _losses(model, keep)]
+        model.sleep(2 * TTL_S)
+        for _ in range(2):
+            sweep(model.store(), grace_s=0)
+        wrong += [f"after the sweeps: {text}" for text in _losses(model, keep)]
+        wrong += [f"left: {key}" for key in _leaks(model, late=False)]
+        model.sleep(WEEK_S + 1)
+        sweep(model.store(), grace_s=0)
+        wrong += [f"left after a week: {key}" for key in _leaks(model, late=True)]
+    return wrong
+
+
+def _errors(model: Model) -> list[str]:
+    return [f"{a.name}: {a.error!r}" for a in model.scheduler.actors if a.error is not None]
+
+
+def _losses(model: Model, keep: int) -> list[str]:
+    store, facts = model.store(), model.facts
+    wrong = saves.problems(store)
+    there = {f.stored.save: f for f in catalog.committed(store)[0]}
+    for save, found in there.items():
+        wrong += [] if wrong else _differs(store, found, facts.begun.get(save))
+    for save in facts.pinned:
+        if save not in there:
+            wrong.append(f"{save.id} of {save.run} was pinned and is gone")
+        elif there[save].document.header.dropped and save not in facts.partial:
+            wrong.append(f"{save.id} of {save.run} was pinned and has lost items")
+    for save in facts.committed:
+        after = [s for s in facts.committed if s.run == save.run and s.step >= save.step]
+        if len(after) <= keep and save not in there:
+            wrong.append(f"{save.id} of {save.run} is gone, though among the {keep} newest")
+    return wrong
+
+
+def _differs(store: Store, found: catalog.Found, values: saves.Values | None) -> list[str]:
+    if values is None:
+        return [f"{found.stored.key}: nobody has begun it"]
+    checkpoint = Checkpoint(store, found.stored)
+    want = saves.expected(values)
+    kept = {k: v for k, v in want.items() if k.partition("/")[0] in checkpoint.items}
+    if saves.contents(checkpoint) != kept:
+        return [f"{found.stored.key}: its content is not what was saved"]
+    return []
+
+
+def _leaks(model: Model, *, late: bool) -> list[str]:
+    """Objects that nothing needs any more."""
+    store = model.store()
+    found = catalog.committed(store)[0]
+    needed = {one.stored.key for one in found} | {names.STORE}
+    needed |= {names.pack_key(pack) for one in found for pack in one.document.packs()}
+    left = [entry.key for entry in store.storage.list("") if entry.key not in needed]
+    left = [key for key in left if "/marks/" not in key]
+    return left if late else [key for key in left if not _waits(store, key)]
+
+
+def _waits(store: Store, key: str) -> bool:
+    """Fences and abandoned saves stay for a week, tombs of manifests for a day."""
+    if key.startswith(names.TOMBS):
+        return not load_tomb(store.storage.get(key), key).packs
+    if key.startswith(names.LEASES):
+        return not key.endswith(".lease")
+    stored = [s for s in store.manifests() if s.key == key]
+    return any(store.document(s).kind != "hpckit-manifest" for s in stored)
+
+
+def committed_saves(model: Model) -> set[Save]:
+    """What is there."""
+    with model.in_force():
+        return {f.stored.save for f in catalog.committed(model.store())[0]}
