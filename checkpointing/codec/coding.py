@@ -49,8 +49,8 @@ def decode(
 ) -> None:
     """Fill `out` with the raw bytes that `encode` made `stored` of.
 
-    Takes memory for no more than a few times `out`, whatever `stored` holds. If it raises, `out`
-    holds anything. That the bytes are the right ones is for the caller to check, by their hash.
+    Takes memory for at most a dozen times `out`, whatever `stored` holds. If it raises, `out` may
+    hold anything. That the bytes are the right ones is for the caller to check, by their hash.
 
     Args:
         out: contiguous and writable, as many bytes as there were.

@@ -17,8 +17,9 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SESSION = re.compile(r"[0-9a-f]{8}")
 _MANIFEST = re.compile(r"runs/([^/]+)/steps/(\d{10})-([0-9a-f]{8})(?:\.([1-9]\d*))?\.manifest")
-_PART = re.compile(r"runs/([^/]+)/parts/(\d{10})-([0-9a-f]{8})/(\d{5,})")
+_PART = re.compile(r"runs/([^/]+)/parts/(\d{10})-([0-9a-f]{8})\.(\d{5,})")
 _CLOCK = re.compile(r"clock-[0-9a-f]{8}")
+_LEASE = re.compile(r"leases/([0-9a-f]{8})(?:\.\d+)?\.(lease|fence)")
 _PACK = re.compile(r"packs/([0-9a-f]{2})/([0-9a-f]{32})\.pack")
 
 
@@ -41,7 +42,8 @@ class Save:
 
     @property
     def parts(self) -> str:
-        return f"{RUNS}{self.run}/parts/{self.id}/"
+        """What the keys of its part records begin with."""
+        return f"{parts(self.run)}{self.id}."
 
     def part(self, rank: int) -> str:
         return f"{self.parts}{rank:05d}"
@@ -86,6 +88,10 @@ def steps(run: str) -> str:
     return f"{RUNS}{run}/steps/"
 
 
+def parts(run: str) -> str:
+    return f"{RUNS}{run}/parts/"
+
+
 def parse_manifest(key: str) -> tuple[Save, int] | None:
     """The save and revision that a key names; None if it is no manifest's key."""
     match = _MANIFEST.fullmatch(key)
@@ -122,8 +128,10 @@ def parse_pack(key: str) -> bytes | None:
     return bytes.fromhex(match[2])
 
 
-def lease(session: str) -> str:
-    return f"{LEASES}{session}.lease"
+def lease(session: str, renewal: int) -> str:
+    """Each renewal is an object of its own: a write that was given up and lands late must not take
+    the place of a newer one."""
+    return f"{LEASES}{session}.{renewal}.lease"
 
 
 def fence(session: str) -> str:
@@ -132,8 +140,8 @@ def fence(session: str) -> str:
 
 def parse_lease(key: str) -> tuple[str, str] | None:
     """The session, and "lease" or "fence"."""
-    name, _, kind = key.removeprefix(LEASES).partition(".")
-    return (name, kind) if is_session(name) and kind in ("lease", "fence") else None
+    match = _LEASE.fullmatch(key)
+    return (match[1], match[2]) if match else None
 
 
 def clock(name: str) -> str:

@@ -203,8 +203,14 @@ def from_bytes(data: bytes, packs: Sequence[bytes], where: str, *, is_part: bool
         header = Reader(json.loads(raw[4 : 4 + size]), where)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: not JSON ({error})") from error
-    specs = {item.text("name"): _spec(item) for item in header.children("tensors")}
+    specs: dict[str, Spec] = {}
+    for item in header.children("tensors"):
+        if (name := item.text("name")) in specs:
+            raise DamagedError(f"{where}: has {name!r} twice")
+        specs[name] = _spec(item)
     counts = [item.count("chunks") for item in header.children("tensors")]
+    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):  # before boxes are made
+        raise DamagedError(f"{where}: its columns are cut off")
     boxes, rest = _parse_boxes(raw, 4 + size, specs, counts, where)
     rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
     chunks = _parse_chunks(rows, packs, where)

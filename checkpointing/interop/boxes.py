@@ -30,6 +30,18 @@ def runs(box: Box, shape: Shape) -> Iterator[tuple[int, int, int]]:
         yield start, i * length, length
 
 
+def widened(tile: Shape, shape: Shape, limit: int) -> Shape:
+    """Extents of several tiles side by side, of at most `limit` elements or one tile: the last
+    dimensions first, so that runs are long."""
+    extents = list(tile)
+    for d in reversed(range(len(shape))):
+        fitting = max(limit // max(math.prod(extents), 1), 1)
+        extents[d] = min(extents[d] * fitting, shape[d])
+        if extents[d] < shape[d]:
+            break
+    return tuple(extents)
+
+
 def write_box(
     file: OutputFile, at: int, shape: Shape, itemsize: int, box: Box, raw: Buffer
 ) -> None:

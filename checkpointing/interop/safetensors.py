@@ -16,7 +16,7 @@ from checkpointing.format.names import Save
 from checkpointing.format.table import Spec
 from checkpointing.format.tiles import Box, tile_shape, tiles, whole
 from checkpointing.interop import safetensors_header as headers
-from checkpointing.interop.boxes import read_box, write_box
+from checkpointing.interop.boxes import read_box, widened, write_box
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import InputFile, OutputFile, new_files
 from checkpointing.interop.importing import save_pieces
@@ -28,6 +28,7 @@ from checkpointing.store.store import Store
 from checkpointing.store.writer import Piece
 
 SHARD = 5 << 30  # bytes
+_READ = 32 << 20  # bytes read at a time, or one tile
 INDEX = "model.safetensors.index.json"
 
 
@@ -198,7 +199,8 @@ def _pieces(file: InputFile, name: str, entry: headers.Entry, start: int) -> Ite
     if not entry.size:
         empty = np.empty(entry.shape, kind.bits)
         yield Piece(name, entry.dtype, entry.shape, (0,) * len(entry.shape), empty)
-    for box in tiles(whole(entry.shape), tile_shape(entry.shape, kind.itemsize)):
+    tile = tile_shape(entry.shape, kind.itemsize)
+    for box in tiles(whole(entry.shape), widened(tile, entry.shape, _READ // kind.itemsize)):
         data = bytearray(box.count * kind.itemsize)
         at = start + entry.start
         read_box(file, at, entry.shape, kind.itemsize, box, memoryview(data))

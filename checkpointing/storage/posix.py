@@ -82,7 +82,7 @@ class PosixStorage:
 
     def list(self, prefix: str) -> list[Entry]:
         check_prefix(prefix)
-        found = self._run("list", f"{self._root}/{prefix}", lambda: [*self._walk(prefix)])
+        found = self._run("list", f"{self._root}/{prefix}", lambda: self._list(prefix))
         objects = [entry for entry, temporary in found if not temporary]
         return sorted(objects, key=lambda entry: entry.key)
 
@@ -100,7 +100,7 @@ class PosixStorage:
             now = self._run("sweep", self._root, self._now)
         except FileNotFoundError:
             return 0
-        found = self._run("sweep", self._root, lambda: [*self._walk("")])
+        found = self._run("sweep", self._root, lambda: self._list(""))
         old = [e for e, temporary in found if temporary and e.modified < now - older_than_s]
         for entry in old:
             path = f"{self._root}/{entry.key}"
@@ -207,6 +207,13 @@ class PosixStorage:
 
     def _read(self, path: str, start: int, length: int | None) -> bytearray:
         try:
+            return self._read_once(path, start, length)
+        except FileNotFoundError:
+            files.refresh(self._sys, self._root, files.parent(path))
+            return self._read_once(path, start, length)
+
+    def _read_once(self, path: str, start: int, length: int | None) -> bytearray:
+        try:
             with files.opened(self._sys, path) as fd:
                 size = self._sys.fstat(fd).size
                 wanted = size - start if length is None else length
@@ -219,8 +226,12 @@ class PosixStorage:
             )
         return data
 
-    def _walk(self, prefix: str) -> Iterator[tuple[Entry, bool]]:
+    def _list(self, prefix: str) -> Sequence[tuple[Entry, bool]]:
         """All files in a folder and below, each with whether it is a temporary."""
+        files.refresh(self._sys, self._root, f"{self._root}/{prefix}".rstrip("/"))
+        return [*self._walk(prefix)]
+
+    def _walk(self, prefix: str) -> Iterator[tuple[Entry, bool]]:
         try:
             found = self._sys.scandir(f"{self._root}/{prefix}")
         except (FileNotFoundError, NotADirectoryError):

@@ -111,6 +111,21 @@ def _is_dir(sys: Syscalls, path: str) -> bool:
     return True
 
 
+def refresh(sys: Syscalls, root: str, folder: str) -> None:
+    """Let a name that another machine made be found: an NFS client remembers for up to a minute
+    that there was none, but asks the server about each directory that is opened."""
+    chain = [folder]
+    while chain[0] not in (root, "/"):
+        chain.insert(0, parent(chain[0]))
+    for path in [parent(root), *chain]:
+        try:
+            sys.close(sys.open_dir(path))
+        except PermissionError:
+            continue
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+
 def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
     """Whether the file holds `parts` end to end.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from checkpointing.errors import DamagedError, FormatError, SaveError
-from checkpointing.format.names import RUNS, Save, parse_part
+from checkpointing.format.names import Save, parse_part, parts
 from checkpointing.store import leases
-from checkpointing.store.commit import commit
+from checkpointing.store.commit import commit, part_entries
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 
@@ -24,7 +24,7 @@ def adopt(store: Store, run: str) -> list[Save]:
         StoreError: the store is out of reach.
     """
     there = {stored.key for stored in store.manifests(run)}
-    entries = store.storage.list(f"{RUNS}{run}/parts/")
+    entries = store.storage.list(parts(run))
     saves = {parsed[0] for entry in entries if (parsed := parse_part(entry.key))}
     candidates = sorted(save for save in saves if save.manifest() not in there)
     announced = _announced(store)
@@ -53,7 +53,7 @@ def _adopt(store: Store, run: str, save: Save) -> bool:
     with Session(store, run) as session:
         session.announce(save.manifest())
         try:
-            entries = [e for e in store.storage.list(save.parts) if parse_part(e.key)]
+            entries = part_entries(store, save)
             if not entries or len(entries) != store.part(entries[0]).header.world_size:
                 return False
             commit(store, save, len(entries), check=session.check, adopted=True)

@@ -125,7 +125,7 @@ def _damaged(store: Store, save: Save, problem: str) -> CheckpointInfo:
 
 def _incomplete(store: Store, run: str | None) -> list[CheckpointInfo]:
     saves: dict[Save, list[tuple[float, int]]] = {}
-    prefix = names.RUNS if run is None else f"{names.RUNS}{run}/parts/"
+    prefix = names.RUNS if run is None else names.parts(run)
     for entry in store.storage.list(prefix):
         if parsed := names.parse_part(entry.key):
             saves.setdefault(parsed[0], []).append((entry.modified, entry.size))

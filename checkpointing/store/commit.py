@@ -16,6 +16,8 @@ from checkpointing.format.manifest import (
     build_part,
 )
 from checkpointing.format.names import PACKS, Save, pack_key, parse_part
+from checkpointing.format.names import parts as part_folder
+from checkpointing.storage import Entry
 from checkpointing.store.store import Store
 from checkpointing.store.tombs import condemned_packs
 from checkpointing.store.writer import Written
@@ -33,6 +35,12 @@ def write_part(store: Store, header: Header, rank: int, written: Written) -> Non
         raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
 
 
+def part_entries(store: Store, save: Save) -> list[Entry]:
+    """The part records of a save that are there."""
+    listed = store.storage.list(part_folder(save.run))
+    return [e for e in listed if (parsed := parse_part(e.key)) and parsed[0] == save]
+
+
 def parts(store: Store, save: Save) -> dict[int, Content]:
     """The parts that are there, by rank.
 
@@ -41,7 +49,7 @@ def parts(store: Store, save: Save) -> dict[int, Content]:
         DamagedError, FormatError: one cannot be used.
     """
     found = {}
-    for entry in store.storage.list(save.parts):
+    for entry in part_entries(store, save):
         if parsed := parse_part(entry.key):
             part = store.part(entry)
             if (part.save, part.rank) != parsed:
@@ -130,7 +138,7 @@ def _has_packs(store: Store, content: Content) -> bool:
 
 def _all_parts(store: Store, save: Save, world_size: int, wait_s: float) -> Content:
     deadline_s, poll_s = time.monotonic() + wait_s, POLL_S
-    while len(found := store.storage.list(save.parts)) < world_size:
+    while len(found := part_entries(store, save)) < world_size:
         if time.monotonic() >= deadline_s:
             raise SaveError(f"{save.id}: {len(found)} of {world_size} ranks have finished")
         time.sleep(poll_s)

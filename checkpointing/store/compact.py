@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from checkpointing.errors import DamagedError, SaveError
-from checkpointing.format.chunks import Chunk
+from checkpointing.format.chunks import Chunk, Place
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import pack_key
 from checkpointing.format.packs import MAGIC, ROW, TRAILER
 from checkpointing.format.table import Table
 from checkpointing.store.catalog import Found, committed
-from checkpointing.store.fetch import Fetcher, Place, check_stored, place, ranges
+from checkpointing.store.fetch import Fetcher, check_stored, ranges
 from checkpointing.store.packer import Packer
 from checkpointing.store.revise import publish, replace_chunks
 from checkpointing.store.session import Session
@@ -71,10 +71,10 @@ def compact(
         raise ValueError(f"threshold is a share from 0 to below 1, got {threshold!r}")
     live, of_run = _survey(store, run)
     victims = choose({p: (e.size, e.bytes) for p, e in live.items() if p in of_run}, threshold)
-    if not victims:
-        return Compacted()
     affected = [f for f in _committed(store) if f.document.packs().keys() & victims]
     result = Compacted()
+    if not affected:
+        return result
     with ExitStack() as stack:
         session = stack.enter_context(Session(store, affected[0].stored.save.run))
         # keeps the checkpoints where they are, and the new packs too until all refer to them
@@ -147,7 +147,7 @@ def _copy(
     chunks: dict[Place, Chunk] = {}
     for found in affected:
         for table in _tables(found):
-            chunks |= {place(c): c for c in table.all_chunks() if c.pack in victims}
+            chunks |= {c.place: c for c in table.all_chunks() if c.pack in victims}
     moved: dict[Place, Chunk] = {}
     fetcher = Fetcher(store.storage)
     with Packer(store.storage, session.id) as packer:
@@ -158,7 +158,7 @@ def _copy(
                 if isinstance(data, DamagedError):
                     raise DamagedError(f"{data}; repair the checkpoints that need it first")
                 check_stored(chunk, data)
-                moved[place(chunk)] = packer.add(
+                moved[chunk.place] = packer.add(
                     chunk.id, data, chunk.raw_length, chunk.codec, chunk.base
                 )
             if on_bytes:
@@ -170,7 +170,7 @@ def _copy(
 def relocate(chunk: Chunk, moved: Mapping[Place, Chunk]) -> Chunk:
     """A chunk, and its bases, where they lie now."""
     base = None if chunk.base is None else relocate(chunk.base, moved)
-    new = moved.get(place(chunk), chunk)
+    new = moved.get(chunk.place, chunk)
     if new is chunk and base is chunk.base:
         return chunk
     return replace(chunk, pack=new.pack, offset=new.offset, base=base)

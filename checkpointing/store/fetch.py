@@ -3,6 +3,7 @@ nothing is handed out before it was decoded and matched its hash."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +17,11 @@ from checkpointing.format.elements import element
 from checkpointing.format.names import pack_key
 from checkpointing.storage import Buffer, Storage
 
+logger = logging.getLogger("checkpointing")
+
 BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a time
 GAP = 64 << 10  # bytes that may be read in vain to save a request, but never more than 1/16
 THREADS = min(8, 2 * (os.cpu_count() or 1))
-
-Place = tuple[bytes, int]  # a pack, and the chunk's offset in it
-
-
-def place(chunk: Chunk) -> Place:
-    """Where a chunk lies. Not its id: two ranks may have stored one content in different ways."""
-    return chunk.pack, chunk.offset
 
 
 @dataclass(frozen=True)
@@ -106,11 +102,12 @@ class Fetcher:
                 raw = content(want.chunk, want.dtype, lambda chunk: stored[chunk.place])
             except DamagedError as error:
                 damage = Damage(want, str(error))
-                found = self._from_copy(want)
+                found = self._again(want)
+                if found is None and (found := self._from_copy(want)) is not None:
+                    self.healed.append(damage)
                 if found is None:
                     damaged.append(damage)
                     continue
-                self.healed.append(damage)
                 raw = found
             want.use(raw)
         return sum(want.chunk.raw_length for want in batch), damaged
@@ -134,6 +131,15 @@ class Fetcher:
             # some of them may be there
             return {k: v for chunk in group for k, v in self.read_group([chunk]).items()}
         return {c.place: data[c.offset - start :][: c.length] for c in group}
+
+    def _again(self, want: Want) -> Buffer | None:
+        """The content, if what was damaged was so on its way only."""
+        try:
+            raw = content(want.chunk, want.dtype, self._stored)
+        except DamagedError:
+            return None
+        logger.warning("%s: damaged on its way, whole when read again", _place(want.chunk))
+        return raw
 
     def _from_copy(self, want: Want) -> Buffer | None:
         if self._copies is None:

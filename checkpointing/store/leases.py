@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import names
 from checkpointing.format.manifest import build_abandoned
 from checkpointing.format.records import Lease, load_lease
+from checkpointing.storage import Entry
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
@@ -20,7 +21,7 @@ UNREADABLE_S = 24 * 3600.0  # seconds that a lease which cannot be read keeps ev
 
 @dataclass(frozen=True)
 class Held:
-    """A lease, and how old it is by the storage's clock."""
+    """What a session says in its leases, and how old the newest is by the storage's clock."""
 
     session: str
     lease: Lease | None  # None: it cannot be read
@@ -45,21 +46,53 @@ def storage_time(store: Store) -> float:
 
 
 def leases(store: Store, now: float) -> list[Held]:
-    """All leases that there are."""
-    held = []
+    """All sessions that have leases."""
+    found: dict[str, Held] = {}
+    for entry, session, lease in _read_all(store):
+        held = Held(session, lease, now - entry.modified)
+        found[session] = _join(found[session], held) if session in found else held
+    return list(found.values())
+
+
+def _read_all(store: Store) -> list[tuple[Entry, str, Lease | None]]:
+    """All leases with their sessions; None for one that cannot be read.
+
+    One that is gone when it is read may have been renewed: then its successor was not listed yet.
+    """
+    while (found := _read_listed(store)) is None:
+        pass
+    return found
+
+
+def _read_listed(store: Store) -> list[tuple[Entry, str, Lease | None]] | None:
+    found: list[tuple[Entry, str, Lease | None]] = []
     for entry in store.storage.list(names.LEASES):
         parsed = names.parse_lease(entry.key)
         if parsed is None or parsed[1] != "lease":
             continue
         try:
-            lease = load_lease(store.storage.get(entry.key), entry.key)
+            lease: Lease | None = load_lease(store.storage.get(entry.key), entry.key)
         except FileNotFoundError:
-            continue  # given back meanwhile
+            return None
         except (DamagedError, FormatError) as error:
             logger.warning("%s: it keeps prune away for a day: %s", entry.key, error)
             lease = None
-        held.append(Held(parsed[0], lease, now - entry.modified))
-    return held
+        found.append((entry, parsed[0], lease))
+    return found
+
+
+def _join(one: Held, other: Held) -> Held:
+    """What two leases of a session say together. A renewal is written before the one before it is
+    removed, and one that was given up may land late: so both count."""
+    age_s = min(one.age_s, other.age_s)
+    if one.lease is None or other.lease is None:
+        return Held(one.session, None, age_s)
+    newer, older = sorted((one.lease, other.lease), key=lambda lease: -lease.renewals)
+    saving = {**newer.saving, **older.saving}
+    for key in newer.saving.keys() & older.saving.keys():
+        saving[key] = tuple(t for t in newer.saving[key] if t in older.saving[key])
+    reading = tuple(dict.fromkeys([*newer.reading, *older.reading]))
+    return Held(one.session, replace(newer, saving=saving, reading=reading), age_s)
 
 
 def fence(store: Store, session: str) -> list[str]:
@@ -69,16 +102,10 @@ def fence(store: Store, session: str) -> list[str]:
     the fence. So one of them sees the other.
     """
     store.storage.create(names.fence(session), b"")
-    key = names.lease(session)
-    try:
-        announced = list(load_lease(store.storage.get(key), key).saving)
-    except FileNotFoundError:
-        return []
-    except (DamagedError, FormatError) as error:
-        logger.warning("%s: what it announced is not known, but it is over: %s", key, error)
-        announced = []
-    abandoned = [manifest for manifest in announced if abandon(store, manifest)]
-    store.storage.delete([key])
+    mine = [(entry.key, lease) for entry, owner, lease in _read_all(store) if owner == session]
+    announced = dict.fromkeys(key for _, lease in mine if lease for key in lease.saving)
+    abandoned = [key for key in announced if abandon(store, key)]
+    store.storage.delete(key for key, _ in mine)
     return abandoned
 
 

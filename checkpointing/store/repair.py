@@ -128,7 +128,8 @@ def _readable(store: Store, save: Save, there: Sequence[Stored]) -> tuple[Found 
                 return Found(stored, document), ""
             raise SaveError(f"{save.id} was never committed: its session was declared dead")
         except DamagedError as error:
-            problem = str(error)
+            text = str(error)
+            problem = text if stored.key in text else f"{stored.key}: {text}"
         except FileNotFoundError:
             continue
     return None, problem

@@ -42,7 +42,9 @@ class Session:
         self.id = session or names.new_session()
         owner = f"{socket.gethostname()}:{os.getpid()}"
         self._lease = Lease(self.id, run, owner, ttl_s)
+        self._keys: list[str] = []  # of leases that were written or tried, the newest last
         self._lock = threading.RLock()
+        self._renewals = 0
         self._renewed_s: float | None = None  # monotonic time of the last renewal; None: no lease
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -107,6 +109,14 @@ class Session:
                 reading.remove(key)
                 self._renew_or_drop(replace(self._lease, reading=tuple(reading)))
 
+    def renew(self) -> None:
+        """Renew the lease if there is one: a thread does so, four times per TTL."""
+        with self._lock:
+            if self._renewed_s is not None:
+                self._renew_or_drop(self._lease)
+            elif self._keys:  # or prune would declare an idle session dead
+                self._delete_leases(self._keys)
+
     def close(self) -> None:
         """Give the lease back."""
         with self._lock:
@@ -123,10 +133,14 @@ class Session:
         self.close()
 
     def _renew(self, lease: Lease) -> None:
-        lease = replace(lease, renewals=lease.renewals + 1)
+        self._renewals += 1  # of tries: what was given up may land late
+        lease = replace(lease, renewals=self._renewals)
+        key = names.lease(self.id, lease.renewals)
+        self._keys.append(key)
         before_s = time.monotonic()  # the lease counts from before it was written
-        self.store.storage.replace(names.lease(self.id), dump_lease(lease))
+        self.store.storage.put(key, [dump_lease(lease)])
         self._lease, self._renewed_s = lease, before_s
+        self._delete_leases(self._keys[:-1])
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name=f"lease-{self.id}", daemon=True)
             self._thread.start()
@@ -138,17 +152,24 @@ class Session:
             if lease.saving or lease.reading:
                 self._renew(lease)
             else:
-                self.store.storage.delete([names.lease(self.id)])
                 self._lease, self._renewed_s = lease, None
+                self._delete_leases(self._keys)
         except StoreError as error:
             self._lease = lease
             logger.warning("lease of session %s: %s; trying again", self.id, error)
 
+    def _delete_leases(self, keys: list[str]) -> None:
+        """Older ones protect too much, but nothing too little: what fails is left for later."""
+        try:
+            self.store.storage.delete(keys)
+        except StoreError as error:
+            logger.warning("old leases of session %s stay for now: %s", self.id, error)
+        else:
+            self._keys = [key for key in self._keys if key not in keys]
+
     def _keep(self) -> None:
         while not self._stop.wait(self._lease.ttl_s / _RENEWALS):
-            with self._lock:
-                if not self._stop.is_set() and self._renewed_s is not None:
-                    self._renew_or_drop(self._lease)
+            self.renew()
 
     def _check_fence(self) -> None:
         try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
 from checkpointing.format import names
+from checkpointing.storage.sweeping import SweepsTemporaries
 from checkpointing.store import leases, tombs
 from checkpointing.store.leases import Held
 from checkpointing.store.removal import CONDEMNED_S, condemning, superseded
@@ -54,6 +55,8 @@ def sweep(store: Store, *, grace_s: float = GRACE_S) -> Swept:
     _bury(store, now, grace_s, result)
     _remove_tombs(store, now)
     _remove_relics(store, now)
+    if isinstance(store.storage, SweepsTemporaries):
+        store.storage.sweep_temporaries(TEMPORARY_S)
     return result
 
 
@@ -173,6 +176,9 @@ def _remove_relics(store: Store, now: float) -> None:
         for entry in store.storage.list(names.LEASES)
         if now - entry.modified > FENCED_S and names.is_relic(entry.key)
     ]
+    for folder in (names.RUNS, names.LEASES, names.TOMBS):  # of arbitrations that were cut short
+        scratch = (entry for entry in store.storage.list(folder) if "~" in entry.key)
+        old += [entry.key for entry in scratch if now - entry.modified > FENCED_S]
     for stored in store.manifests():
         if now - stored.modified <= FENCED_S:
             continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from checkpointing.errors import CheckpointError
 from checkpointing.format import names
 from checkpointing.store import leases
-from checkpointing.store.commit import commit
+from checkpointing.store.commit import commit, part_entries
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 
@@ -52,7 +52,7 @@ def _finish(store: Store, key: str) -> str | None:
         return None
     save = parsed[0]
     try:
-        entries = store.storage.list(save.parts)
+        entries = part_entries(store, save)
         if not entries:
             return None
         world_size = store.part(entries[0]).header.world_size

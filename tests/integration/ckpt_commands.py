@@ -21,8 +21,11 @@ KEEP = ("--keep", "last=1")
 
 
 def make_store(folder: Path) -> Store:
+    return make_at(Store.open(folder, create=True))
+
+
+def make_at(made: Store) -> Store:
     """Four steps of a run, of which most of the model stays the same."""
-    made = Store.open(folder, create=True)
     rng = np.random.default_rng(0)
     weight, frozen = (rng.standard_normal((200, 400)).astype("f4") for _ in range(2))
     for step, loss in ((100, 4.0), (200, 2.0), (300, 3.0), (400, 2.5)):

@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkpointing.store import marks
+from checkpointing.errors import StoreAccessError
+from checkpointing.storage.posix import PosixStorage
+from checkpointing.store import leases, marks
+from checkpointing.store.catalog import Found
 from checkpointing.store.store import Store
+from checkpointing.store.verify import Problem
+from hpckit.cli.ckpt import verify as verifying
+from hpckit.run.directory import RunDir, run_name
+from hpckit.run.parse import dump_spec
 from tests.integration.ckpt_commands import (
     KEEP,
     break_chunk,
@@ -22,12 +29,15 @@ from tests.integration.ckpt_commands import (
     ckpt,
     document,
     folder,
+    make_at,
     make_store,
     ok,
     refused,
     save_of,
 )
-from tests.unit.checkpointing.store.making import make
+from tests.services.s3 import S3Place
+from tests.unit.checkpointing.store.making import find, make
+from tests.unit.hpckit.hpckit_parts import make_spec
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +123,17 @@ def test_a_run_directory_is_a_place(store: Store, tmp_path: Path) -> None:
     result = ckpt("ls", directory, "--json")
     assert {i["run"] for i in json.loads(result.stdout)["checkpoints"]} == {"demo"}
     assert "2 runs" in result.stderr
+
+
+def test_a_run_directory_leads_to_a_store_elsewhere(store: Store, tmp_path: Path) -> None:
+    spec = make_spec({"checkpoint.url": store.url})
+    run = RunDir(tmp_path / "renamed")
+    run.submission(1).mkdir(parents=True)
+    run.spec(1).write_text(dump_spec(spec))
+    make(store, 1, {"model/w": ("float32", np.ones(4, "f4"))}, run=run_name(spec))
+    assert [i["step"] for i in document("ls", run.path)["checkpoints"]] == [1]
+    run.spec(1).write_text("nothing: of the kind")
+    assert "give the store itself" in refused("ls", run.path)
 
 
 def test_places_that_are_none(store: Store, tmp_path: Path) -> None:
@@ -281,6 +302,67 @@ def test_verify_counts_unreadable_manifests(store: Store) -> None:
     assert [problem["step"] for problem in body["unreadable"]] == [300]
     assert len(body["checkpoints"]) == 3
     refused("verify", store.url, 100, "--all")
+
+
+# leases
+
+
+def test_what_is_read_is_leased_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    leased: list[tuple[str, ...]] = []
+
+    def spy(at: Store, found: Found, *_: object) -> list[object]:
+        held = leases.leases(at, leases.storage_time(at))
+        leased.append(tuple(key for one in held if one.lease for key in one.lease.reading))
+        return []
+
+    monkeypatch.setattr(verifying, "verify", spy)
+    ok("verify", store.url, 100)
+    assert leased == [(find(store, save_of(store, 100)).stored.key,)]
+    assert not list(folder(store).glob("leases/*.lease"))
+
+
+def test_a_store_that_cannot_be_written_is_read_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreAccessError("read-only file system")
+
+    for method in ("put", "create", "replace"):
+        monkeypatch.setattr(PosixStorage, method, refuse)
+    result = ckpt("verify", store.url, 100)
+    assert result.exit_code == 0
+    assert "without a lease" in result.stderr
+    assert "read-only" in refused("pin", store.url, 100, exit_code=3)
+
+
+def test_a_checkpoint_that_is_removed_just_now_is_no_damage(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(at: Store, found: Found, *_: object) -> list[Problem]:
+        at.storage.delete([found.stored.key])
+        return [Problem(100, "", "", "the pack is not there")]
+
+    monkeypatch.setattr(verifying, "verify", remove)
+    result = ckpt("verify", store.url, 100)
+    assert result.exit_code == 0
+    assert "was removed while it was read" in result.stderr
+
+
+# other storage
+
+
+def test_commands_on_s3(s3_url: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_url.env.items():
+        monkeypatch.setenv(name, value)
+    made = make_at(Store.open(s3_url.url, create=True))
+    made.close()
+    assert len(document("ls", s3_url.url)["checkpoints"]) == 4
+    assert len(document("ls", f"{s3_url.url}/runs/demo")["checkpoints"]) == 4
+    ok("pin", s3_url.url, 100)
+    done = document("prune", s3_url.url, *KEEP, "--grace", 0)
+    assert sorted(int(id_[:10]) for id_ in done["removed"]) == [200, 300]
+    assert "all whole" in ok("verify", s3_url.url)
+    assert "hpckit.json" in refused("ls", f"{s3_url.url}/nothing")
 
 
 # processes

@@ -68,11 +68,13 @@ def test_prune_needs_policies_that_make_sense(store: Store) -> None:
 
 
 def test_prune_waits_for_the_grace_period_unless_told_not_to(store: Store) -> None:
-    left = document("prune", store.url, "--keep", "last=3", "--grace", 3600, "--no-wait")
-    assert left["swept"]["waiting"]
-    assert left["swept"]["deleted"] == 0
-    done = document("prune", store.url, "--keep", "last=1", "--grace", 0.3)
-    assert done["swept"]["waiting"] == {}
+    alone = np.random.default_rng(9).standard_normal(500).astype("f4")
+    make(store, 50, {"model/alone": ("float32", alone)})
+    policy = ("prune", store.url, "--keep", "last=4")
+    left = document(*policy, "--grace", 3600, "--no-wait")["swept"]
+    assert (left["condemned"], len(left["waiting"]), left["deleted"]) == (1, 1, 0)
+    done = document(*policy, "--grace", 3)["swept"]
+    assert (done["waiting"], done["deleted"]) == ({}, 1)
     assert document("du", store.url)["packs"]["garbage_packs"] == 0
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from checkpointing import list_checkpoints
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
+from tests.integration.damage import check
 from tests.integration.runs import (
     REPO,
     command,
@@ -127,7 +127,7 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     fill.unlink()
     status, output = complete(small_disk, command(small_disk, shards))
     assert status == 0, output
-    newest = max(info.step for info in list_checkpoints(run.path) if info.state == "committed")
-    assert newest == 60
+    assert max(check(run.checkpoints)) == 60
+    assert not any(check(run.checkpoints).values())
     assert losses(run)[60] == losses(reference)[60]
     assert history(run).steps_kept == 60

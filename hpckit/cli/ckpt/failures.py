@@ -8,14 +8,7 @@ from typing import Any
 
 import typer
 
-from checkpointing.errors import (
-    CheckpointError,
-    DamagedError,
-    FormatError,
-    SaveError,
-    StoreError,
-    StructureError,
-)
+from checkpointing.errors import CheckpointError, DamagedError, SaveError, StoreError
 from hpckit.cli.ckpt.output import Out
 
 DAMAGED, USAGE, OUT_OF_REACH = 1, 2, 3
@@ -35,7 +28,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             code = command(**arguments)
         except BrokenPipeError:
             raise  # the reader has seen enough; typer knows what to do
-        except (RefusedError, CheckpointError, OSError, ImportError) as error:
+        except (RefusedError, CheckpointError, OSError) as error:
             code = exit_code(error)
             out.note(f"error: {error}")
             out.document({"error": str(error), "exit": code})
@@ -51,6 +44,6 @@ def exit_code(error: Exception) -> int:
         return DAMAGED
     if isinstance(error, StoreError | SaveError):
         return OUT_OF_REACH
-    usage = (RefusedError, FormatError, StructureError, CheckpointError, ImportError)
+    usage = (RefusedError, CheckpointError)
     files = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
     return USAGE if isinstance(error, (*usage, *files, PermissionError)) else OUT_OF_REACH

@@ -24,10 +24,10 @@ def held(store: Store, found: Found, note: Callable[[str], None]) -> Iterator[No
         session = stack.enter_context(Session(store, save.run))
         try:
             stack.enter_context(session.reading(found.stored.key))
+        except FileNotFoundError:
+            raise RefusedError(f"step {save.step} ({save.id}) was removed just now") from None
         except StoreAccessError as error:
             note(f"reading without a lease, so a prune may remove {save.id} meanwhile: {error}")
-        if not is_there(store, found):
-            raise RefusedError(f"step {save.step} ({save.id}) was removed just now")
         yield
 
 

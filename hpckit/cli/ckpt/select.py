@@ -52,7 +52,7 @@ def pick(
         return _one([info for info in infos if info.id == named[text].id], infos, text, where)
     if text == "best" or text.startswith("best:"):
         return Picked(_best(whole, text, where))
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= 20:
         same = [info for info in infos if info.step == int(text)]
         if same:
             return _newest(same)

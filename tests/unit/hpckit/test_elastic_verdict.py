@@ -18,6 +18,7 @@ from hpckit.elastic.verdict import (
     failures_in_a_row,
     judge,
 )
+from hpckit.elastic.verdict import REFUSED as NOT_STARTED
 from hpckit.run.board import Request
 from hpckit.run.spec import RetrySpec
 
@@ -206,3 +207,8 @@ def test_every_kind_has_an_exit_status_and_only_done_is_success() -> None:
     assert EXIT_STATUS.keys() == set(Kind)
     assert [kind for kind, status in EXIT_STATUS.items() if status == 0] == [Kind.DONE]
     assert Verdict(Kind.STOPPED, True, "").exit_status == 130
+
+
+def test_nothing_that_ended_looks_like_something_that_was_not_started() -> None:
+    assert NOT_STARTED not in EXIT_STATUS.values()
+    assert EXIT_STATUS.keys() == set(Kind)

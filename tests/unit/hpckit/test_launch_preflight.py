@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from checkpointing import Store
 from hpckit.launch.preflight import Preflight, pack_shards, preflight, with_absolute_paths
 from hpckit.launch.snapshot import Project
 from hpckit.run.directory import RunDir
@@ -18,7 +20,7 @@ PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_sha
 LOOK_AS_NOBODY = """
 import os, sys; from pathlib import Path; from hpckit.launch.preflight import _unwritable
 if os.getuid() == 0: os.setuid(65534)  # root may write anywhere
-print(*_unwritable(Path(sys.argv[1]) / "runs" / "run"), flush=True)
+print(*_unwritable("root", Path(sys.argv[1]) / "runs" / "run"), flush=True)
 """
 
 
@@ -171,6 +173,59 @@ def test_a_folder_that_nothing_can_be_made_in_is_named() -> None:
     assert line == f"root: {name} is not writable; {name}/runs/run cannot be made there"
 
 
+def test_a_store_that_is_not_there_yet_is_no_problem(project: Project) -> None:
+    base = project.root.parent
+    assert look(project, {"checkpoint.url": str(base / "new" / "store")}).problems == []
+    assert look(project, {"checkpoint.url": f"file://{base}/new/store"}).problems == []
+    assert not (base / "new").exists(), "a look makes nothing"
+
+
+def test_a_store_that_cannot_be_used_is_a_problem(project: Project) -> None:
+    base = project.root.parent
+    (base / "file").touch()
+    (line,) = look(project, {"checkpoint.url": str(base / "file" / "store")}).problems
+    assert line == (f"checkpoint.url: {base}/file is no folder; {base}/file/store cannot be made")
+    for url, problem in (
+        ("nosuch://bucket/ckpts", "nosuch"),
+        ("s3://me:secret@bucket/ckpts", "without credentials"),
+        ("s3://", "an S3 URL is s3://bucket/folder"),
+    ):
+        (line,) = look(project, {"checkpoint.url": url}).problems
+        assert line.startswith("checkpoint.url: ")
+        assert problem in line
+        assert "secret" not in line
+
+
+def test_a_store_of_another_version_is_a_problem(project: Project) -> None:
+    root = project.root.parent / "store"
+    Store.open(root, create=True).close()
+    assert look(project, {"checkpoint.url": str(root)}).problems == []
+    record = root / "hpckit.json"
+    record.write_bytes(record.read_bytes().replace(b'"version":1', b'"version":2'))
+    (line,) = look(project, {"checkpoint.url": str(root)}).problems
+    assert line.startswith(f"checkpoint.url: {root}/hpckit.json: format version 2 is not known")
+
+
+def test_a_store_out_of_reach_is_a_problem(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        for name, value in {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "me",
+            "AWS_SECRET_ACCESS_KEY": "hush",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("hpckit.launch.preflight.STORE_BUDGET_S", 0.5)
+        (line,) = look(project, {"checkpoint.url": "s3://bucket/ckpts"}).problems
+    assert line.startswith("checkpoint.url: ")
+    assert "bucket" in line
+    assert "hush" not in line
+
+
 def test_too_few_gpus_are_a_problem(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert look(project, {"cluster.device": "cuda", "launch.nodes": 2}).problems == []
@@ -201,9 +256,9 @@ def test_what_is_absolute_a_name_or_a_url_stays() -> None:
         "root": "/runs",
         "data.shards": "/shards",
         "data.pack": {**PACK, "source": "stdlib"},
-        "checkpoint.url": "file:///ckpts",
     }
-    spec = make_spec(changes)
-    assert with_absolute_paths(spec, Path("/projects/me")) == spec
+    for url in ("file:///ckpts", "s3://bucket/ckpts", "/ckpts"):
+        spec = make_spec({**changes, "checkpoint.url": url})
+        assert with_absolute_paths(spec, Path("/projects/me")) == spec
     bare = make_spec({"root": "/runs", "data.pack": None, "checkpoint.url": None})
     assert with_absolute_paths(bare, Path("/projects/me")) == bare

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from checkpointing import Checkpointer, CheckpointError, Store, list_run, verify
+from checkpointing.store.marks import pin, pins
 from hpckit.launch.prepare import move_aside, point_to, prepare, versions
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
-from hpckit.run.directory import LINKS, RunDir
+from hpckit.run.directory import LINKS, RunDir, run_name
 from hpckit.run.durable import read_json
 from hpckit.run.parse import read_spec
 from tests.unit.hpckit.hpckit_parts import make_spec
@@ -117,3 +120,43 @@ def test_an_earlier_run_is_moved_to_a_name_that_is_free(run: RunDir) -> None:
     assert [path.name for path in names] == ["run.old1", "run.old2", "run.old3"]
     assert [(path / "mark").read_text() for path in names] == ["0", "1", "2"]
     assert not run.path.exists()
+
+
+def saved(store: Path, name: str, step: int) -> None:
+    checkpointer = Checkpointer(store, run=name)
+    checkpointer.save(step, {"w": torch.full((3,), float(step))})
+    checkpointer.close()
+
+
+def test_an_earlier_run_in_a_store_elsewhere_gets_the_same_new_name(
+    tmp_path: Path, run: RunDir
+) -> None:
+    store = tmp_path / "store"
+    spec = make_spec({"checkpoint.url": str(store)})
+    name = run_name(spec)
+    saved(store, f"{name}.old1", 7)  # of a directory that was deleted since
+    saved(store, name, 5)
+    (info,) = list_run(store, name)
+    opened = Store.open(store)
+    pin(opened, info.save, "the one that was published")
+    opened.close()
+    assert move_aside(run, spec).name == "run.old2"
+    assert list_run(store, name) == []
+    (moved,) = list_run(store, f"{name}.old2")
+    assert (moved.step, moved.id, moved.state) == (5, info.id, "committed")
+    assert verify(store, moved) == []
+    opened = Store.open(store)
+    assert pins(opened, f"{name}.old2") == {info.id: "pinned: the one that was published"}
+    opened.close()
+    assert [i.step for i in list_run(store, f"{name}.old1")] == [7]
+
+
+def test_a_store_that_fails_leaves_everything_where_it_was(tmp_path: Path, run: RunDir) -> None:
+    store = tmp_path / "store"
+    spec = make_spec({"checkpoint.url": str(store)})
+    saved(store, run_name(spec), 5)
+    record = store / "hpckit.json"
+    record.write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"hpckit\.json"):
+        move_aside(run, spec)
+    assert run.path.is_dir()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
+from checkpointing import Checkpointer, list_checkpoints
 from hpckit.report.summary import show
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import write_json
@@ -82,6 +85,54 @@ def test_a_sample_that_was_never_seen_is_not_passed_off_as_the_end_of_the_run(
 def test_a_sample_seen_twice_is_named(tmp_path: Path) -> None:
     text = summary(ran(tmp_path, steps=6, twice=2))
     assert "epoch 1: 4 of 4 seen, 1 more than once, first key2" in text
+
+
+def saved(run: RunDir, store: Path, *steps: int) -> None:
+    """Checkpoints of the run, told as a worker tells of them."""
+    with EventLog(run.events, generation=1, attempt=0) as log:
+        checkpointer = Checkpointer(store, run=run.name, on_event=log.emit)
+        for step in steps:
+            checkpointer.save(step, {"w": torch.full((1000,), float(step))})
+        checkpointer.close()
+
+
+def line(run: RunDir, name: str) -> str:
+    (found,) = [text for text in summary(run).splitlines() if text.startswith(name)]
+    return found.removeprefix(name).strip()
+
+
+def test_checkpoints_are_those_that_are_still_there(tmp_path: Path) -> None:
+    run = ran(tmp_path, steps=6)
+    assert line(run, "checkpoints") == "0 committed, none kept"
+    saved(run, run.checkpoints, 2, 4, 6)
+    assert line(run, "checkpoints").startswith("3 committed, 3 kept (steps 2, 4, 6), ")
+    (run.checkpoints / list_checkpoints(run.checkpoints)[1].key).unlink()
+    assert line(run, "checkpoints").startswith("3 committed, 2 kept (steps 2, 6), ")
+
+
+def test_checkpoints_are_found_where_the_run_was_moved_to(tmp_path: Path) -> None:
+    run = ran(tmp_path, steps=6)
+    saved(run, run.checkpoints, 2)
+    moved = RunDir(run.path.rename(tmp_path / "moved"))
+    assert line(moved, "checkpoints").startswith("1 committed, 1 kept (step 2), ")
+
+
+def test_checkpoints_of_other_runs_in_a_store_elsewhere_do_not_count(tmp_path: Path) -> None:
+    run = ran(tmp_path, steps=6)
+    saved(run, tmp_path / "store", 2)
+    saved(RunDir(ran(tmp_path / "other", steps=6).path), tmp_path / "store", 5)
+    assert line(run, "checkpoints").startswith("1 committed, 1 kept (step 2), ")
+
+
+def test_a_store_that_is_gone_is_said_and_the_rest_is_told(tmp_path: Path) -> None:
+    run = ran(tmp_path, steps=6)
+    saved(run, tmp_path / "store", 2)
+    shutil.rmtree(tmp_path / "store")
+    assert line(run, "checkpoints") == (
+        f"1 committed; cannot look at them: no checkpoint store at {tmp_path}/store: "
+        "it has no hpckit.json"
+    )
+    assert "6 kept, 0 repeated" in summary(run)
 
 
 @pytest.mark.parametrize("reason", ["cannot open [/data/x]", "index [i] is out of bounds"])

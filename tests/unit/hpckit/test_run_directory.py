@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir, find_run, run_directory
+from hpckit.run.directory import (
+    RunDir,
+    checkpoint_root,
+    find_run,
+    lock_paths,
+    run_directory,
+    run_name,
+)
 from hpckit.run.parse import identity
 from tests.unit.hpckit.hpckit_parts import make_spec
 
@@ -45,6 +52,23 @@ def test_numbers_are_read_back_from_the_names_given_to_them(tmp_path: Path) -> N
     (run.logs / "supervisor.log").touch()
     assert run.submission_numbers() == [1, 2, 10, 1000]
     assert run.generation_numbers() == [1, 2, 10, 1000]
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"), [("/ckpts", "/ckpts"), ("file:///my%20ckpts", "/my ckpts")]
+)
+def test_a_store_elsewhere_has_a_lock_of_its_own(url: str, folder: str) -> None:
+    spec = make_spec({"checkpoint.url": url})
+    run = RunDir(Path("/runs/run"))
+    assert lock_paths(spec, run) == [run.lock, Path(folder) / "runs" / run_name(spec) / "lock"]
+    assert checkpoint_root(spec, run) == url
+
+
+def test_a_store_that_is_no_folder_has_no_lock() -> None:
+    run = RunDir(Path("/runs/run"))
+    for url in ("s3://bucket/ckpts", None):
+        assert lock_paths(make_spec({"checkpoint.url": url}), run) == [run.lock]
+    assert checkpoint_root(make_spec({"checkpoint.url": None}), run) == "/runs/run/checkpoints"
 
 
 def test_a_run_is_found_from_anywhere_inside_it(tmp_path: Path) -> None:

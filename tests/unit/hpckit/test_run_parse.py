@@ -85,6 +85,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "checkpoint.url": "/ckpts",
     "checkpoint.every_steps": 7,
     "checkpoint.every_minutes": None,
+    "checkpoint.compress": False,
     "checkpoint.keep.last": 4,
     "checkpoint.keep.every": 50,
     "checkpoint.keep.best": "loss",

@@ -108,8 +108,21 @@ class TestChooser:
         assert chosen[:10] == [PLANES] * 10
         assert chosen[-1] == DELTA
 
-    def test_threads_that_come_while_the_first_sample_is_taken(self) -> None:
-        chooser = Chooser(clock=no_time)
+    def test_those_who_come_while_the_first_sample_is_taken(self) -> None:
+        meanwhile: list[Way] = []
+
+        def clock() -> float:
+            if not meanwhile:
+                meanwhile.append(PLANES)  # once
+                meanwhile[0] = chooser.way("w", raw, LAYOUT)
+            return 0.0
+
+        chooser, raw = Chooser(clock=clock), np.random.default_rng(0).bytes(1 << 20)
+        assert chooser.way("w", raw, LAYOUT) == RAW
+        assert meanwhile == [PLANES]
+
+    def test_many_threads(self) -> None:
+        chooser = Chooser(share=1.0, clock=no_time)
         raw = weights(1)
         with ThreadPoolExecutor(8) as pool:
             found = pool.map(lambda i: chooser.way(f"w{i % 4}", raw, LAYOUT), range(64))
@@ -122,13 +135,19 @@ class TestChooser:
             assert way == choose(chooser.measured()[f"odd{number}"])
 
     def test_small_tensors_do_not_speak_for_large_ones(self) -> None:
-        chooser = Chooser(clock=no_time)
-        for _ in range(10):
+        chooser = Chooser(share=1.0, clock=no_time)
+        for _ in range(20):
             chooser.way("w", b"bias", LAYOUT)
         assert chooser.way("w", weights(1), LAYOUT) == PLANES
-        for _ in range(10000):
-            chooser.way("w", b"bias", LAYOUT)
-        assert chooser.way("w", weights(1), LAYOUT) == PLANES
+
+    def test_samples_fade_by_size(self) -> None:
+        first = Measured(SIZE, SIZE, 1.0)
+        assert first.then(Measured(SIZE, 0.5 * SIZE, 0.0)).share == pytest.approx(2 / 3)
+        assert first.then(Measured(SIZE, 0.5 * SIZE, 0.0)).cost == pytest.approx(1 / 3 / SIZE)
+        found = first
+        for _ in range(1000):
+            found = found.then(Measured(4, 8, 0.0))
+        assert found.share == pytest.approx(1.0, abs=0.05)
 
     def test_what_it_knows_is_visible(self) -> None:
         chooser = Chooser()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -182,18 +184,29 @@ class TestHostile:
         assert len(out) == size
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-@pytest.mark.parametrize("stated", [1 << 20, (1 << 63) - 1])
-def test_a_frame_that_states_too_much_takes_no_memory(codec: Codec, stated: int) -> None:
-    magic = b"\x28\xb5\x2f\xfd"
-    frame = (
-        magic + b"\xe0" + stated.to_bytes(8, "little")
-    )  # single segment, 8 bytes of content size
-    head = b"\x01\x01\x00\x00" + len(frame).to_bytes(4, "little")
-    layout = Layout(1, False, 1)
-    for stored in (frame, head + frame):
-        with pytest.raises(DamagedError):
-            decoded(codec, stored, 1000, layout, None)
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.PLANES, Codec.DELTA])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("stated", [100 << 20, (1 << 63) - 1])
+def test_a_frame_that_states_too_much_takes_no_memory(
+    codec: Codec, sparse: bool, stated: int
+) -> None:
+    """The frame is a whole one: 100 MiB of zeros in a few kilobytes, or states more than exists."""
+    frame = zstandard.compress(bytes(100 << 20))
+    if stated != 100 << 20:
+        frame = b"\x28\xb5\x2f\xfd\xe0" + stated.to_bytes(8, "little") + bytes(8)
+    size = len(frame).to_bytes(4, "little")
+    body = size + frame if sparse else frame
+    head = bytes([1, 1, sparse, 2 if codec is Codec.DELTA else 0])
+    stored = frame if codec is Codec.ZSTD else head + len(body).to_bytes(4, "little") + body
+    base = bytes(1000) if codec is Codec.DELTA else None
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError, match="states"):
+            decoded(codec, stored, 1000, Layout(1, False, 1), base)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 class TestMisuse:

@@ -26,6 +26,7 @@ def moved(raw: bytes) -> bytes:
         (NOISE, None, Codec.RAW),
         (bytes(1 << 20), None, Codec.CONSTANT),
         (b"\x01\x00\xc0\xff" * 5000, None, Codec.CONSTANT),
+        (bytes(1000) + b"abcd", None, Codec.ZSTD),  # constant only in front
         (b"", None, Codec.RAW),
         (b"abcd", None, Codec.RAW),
         (WEIGHTS[:40], WEIGHTS[:40], Codec.RAW),

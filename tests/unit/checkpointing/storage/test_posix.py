@@ -327,3 +327,53 @@ def test_of_many_processes_one_wins(tmp_path: Path) -> None:
     for turn in range(rounds):
         winners = [writer for writer in range(writers) if won[writer][turn]]
         assert [b"%d" % writer for writer in winners] == [storage.get(f"race/{turn}")]
+
+
+class Remembers(Syscalls):
+    """As an NFS client: that there was no file of a name is remembered until the directory above
+    is opened, and what is under such a name is not there either."""
+
+    def __init__(self) -> None:
+        self.missing: set[str] = set()
+
+    def _look(self, path: str) -> None:
+        names = [path, *map(str, Path(path).parents)]
+        for name in reversed(names):
+            if name in self.missing:
+                raise failing(errno.ENOENT)
+            if not os.path.lexists(name):
+                self.missing.add(name)
+
+    def _opened(self, path: str) -> None:
+        self._look(path)
+        self.missing = {name for name in self.missing if str(Path(name).parent) != path}
+
+    def open(self, path: str) -> int:
+        self._look(path)
+        return super().open(path)
+
+    def open_dir(self, path: str) -> int:
+        self._opened(path)
+        return super().open_dir(path)
+
+    def scandir(self, path: str) -> list[tuple[str, bool]]:
+        self._opened(path.rstrip("/"))
+        return super().scandir(path)
+
+
+@pytest.mark.parametrize("asked", ["", "a/", "a/b/"])
+def test_what_another_machine_made_is_seen_at_once(tmp_path: Path, asked: str) -> None:
+    reader = PosixStorage(str(tmp_path / "store"), syscalls=Remembers())
+    writer = PosixStorage(str(tmp_path / "store"))
+    for key in ("a/b/1", "a/b/2", "a/c", "d"):
+        with pytest.raises(FileNotFoundError):
+            reader.get(key)
+        reader.list(asked)
+        writer.put(key, [b"data"])
+        wanted = [entry.key for entry in writer.list(asked)]
+        assert [entry.key for entry in reader.list(asked)] == wanted
+        assert reader.get(key) == b"data"
+        with pytest.raises(FileNotFoundError):
+            reader.get_range(f"{key}x", 0, 1)
+        writer.put(f"{key}x", [b"data"])
+        assert bytes(reader.get_range(f"{key}x", 0, 4)) == b"data"

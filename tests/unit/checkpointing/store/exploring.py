@@ -13,7 +13,8 @@ from tests.unit.checkpointing.store.scheduler import Actor
 RUNS = ("a", "b")
 TTL_S = 600.0
 WEEK_S = 7 * 86400.0
-_KINDS = "saver saver pruner pruner reducer sweeper pinner reader compactor taker".split()
+_KINDS = ["saver", "saver", "pruner", "pruner", "reducer", "sweeper", "pinner", "reader"]
+_KINDS += ["compactor", "taker"]
 _CRITICAL = (  # operations before which to freeze tells most
     "create runs/",
     "put packs/",
@@ -49,10 +50,10 @@ def explore(seed: int) -> Model:
     rng, model = random.Random(seed), Model(seed)
     with model.in_force():
         _populate(model, rng)
-        for number in range(rng.randint(3, 6)):
-            kind = rng.choice(_KINDS)
+        kinds = ["saver", "saver", "pruner", *rng.choices(_KINDS, k=rng.randint(1, 3))]
+        for number, kind in enumerate(kinds):
             model.add(f"{kind}{number}", _body(model, f"{kind}{number}", kind, rng))
-        fates = {a.name: _fate(rng) for a in model.scheduler.actors if rng.random() < 0.6}
+        fates = {a.name: _fate(rng) for a in model.scheduler.actors if rng.random() < 0.5}
         _play(model, rng, fates)
     return model
 
@@ -63,7 +64,9 @@ def _populate(model: Model, rng: random.Random) -> None:
         values, by_step = actors.fresh(rng), {}
         for step in range(1, rng.randint(2, 5)):
             by_step[step] = values = actors.change(values, rng)
-        for made in saves.save_all(model.store(), run, by_step, ranks=rng.randint(1, 2)):
+        for made in saves.save_all(
+            model.store(), run, by_step, ranks=rng.randint(1, 2), options=actors.OPTIONS
+        ):
             model.facts.begun[made] = by_step[made.step]
             model.facts.committed.append(made)
 
@@ -91,8 +94,8 @@ def _body(model: Model, name: str, kind: str, rng: random.Random) -> Body:
 def _fate(rng: random.Random) -> _Fate:
     return _Fate(
         before=rng.choice(_CRITICAL),
-        after=int(rng.expovariate(0.5)),
-        steps=rng.choice((10, 40, 100, 10_000)),
+        after=int(rng.expovariate(0.7)),
+        steps=rng.choice((20, 100, 200, 10_000)),
         sleep_s=rng.choice((0.0, 0.0, 2 * TTL_S)),
         dies=rng.random() < 0.2,
         unseen=rng.random() < 0.5,

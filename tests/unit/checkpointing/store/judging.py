@@ -51,9 +51,11 @@ def _losses(model: Model, keep: int) -> list[str]:
             wrong.append(f"{save.id} of {save.run} was pinned and is gone")
         elif there[save].document.header.dropped and save not in facts.partial:
             wrong.append(f"{save.id} of {save.run} was pinned and has lost items")
+    # who died may have committed without being able to say so
+    untold = {s for s in facts.begun if any(a.killed for a in model.scheduler.actors)}
     for save in facts.committed:
-        after = [s for s in facts.committed if s.run == save.run and s.step >= save.step]
-        if len(after) <= keep and save not in there:
+        after = {s for s in untold.union(facts.committed) if s.run == save.run}
+        if sum(s.step >= save.step for s in after) <= keep and save not in there:
             wrong.append(f"{save.id} of {save.run} is gone, though among the {keep} newest")
     return wrong
 

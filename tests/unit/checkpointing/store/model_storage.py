@@ -4,7 +4,7 @@ every operation. Listings and deletions of many are not atomic, as nowhere."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from checkpointing.errors import DamagedError
@@ -13,6 +13,7 @@ from checkpointing.storage.keys import check_key, check_prefix, check_range
 from tests.unit.checkpointing.store.scheduler import Actor, Scheduler
 
 TICK_S = 0.01  # by which each operation moves the clock
+_RENEWS = 0.05  # how often, between two operations, the time has come to renew a lease
 
 
 @dataclass
@@ -25,12 +26,19 @@ class World:
     changed: list[str] = field(default_factory=list)  # keys of immutable objects that changed
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def entries(self, prefix: str) -> list[Entry]:
+        """The objects under a prefix, by key."""
+        with self.lock:
+            found = sorted(item for item in self.objects.items() if item[0].startswith(prefix))
+        return [Entry(key, len(data), modified) for key, (data, modified) in found]
+
 
 class ModelStorage:
     """One actor's way to the world; without an actor, nobody is asked. A `Storage`."""
 
     def __init__(self, world: World, scheduler: Scheduler, actor: Actor | None = None) -> None:
         self.world, self._scheduler, self._actor = world, scheduler, actor
+        self.renew: Callable[[], None] | None = None  # what a session does from time to time
 
     @property
     def url(self) -> str:
@@ -67,13 +75,13 @@ class ModelStorage:
     def list(self, prefix: str) -> list[Entry]:
         check_prefix(prefix)
         self._ask("list", prefix)
-        found = self._matching(prefix)
+        found = self.world.entries(prefix)
         if self._actor is None or len(found) < 2:
             return found
         border = found[self._actor.random.randrange(1, len(found))].key
         self._ask("list on", prefix)
         first = [entry for entry in found if entry.key < border]
-        return first + [entry for entry in self._matching(prefix) if entry.key >= border]
+        return first + [entry for entry in self.world.entries(prefix) if entry.key >= border]
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -86,13 +94,11 @@ class ModelStorage:
 
     def _ask(self, verb: str, key: str) -> None:
         if self._actor is not None:
+            may_renew = self.renew is not None and not key.startswith("leases/")
+            if may_renew and self._actor.random.random() < _RENEWS:
+                self.renew()
             self._scheduler.operation(self._actor, f"{verb} {key}")
         self.world.now += TICK_S
-
-    def _matching(self, prefix: str) -> list[Entry]:
-        with self.world.lock:
-            found = sorted(i for i in self.world.objects.items() if i[0].startswith(prefix))
-        return [Entry(key, len(data), modified) for key, (data, modified) in found]
 
     def _read(self, key: str) -> bytes:
         with self.world.lock:
@@ -106,7 +112,7 @@ class ModelStorage:
             held = self.world.objects.get(check_key(key))
             if held is not None and held[0] != data and not may_change:
                 self.world.changed.append(key)
-            if may_change and not key.endswith(".lease") and "/marks/" not in key:
+            if may_change and "/marks/" not in key:
                 self.world.changed.append(key)
             self.world.objects[key] = (data, self.world.now)
             self.world.owners[key] = self._actor

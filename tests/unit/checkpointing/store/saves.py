@@ -62,11 +62,17 @@ def save(
     return made
 
 
-def save_all(store: Store, run: str, steps: Mapping[int, Values], ranks: int = 1) -> list[Save]:
+def save_all(
+    store: Store,
+    run: str,
+    steps: Mapping[int, Values],
+    ranks: int = 1,
+    options: Options = PLAIN,
+) -> list[Save]:
     """Save some steps in one session."""
     with Session(store, run) as session:
         known = [Known(store, run) for _ in range(ranks)]
-        return [save(session, known, step, values) for step, values in steps.items()]
+        return [save(session, known, step, values, options) for step, values in steps.items()]
 
 
 def contents(checkpoint: Checkpoint) -> dict[str, bytes]:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkpointing import FormatError, SaveError
+from checkpointing import DamagedError, FormatError, SaveError
 from checkpointing.format.manifest import Header
 from checkpointing.format.names import Save, pack_key
 from checkpointing.store import tombs
-from checkpointing.store.commit import commit, write_part
+from checkpointing.store.commit import commit, part_entries, write_part
 from checkpointing.store.index import Known
 from checkpointing.store.repair import adopt, repair
 from checkpointing.store.session import Session
@@ -213,7 +213,7 @@ def test_a_complete_save_is_adopted(store: Store, folder: Path) -> None:
     assert adopt(store, "run") == [made]
     assert r.problems(folder) == []
     assert r.holds(folder, made, STATE)
-    assert store.storage.list(made.parts) == []
+    assert part_entries(store, made) == []
     assert store.storage.list("leases/") == []
     assert adopt(store, "run") == []
 
@@ -221,7 +221,7 @@ def test_a_complete_save_is_adopted(store: Store, folder: Path) -> None:
 def test_an_incomplete_save_is_not_adopted(store: Store) -> None:
     made = unfinished(store, ranks=2)
     assert adopt(store, "run") == []
-    assert len(store.storage.list(made.parts)) == 1
+    assert len(part_entries(store, made)) == 1
 
 
 def test_what_a_live_session_saves_is_not_adopted(store: Store) -> None:
@@ -230,6 +230,14 @@ def test_what_a_live_session_saves_is_not_adopted(store: Store) -> None:
         assert adopt(store, "run") == []
         assert store.manifests("run") == []
         session.end(made.manifest())
+
+
+def test_nothing_is_adopted_beside_a_lease_that_cannot_be_read(store: Store, folder: Path) -> None:
+    made = unfinished(store)
+    (folder / "leases" / "00000000.lease").write_bytes(b"{")
+    with pytest.raises(DamagedError, match="lease of session 00000000 cannot be read"):
+        adopt(store, "run")
+    assert len(part_entries(store, made)) == 1
 
 
 def test_a_save_whose_packs_are_condemned_is_not_adopted(store: Store) -> None:

@@ -1,5 +1,5 @@
-"""Invariants 2, 4 and 5: savers, readers, prunes, pins and revisions in any order, frozen and killed
-anywhere, lose nothing that is kept and leave nothing that is not."""
+"""Invariants 2, 4 and 5: savers, readers, prunes, pins and revisions in any order, frozen and
+killed anywhere, lose nothing that is kept and leave nothing that is not."""
 
 from __future__ import annotations
 

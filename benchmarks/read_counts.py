@@ -1,0 +1,214 @@
+"""Counting what hpckit and torch DCP read to restore DTensors, for `store_reads`."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import (
+    FileSystem,
+    FileSystemReader,
+    FileSystemWriter,
+)
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from checkpointing import Checkpoint, Checkpointer, Store
+from checkpointing.format.tiles import Box
+from checkpointing.placement import held
+from checkpointing.staging import local
+from checkpointing.storage.posix import PosixStorage
+
+SHAPES: Mapping[str, tuple[int, ...]] = {
+    "token": (50257, 768),
+    "blocks.0.mlp_in": (3072, 768),
+    "blocks.0.mlp_out": (768, 3072),
+    "blocks.0.out": (768, 768),
+    "blocks.0.bias": (3072,),
+    "blocks.1.mlp_in": (4096, 1024),
+    "blocks.1.mlp_out": (1024, 4096),
+    "blocks.1.norm": (1024,),
+}
+RUN = "benchmark"
+ROOT = "weights"  # of the saved state
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Over how many ranks, and along which dimension; vectors always along their only one."""
+
+    ranks: int
+    dim: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.ranks}-ranks-shard-{self.dim}"
+
+
+@dataclass
+class Count:
+    """Of one restore."""
+
+    needed: int = 0  # bytes
+    read: int = 0  # bytes
+    requests: int = 0
+
+    def __iadd__(self, other: Count) -> Self:
+        self.needed += other.needed
+        self.read += other.read
+        self.requests += other.requests
+        return self
+
+
+def save(layout: Layout, folder: Path) -> None:
+    """Save the tensors all ways. A collective."""
+    tensors = _tensors(layout, _content)
+    for compress in (True, False):
+        root = _root(folder, layout, compress)
+        with closing(Checkpointer(root, run=RUN, compress=compress)) as checkpointer:
+            checkpointer.save(1, {ROOT: tensors})
+    dcp_save(dict(tensors), storage_writer=FileSystemWriter(_dcp(folder, layout)))
+
+
+def load(way: str, saved: Layout, loaded: Layout, names: Sequence[str], folder: Path) -> Count:
+    """Load the named tensors, or all, check them, and say what this rank read. A collective."""
+    tensors = _tensors(loaded, _empty, names)
+    count = WAYS[way](saved, tensors, folder)
+    for name, tensor in tensors.items():
+        if not torch.equal(local(tensor), _content(name)[_box(name, tensor).slices]):
+            raise AssertionError(f"{way} did not restore {name!r}")
+        count.needed += local(tensor).nbytes
+    return count
+
+
+def total(mine: Count) -> Count:
+    """Of all ranks. A collective."""
+    counts: list[Count] = [Count()] * dist.get_world_size()
+    dist.all_gather_object(counts, mine)
+    result = Count()
+    for count in counts:
+        result += count
+    return result
+
+
+class _CountingFile(io.FileIO):
+    """A file that counts what is read of it."""
+
+    def __init__(self, path: str | os.PathLike[str], count: Count) -> None:
+        super().__init__(path, "rb")
+        self._count = count
+
+    def readinto(self, buffer: Any) -> int:
+        size = super().readinto(buffer)
+        self._count.read += size
+        self._count.requests += 1
+        return size
+
+    def readall(self) -> bytes:
+        data = super().readall()
+        self._count.read += len(data)
+        self._count.requests += 1
+        return data
+
+
+class _CountingFiles(FileSystem):
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    @contextmanager
+    def create_stream(
+        self, path: str | os.PathLike[str], mode: str
+    ) -> Generator[io.IOBase, None, None]:
+        if mode != "rb":
+            raise ValueError(f"{path}: opened to {mode!r} by a load")
+        raw = _CountingFile(path, self._count)
+        with io.BufferedReader(raw, os.fstat(raw.fileno()).st_blksize) as file:  # as open() does
+            yield file
+
+
+def _by_hpckit(compress: bool, saved: Layout, tensors: dict[str, DTensor], folder: Path) -> Count:
+    root = _root(folder, saved, compress)
+    if len(tensors) < len(SHAPES):
+        return _some_by_hpckit(root, tensors)
+    with closing(Checkpointer(root, run=RUN)) as checkpointer:
+        if checkpointer.restore({ROOT: tensors}) is None:
+            raise AssertionError(f"no checkpoint in {root}")
+        return _counted(checkpointer._store)
+
+
+def _some_by_hpckit(root: Path, tensors: Mapping[str, DTensor]) -> Count:
+    """What a tool does that wants a part of a checkpoint."""
+    with closing(Store.open(root)) as store:
+        checkpoint = Checkpoint(store, store.manifests(RUN)[0])
+        for name, tensor in tensors.items():
+            array = checkpoint.read(f"{ROOT}/{name}", _box(name, tensor))
+            local(tensor).copy_(torch.from_numpy(array).view(tensor.dtype))
+        return _counted(store)
+
+
+def _counted(store: Store) -> Count:
+    counters = cast(PosixStorage, store.storage).counters
+    return Count(read=counters.bytes_in, requests=counters.requests)
+
+
+def _by_dcp(saved: Layout, tensors: dict[str, DTensor], folder: Path) -> Count:
+    count = Count()
+    reader = FileSystemReader(_dcp(folder, saved))
+    reader.fs = _CountingFiles(count)
+    dcp_load(dict(tensors), storage_reader=reader)
+    return count
+
+
+WAYS: Mapping[str, Callable[[Layout, dict[str, DTensor], Path], Count]] = {
+    "hpckit": partial(_by_hpckit, True),
+    "hpckit, raw": partial(_by_hpckit, False),
+    "torch DCP": _by_dcp,
+}
+
+
+def _tensors(
+    layout: Layout, make: Callable[[str], Tensor], names: Sequence[str] = ()
+) -> dict[str, DTensor]:
+    mesh = init_device_mesh("cpu", (layout.ranks,))
+    return {
+        name: distribute_tensor(
+            make(name), mesh, [Shard(min(layout.dim, len(SHAPES[name]) - 1))], src_data_rank=None
+        )
+        for name in names or SHAPES
+    }
+
+
+def _box(name: str, tensor: DTensor) -> Box:
+    part = held(name, tensor)
+    if part is None:
+        raise AssertionError(f"this rank holds nothing of {name!r}")
+    return part.box
+
+
+@cache
+def _content(name: str) -> Tensor:
+    generator = torch.Generator().manual_seed(list(SHAPES).index(name))
+    return torch.randn(SHAPES[name], generator=generator)
+
+
+def _empty(name: str) -> Tensor:
+    return torch.zeros(SHAPES[name])
+
+
+def _root(folder: Path, layout: Layout, compress: bool) -> Path:
+    return folder / f"{'compressed' if compress else 'raw'}-{layout.name}"
+
+
+def _dcp(folder: Path, layout: Layout) -> Path:
+    return folder / f"dcp-{layout.name}"

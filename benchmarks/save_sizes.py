@@ -1,0 +1,121 @@
+"""What one save of some tensors adds to the disk, by hpckit and by its peers."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import zstandard
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from benchmarks.store_saves import Saves, bytes_under
+from checkpointing.dtypes import as_array, as_bytes, dtype_name
+from checkpointing.store.encoding import ChunkEncoder
+from checkpointing.store.writer import Options, Piece, Written
+
+Tensors = Mapping[str, Tensor]
+Sizes = Counter[str]  # bytes by kind of tensor
+ALL = "all"
+
+
+class Arm(Protocol):
+    """One way to save; keeps what it needs from save to save."""
+
+    def save(self, step: int, tensors: Tensors) -> Sizes:
+        """Bytes that the save has added: of each kind that can be told apart, and of `ALL`."""
+
+
+def kind_of(name: str) -> str:
+    """ "exp_avg" for "optimizer/state.token.weight.exp_avg", "weights" of the model."""
+    item, _, path = name.partition("/")
+    return "weights" if item == "model" else path.rpartition(".")[2]
+
+
+class Raw:
+    """The tensors' bytes."""
+
+    def save(self, step: int, tensors: Tensors) -> Sizes:
+        sizes: Sizes = Counter()
+        for name, tensor in tensors.items():
+            sizes[kind_of(name)] += tensor.nbytes
+            sizes[ALL] += tensor.nbytes
+        return sizes
+
+
+class Zstd:
+    """Each tensor's bytes in one zstd frame of level 1, without any file around it."""
+
+    def save(self, step: int, tensors: Tensors) -> Sizes:
+        sizes: Sizes = Counter()
+        for name, tensor in tensors.items():
+            stored = len(zstandard.compress(as_bytes(tensor.contiguous()), 1))
+            sizes[kind_of(name)] += stored
+            sizes[ALL] += stored
+        return sizes
+
+
+@dataclass
+class Dcp:
+    """torch DCP, every save in a folder of its own, removed once it is measured."""
+
+    folder: Path
+
+    def save(self, step: int, tensors: Tensors) -> Sizes:
+        try:
+            dcp_save(dict(tensors), storage_writer=FileSystemWriter(self.folder), no_dist=True)
+            return Counter({ALL: bytes_under(self.folder)})
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class Hpckit:
+    """A store that keeps all saves. `ALL` is what is on the disk: packs, manifests, records."""
+
+    folder: Path
+    depth: int = 1
+    _saves: Saves = field(init=False)
+    _packs: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        options = Options(encoder=ChunkEncoder(depth=self.depth))
+        self._saves = Saves(self.folder, options)
+
+    def save(self, step: int, tensors: Tensors) -> Sizes:
+        before = bytes_under(self.folder)
+        written = self._saves.save(step, pieces(tensors))
+        sizes = self._by_kind(written)
+        sizes[ALL] = bytes_under(self.folder) - before
+        return sizes
+
+    def close(self) -> None:
+        self._saves.close()
+
+    def _by_kind(self, written: Written) -> Sizes:
+        """Stored bytes of the chunks in packs that are new."""
+        chunks = {
+            chunk.id: (kind_of(name), chunk.length)
+            for table in written.tables.values()
+            for name, placed in table.chunks.items()
+            for chunk in placed.values()
+            if chunk.pack not in self._packs
+        }
+        self._packs |= written.packs.keys()
+        sizes: Sizes = Counter()
+        for kind, length in chunks.values():
+            sizes[kind] += length
+        return sizes
+
+
+def pieces(tensors: Tensors) -> list[Piece]:
+    """Every tensor, whole."""
+    return [
+        Piece(name, dtype_name(t.dtype), tuple(t.shape), (0,) * t.ndim, as_array(t))
+        for name, t in tensors.items()
+    ]

@@ -1,0 +1,114 @@
+"""A real training run, small: a byte model of 3.3 million parameters on Python's library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils.parametrize import register_parametrization
+
+from data import python_stdlib
+from hpckit.launch.compose import compose_spec
+from hpckit.training.gpt import GPT
+from hpckit.training.language_model import sample_mean_loss
+from hpckit.training.optim import build_optimizer, build_scheduler
+from hpckit.training.text import VOCAB
+
+BATCH, LENGTH = 4, 128  # windows per step, and tokens in each
+WARMUP = 20  # steps
+
+
+class SmallRun:
+    """Trains with AdamW, from a warm-up to the end of a cosine decay, and gives its state."""
+
+    def __init__(self, model: GPT, steps: int, seed: int = 1) -> None:
+        spec = compose_spec(["model=gpt_tiny", "optim.lr=1.0e-3", f"optim.warmup_steps={WARMUP}"])
+        self._model, self._clip = model, spec.optim.grad_clip
+        self._optimizer = build_optimizer(model, spec.optim)
+        self._scheduler = build_scheduler(self._optimizer, spec.optim, steps)
+        self._text = _text()
+        self._rng = np.random.default_rng(seed)
+
+    def train(self, steps: int) -> float:
+        """The last step's loss."""
+        loss = torch.zeros(())
+        for _ in range(steps):
+            starts = self._rng.integers(len(self._text) - LENGTH - 1, size=BATCH)
+            windows = [self._text[start : start + LENGTH + 1] for start in starts]
+            self._optimizer.zero_grad()
+            loss = sample_mean_loss(self._model, torch.stack(windows))
+            loss.backward()  # type: ignore[no-untyped-call]
+            clip_grad_norm_(self._model.parameters(), self._clip)
+            self._optimizer.step()
+            self._scheduler.step()
+        return float(loss)
+
+    def state(self) -> dict[str, Tensor]:
+        """All tensors of model and optimizer by full name; the live ones."""
+        tensors = {f"model/{name}": t.detach() for name, t in self._model.state_dict().items()}
+        for name, parameter in self._model.named_parameters():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer/state.{name}.{key}"] = value
+        return tensors
+
+
+def build_model() -> GPT:
+    """The demo's model, initialised."""
+    size = compose_spec(["model=gpt_tiny"]).model
+    model = GPT(
+        vocab=VOCAB,
+        layers=size.layers,
+        heads=size.heads,
+        width=size.width,
+        seq_len=size.seq_len,
+    )
+    model.initialise(1)
+    return model
+
+
+class LowRank(nn.Module):
+    """W + B A, with A and B of a small rank (Hu et al. 2021); B begins as zeros."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        generator = torch.Generator().manual_seed(rows + columns)
+        self.a = nn.Parameter(torch.randn(rank, columns, generator=generator) / columns**0.5)
+        self.b = nn.Parameter(torch.zeros(rows, rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.b @ self.a
+
+
+def add_adapters(model: GPT, rank: int) -> None:
+    """Freeze the model and give the linear layers of its blocks adapters that are trained."""
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    linear = [module for module in model.blocks.modules() if isinstance(module, nn.Linear)]
+    for module in linear:
+        register_parametrization(module, "weight", LowRank(module.weight, rank))
+
+
+def trained_share(state: dict[str, Tensor], model: GPT) -> float:
+    """Bytes that training changes / bytes of the state."""
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    frozen = {f"model/{name}" for name, _ in model.named_parameters() if name not in trained}
+    total = sum(tensor.nbytes for tensor in state.values())
+    return 1 - sum(state[name].nbytes for name in frozen) / total
+
+
+def _text() -> Tensor:
+    folder, left_out = python_stdlib()
+    files = sorted(folder.glob("*.py"))
+    content = b"".join(path.read_bytes() for path in files if path.name not in left_out)
+    return torch.from_numpy(np.frombuffer(content, np.uint8).astype(np.int64))
+
+
+def series(run: SmallRun, saves: int, every: int) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """(step, state) every so many steps; the tensors are only good until the next."""
+    for number in range(1, saves + 1):
+        run.train(every)
+        yield number * every, run.state()

@@ -1,0 +1,1 @@
+"""Real processes, disks and servers that fail while a store is used."""

@@ -1,0 +1,147 @@
+"""What several processes do with one store at the same time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+from checkpointing.errors import CheckpointError
+from checkpointing.format.names import Save
+from checkpointing.retention import Last
+from checkpointing.store import catalog, marks
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.commit import commit
+from checkpointing.store.index import Known
+from checkpointing.store.prune import prune
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from tests.faults.crashing import Place, opened
+from tests.unit.checkpointing.store import saves
+from tests.unit.checkpointing.store.saves import Values
+
+KEEP = 3
+_SAVES_PER_SESSION = 4
+_barrier: Barrier | None = None
+
+
+def values_of(step: int) -> Values:
+    """The content of a step, of whatever run: neighbours share some, and so do runs."""
+    return {f"model/{i}": step // (i + 1) % 5 + 10 * i for i in range(4)}
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Callable[[Callable[..., Any], Sequence[Any]], list[Any]]]:
+    """Processes that do one thing at the same moment, each with an argument of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "checkpointing.storage.s3"])
+    barrier = context.Barrier(count)
+    with ProcessPoolExecutor(count, context, _enter, (barrier,)) as pool:
+
+        def run(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
+            assert len(arguments) == count
+            return [f.result() for f in [pool.submit(function, *a) for a in arguments]]
+
+        yield run
+
+
+def _enter(barrier: Barrier) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def together() -> None:
+    """Wait for all others."""
+    assert _barrier is not None
+    _barrier.wait(timeout=120)
+
+
+def saver(place: Place, run: str, seconds: float) -> list[Save]:
+    """Save step after step; what was committed."""
+    made: list[Save] = []
+    with opened(place) as storage:
+        together()
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            store = Store.at(storage)
+            with Session(store, run) as session:
+                known = [Known(store, run) for _ in range(2)]
+                for _ in range(_SAVES_PER_SESSION):
+                    step = made[-1].step + 1 if made else 1
+                    made.append(saves.save(session, known, step, values_of(step)))
+    return made
+
+
+def reader(place: Place, run: str, seconds: float) -> int:
+    """Read checkpoints under a lease; how many."""
+    count = 0
+    with opened(place) as storage:
+        together()
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            store = Store.at(storage)
+            for found in catalog.newest_first(store, run)[:2]:
+                count += _read(store, found)
+    return count
+
+
+def _read(store: Store, found: catalog.Found) -> int:
+    key, step = found.stored.key, found.stored.save.step
+    with Session(store, found.stored.save.run) as session, ExitStack() as stack:
+        try:
+            stack.enter_context(session.reading(key))
+        except FileNotFoundError:
+            return 0  # gone before the lease came; afterwards nothing may go
+        read = saves.contents(Checkpoint(store, found.stored))
+    assert read == saves.expected(values_of(step))
+    return 1
+
+
+def pruner(place: Place, run: str, seconds: float) -> int:
+    """Prune, and pin and unpin; how many checkpoints went."""
+    count = 0
+    with opened(place) as storage:
+        together()
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            store = Store.at(storage)
+            count += len(prune(store, run, [Last(KEEP)], grace_s=0).removed)
+            _pin_for_a_moment(store, run)
+    return count
+
+
+def _pin_for_a_moment(store: Store, run: str) -> None:
+    found = catalog.newest_first(store, run)
+    if not found:
+        return
+    save = found[-1].stored.save
+    try:
+        marks.pin(store, save, "")
+        there = {f.stored.save for f in catalog.newest_first(store, run)}
+        assert save in there, f"{save} was pinned and is gone"
+    except CheckpointError:
+        pass  # prune was there first
+    finally:
+        marks.unpin(store, save)
+
+
+def committer(place: Place, save: Save, ranks: int) -> int:
+    """Commit a save whose parts are there; the packs that it refers to."""
+    with opened(place) as storage:
+        store = Store.at(storage)
+        together()
+        return len(commit(store, save, ranks).packs)
+
+
+def creator(place: Place, name: str, rounds: int) -> list[bool]:
+    """Make the same objects as everybody else, with a content of its own."""
+    with opened(place) as storage:
+        made = []
+        for number in range(rounds):
+            together()
+            made.append(storage.create(f"race/{number}", name.encode()))
+        return made

@@ -1,0 +1,146 @@
+"""Manifests: a pure function of the parts of all ranks, read back item by item."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format import manifest as forms
+from checkpointing.format.container import Container
+from checkpointing.format.manifest import (
+    Content,
+    Document,
+    Header,
+    assemble,
+    build_abandoned,
+    build_manifest,
+    build_part,
+    item_of,
+    summarise,
+)
+from checkpointing.format.table import Table
+from tests.unit.checkpointing.format.forms import SAVE, content, filled
+
+KINDS = (forms.MANIFEST, forms.PART, forms.ABANDONED)
+MODEL = {"model/w": ("float32", (700, 400)), "model/b": ("float32", (7,))}
+OPTIMIZER = {"optimizer/m": ("bfloat16", (9,)), "optimizer/n": ("int64", ())}
+
+
+def document(data: bytes) -> Document:
+    return Document(Container(lambda start, n: data[start : start + n], len(data), KINDS, "there"))
+
+
+def whole() -> Content:
+    items = {"model": filled(MODEL, depth=1), "optimizer": filled(OPTIMIZER, first=100)}
+    items["run"] = Table(values={"run/step": 42, "run/names": ["a", {"$tuple": [1]}]})
+    metrics = {"loss": 0.25, "best": float("inf"), "odd": float("nan"), "n": 3.0}
+    return content(items, metrics=metrics, world_size=2, revision=3, dropped=("ema",))
+
+
+def split(made: Content, ranks: int) -> list[Content]:
+    """As parts: every chunk is written by one rank, in turn; values by the first."""
+    turn = itertools.count()
+    tables: list[dict[str, Table]] = [{} for _ in range(ranks)]
+    for name, table in made.items.items():
+        for rank in range(ranks):
+            part = tables[rank].setdefault(name, Table())
+            for tensor, spec in table.tensors.items():
+                part.place(tensor, spec, {})
+            if rank == 0:
+                part.values.update(table.values)
+        for tensor, placed in table.chunks.items():
+            for box, chunk in placed.items():
+                tables[next(turn) % ranks][name].chunks[tensor][box] = chunk
+    return [
+        Content(made.header, items, {p: made.packs[p] for t in items.values() for p in t.packs()})
+        for items in tables
+    ]
+
+
+def test_what_was_built_is_read_back() -> None:
+    made = whole()
+    read = document(build_manifest(made))
+    assert (read.kind, read.save) == (forms.MANIFEST, SAVE)
+    metrics = dict(read.header.metrics)
+    assert math.isnan(metrics.pop("odd"))
+    expected = {k: v for k, v in made.header.metrics.items() if k != "odd"}
+    assert replace(read.header, metrics=metrics) == replace(made.header, metrics=expected)
+    assert read.content().items == made.items
+    assert read.packs() == dict(sorted(made.packs.items()))
+    assert read.items == {name: summarise(table) for name, table in made.items.items()}
+
+
+def test_parts_are_read_back_with_their_rank() -> None:
+    part = split(whole(), 3)[2]
+    read = document(build_part(part, 2))
+    assert (read.kind, read.rank, read.save) == (forms.PART, 2, SAVE)
+    assert read.content().items == part.items
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_whoever_commits_writes_the_same_bytes(ranks: int) -> None:
+    made = whole()
+    parts = split(made, ranks)
+    stored = [document(build_part(part, rank)).content() for rank, part in enumerate(parts)]
+    first = build_manifest(assemble(stored))
+    again = [document(build_part(part, rank)).content() for rank, part in enumerate(parts)]
+    assert build_manifest(assemble(again)) == first
+    read = document(first).content()
+    chunks: Mapping[str, Table] = read.items
+    for name, table in made.items.items():
+        assert chunks[name].tensors == table.tensors
+        assert chunks[name].chunks == table.chunks
+        assert chunks[name].values == table.values
+    assert read.packs == dict(sorted(made.packs.items()))
+
+
+def test_parts_that_do_not_make_a_whole_are_refused() -> None:
+    parts = split(whole(), 2)
+    with pytest.raises(ValueError, match=r"the ranks' parts of 'model/.*' cover \d+ of its"):
+        assemble(parts[:1])
+
+
+def test_of_every_item_there_is_a_summary_without_its_table() -> None:
+    made = whole()
+    table = made.items["model"]
+    summary = document(build_manifest(made)).items["model"]
+    assert (summary.tensors, summary.raw_bytes) == (2, 4 * (700 * 400 + 7))
+    assert summary.chunks == sum(len(placed) for placed in table.chunks.values())
+    assert summary.stored_bytes == sum(
+        c.length for c in {c.id: c for c in table.all_chunks()}.values()
+    )
+
+
+def test_an_abandoned_save_says_whose_place_it_takes_and_nothing_else() -> None:
+    read = document(build_abandoned(SAVE))
+    assert (read.kind, read.save) == (forms.ABANDONED, SAVE)
+    assert not hasattr(read, "header")
+    assert build_abandoned(SAVE) == build_abandoned(SAVE)
+    assert build_abandoned(SAVE) != build_abandoned(replace(SAVE, step=43))
+
+
+def test_items_are_told_by_the_name_before_the_first_slash() -> None:
+    assert item_of("model/layers.0.weight") == "model"
+    assert item_of("a~1b/c/d") == "a~1b"
+    assert item_of("n") == "n"
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    data = build_manifest(whole())
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises((DamagedError, FormatError)):
+            document(bytes(damaged)).content()
+
+
+def test_a_metric_that_is_no_number_is_damage() -> None:
+    made = content({}, metrics={})
+    header: Header = replace(made.header, metrics={"loss": True})
+    with pytest.raises(DamagedError, match="metric 'loss' is no number"):
+        document(build_manifest(replace(made, header=header)))

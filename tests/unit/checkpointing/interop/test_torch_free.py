@@ -1,0 +1,26 @@
+"""What a command line imports does not import torch before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def test_importing_imports_no_torch() -> None:
+    program = (
+        "import sys\n"
+        "from checkpointing.interop import dcp, dcp_metadata, pickles, safetensors, torch_file\n"
+        "assert 'torch' not in sys.modules\n"
+        "dcp.StoreReader, dcp.StoreWriter\n"
+        "assert 'torch' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_other_names_are_not_there() -> None:
+    from checkpointing.interop import dcp
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = dcp.nothing
