@@ -1,9 +1,9 @@
 """What the store costs beside the disk: saves, verification and restoring against plain files.
 
-    .venv/bin/python -m benchmarks.store_speed [--gib 1] [--rounds 5] [--folder /tmp]
+    .venv/bin/python -m benchmarks.store_speed [--gib 1] [--width 2048] [--rounds 5] [--folder /tmp]
 
-One process, a state as of training. Speeds are in GB of state per second; the CPU time of all
-threads, user and system, is told beside them.
+One process, a state as of training; narrower layers make more and smaller chunks. Speeds are in GB
+of state per second; the CPU time of all threads, user and system, is told beside them.
 
 - *Writing*, everything durable at the end. Base: the same bytes, one thread, files of 64 MiB,
   fsync after each. Every save is of a state in which every number has changed.
@@ -29,12 +29,14 @@ from benchmarks.training_state import TrainingState
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gib", type=float, default=1.0)
+    parser.add_argument("--width", type=int, default=2048, help="of the model's layers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
     try:
-        _compare(folder, TrainingState(int(settings.gib * (1 << 30))), settings.rounds)
+        state = TrainingState(int(settings.gib * (1 << 30)), settings.width)
+        _compare(folder, state, settings.rounds)
     finally:
         shutil.rmtree(folder)
 

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-LAYER = {
-    "qkv.weight": (3072, 1024),
-    "out.weight": (1024, 1024),
-    "mlp_in.weight": (4096, 1024),
-    "mlp_out.weight": (1024, 4096),
-    "norm.weight": (1024,),
-}  # 12.6 M parameters: 151 MB of state
 _POOL = 1 << 22  # numbers drawn; every step takes them from another place
+
+
+def layer(width: int) -> dict[str, tuple[int, ...]]:
+    """The parameters of one block."""
+    return {
+        "qkv.weight": (3 * width, width),
+        "out.weight": (width, width),
+        "mlp_in.weight": (4 * width, width),
+        "mlp_out.weight": (width, 4 * width),
+        "norm.weight": (width,),
+    }
 
 
 class TrainingState:
     """Weights, first and second moments in float32: distributed as in training, and changed by
     every step as by ten steps of training at a learning rate of 1e-4."""
 
-    def __init__(self, size: int, seed: int = 0) -> None:
+    def __init__(self, size: int, width: int = 2048, seed: int = 0) -> None:
         """
         Args:
-            size: bytes, at least; in whole layers.
+            size: bytes, at least; in whole blocks.
+            width: of the blocks: 2048 is that of models of 1.3 billion parameters.
         """
         self._rng = np.random.default_rng(seed)
         self._pool = self._rng.standard_normal(_POOL, np.float32)
-        layer = 3 * 4 * sum(int(np.prod(shape)) for shape in LAYER.values())
         self.arrays: dict[str, Floats] = {}
-        for number in range(-(-size // layer)):
-            for name, shape in LAYER.items():
+        number = 0
+        while self.nbytes < size:
+            for name, shape in layer(width).items():
                 self._add(f"blocks.{number}.{name}", shape)
+            number += 1
 
     @property
     def nbytes(self) -> int:
@@ -47,17 +51,13 @@ class TrainingState:
                 _change(name, part, self._noise(part.size))
 
     def _add(self, name: str, shape: tuple[int, ...]) -> None:
-        size = int(np.prod(shape))
-        scales: Iterator[tuple[str, float]] = iter(
-            {
-                f"model/{name}": 0.02,
-                f"optimizer/state.{name}.exp_avg": 1e-4,
-            }.items()
-        )
-        for full, scale in scales:
-            self.arrays[full] = scale * self._rng.standard_normal(size, np.float32).reshape(shape)
-        spread = self._rng.standard_normal(size, np.float32).reshape(shape)
-        self.arrays[f"optimizer/state.{name}.exp_avg_sq"] = np.exp(spread) * np.float32(1e-8)
+        full = f"optimizer/state.{name}"
+        self.arrays[f"model/{name}"] = self._normal(shape, 0.02)
+        self.arrays[f"{full}.exp_avg"] = self._normal(shape, 1e-4)
+        self.arrays[f"{full}.exp_avg_sq"] = np.exp(self._normal(shape, 1.0)) * np.float32(1e-8)
+
+    def _normal(self, shape: tuple[int, ...], scale: float) -> Floats:
+        return self._rng.standard_normal(shape, np.float32) * np.float32(scale)
 
     def _noise(self, size: int) -> Floats:
         start = int(self._rng.integers(_POOL))

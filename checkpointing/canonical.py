@@ -17,8 +17,8 @@ def dump(body: dict[str, Any]) -> bytes:
     return _canonical({**body, _HASH: blake3(_canonical(body)).hexdigest()})
 
 
-def load(data: bytes) -> tuple[dict[str, Any], bool]:
-    """The object in `data`, and whether its hash matches.
+def load(data: bytes, where: str = "it") -> tuple[dict[str, Any], bool]:
+    """The object in `data`, and whether its hash matches; `where` it is from, for messages.
 
     Raises:
         DamagedError: `data` is no JSON object.
@@ -26,9 +26,9 @@ def load(data: bytes) -> tuple[dict[str, Any], bool]:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"not JSON ({error})") from error
+        raise DamagedError(f"{where}: not JSON ({error})") from error
     if not isinstance(body, dict):
-        raise DamagedError("not a JSON object")
+        raise DamagedError(f"{where}: not a JSON object")
     stated = body.pop(_HASH, None)
     try:
         return body, stated == blake3(_canonical(body)).hexdigest()

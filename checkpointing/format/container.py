@@ -59,7 +59,7 @@ class Container:
         """
         self._read, self._size, self.where = read, size, where
         head, self._start = self._read_header()
-        body, is_intact = load(head)
+        body, is_intact = load(head, where)
         self.header = Reader(body, where)
         self.kind = self.header.text("format")
         if self.kind not in kinds:

@@ -111,7 +111,7 @@ def _envelope() -> dict[str, Any]:
 
 
 def _open(data: bytes, kind: str, where: str) -> Reader:
-    body, is_intact = load(data)
+    body, is_intact = load(data, where)
     read = Reader(body, where)
     if read.text("format") != kind:
         raise DamagedError(f"{where}: its format is {read.text('format')!r}, not {kind!r}")

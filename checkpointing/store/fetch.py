@@ -86,10 +86,8 @@ class Fetcher:
         Raises:
             DamagedError: it cannot be read from anywhere.
         """
-        got: list[bytes] = []
-        _, damaged = self._fetch_batch(
-            [Want(chunk, dtype, tensor, lambda raw: got.append(bytes(raw)))]
-        )
+        got: list[Buffer] = []
+        _, damaged = self._fetch_batch([Want(chunk, dtype, tensor, got.append)])
         if damaged:
             raise DamagedError(str(damaged[0]))
         return got[0]
@@ -162,14 +160,22 @@ def content(chunk: Chunk, dtype: str, stored: Callable[[Chunk], Buffer | Damaged
     Raises:
         DamagedError: it is not what was written; names the object.
     """
+    raw = _unchecked(chunk, dtype, stored)
+    if chunk_id(dtype, raw) != chunk.id:
+        if chunk.base is not None:
+            content(chunk.base, dtype, stored)  # raises if it is the base that is damaged
+        raise DamagedError(f"{_place(chunk)}: the bytes do not match their hash")
+    return raw
+
+
+def _unchecked(
+    chunk: Chunk, dtype: str, stored: Callable[[Chunk], Buffer | DamagedError]
+) -> Buffer:
     data = stored(chunk)
     if isinstance(data, DamagedError):
         raise data
-    base = None if chunk.base is None else content(chunk.base, dtype, stored)
-    raw = _decode(chunk, dtype, data, base)
-    if chunk_id(dtype, raw) != chunk.id:
-        raise DamagedError(f"{_place(chunk)}: the bytes do not match their hash")
-    return raw
+    base = None if chunk.base is None else _unchecked(chunk.base, dtype, stored)
+    return _decode(chunk, dtype, data, base)
 
 
 def check_stored(chunk: Chunk, data: Buffer) -> None:

@@ -40,11 +40,10 @@ class Choice:
 
     @property
     def drops(self) -> tuple[str, ...]:
-        """Items that go while others stay."""
-        keep = self.decision.items
-        if not keep:
-            return ()
-        return tuple(item for item in self.found.document.items if item not in keep)
+        """Items that go while others stay. None if nothing would stay: names of items that there
+        are not (a typing error) keep all of it."""
+        keep, items = self.decision.items or (), self.found.document.items
+        return tuple(i for i in items if i not in keep) if set(keep) & set(items) else ()
 
 
 @dataclass

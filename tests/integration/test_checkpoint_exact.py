@@ -87,6 +87,7 @@ def special_tensors() -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
 def test_every_dtype_and_layout_is_bit_exact(tmp_path: Path) -> None:
     tensors = all_dtypes() | special_tensors()
     assert {"bfloat16", "float8_e4m3fn", "bool", "complex64", "uint64", "int8"} <= tensors.keys()
@@ -395,6 +396,27 @@ def test_what_was_read_from_another_copy_is_stored_anew(tmp_path: Path) -> None:
     first, second = list_checkpoints(tmp_path, "r")
     assert not packs_of(tmp_path, first) & packs_of(tmp_path, second)
     assert verify(tmp_path, second) == []
+
+
+def test_of_two_saves_of_one_step_the_later_is_restored(tmp_path: Path) -> None:
+    for turn in range(3):
+        save_one(tmp_path, 2, {"w": torch.full((3,), float(turn))})
+    state = {"w": torch.zeros(3)}
+    assert restore_one(tmp_path, state) == 2
+    assert torch.equal(state["w"], torch.full((3,), 2.0))
+    assert [info.step for info in list_checkpoints(tmp_path)] == [2, 2, 2]
+
+
+def test_what_is_older_than_what_is_restored_is_of_no_account(tmp_path: Path) -> None:
+    state = {"w": torch.zeros(3)}
+    for step in (1, 2, 3):
+        save_one(tmp_path, step, state)
+    first, second, _ = (tmp_path / info.key for info in list_checkpoints(tmp_path))
+    first.write_bytes(b"")
+    second.write_bytes(reseal(second.read_bytes(), {"version": 2}))
+    events, on_event = recorder()
+    assert restore_one(tmp_path, state, on_event=on_event) == 3
+    assert [kind for kind, _ in events] == ["checkpoint_restored"]
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:

@@ -222,13 +222,12 @@ def test_replicated_tensors_are_spread_evenly(world: int, sizes: list[tuple[str,
 
 
 def test_who_has_much_of_its_own_saves_less_of_what_is_replicated() -> None:
-    def mine(rank: int) -> dict[str, Held]:
-        own = Held("uint8", (90,), Box((0,), (90,)))
-        both = {f"small{i}": Held("uint8", (40,), Box((0,), (40,))) for i in range(4)}
-        return both | ({"own": own} if rank == 1 else {})
+    def rows(n: int) -> Held:
+        return Held("uint8", (n,), Box((0,), (n,)))
 
-    by_rank = [mine(0), mine(1)]
-    assert share(by_rank) == [{"small0", "small1", "small2"}, {"own", "small3"}]
+    both = {f"both{i}": rows(40) for i in range(4)}
+    by_rank = [both, {**both, **{f"own{i}": rows(30) for i in range(3)}}]
+    assert share(by_rank) == [{"both0", "both1", "both2"}, {"own0", "own1", "own2", "both3"}]
     assert loads(by_rank) == [120, 130]
 
 

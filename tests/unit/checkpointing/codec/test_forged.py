@@ -56,10 +56,10 @@ FORGED = {
     "no cut": (Codec.PLANES, planes(bytes(4))),
     "coded where nothing begins": (
         Codec.PLANES,
-        planes(b"\x01\x02\0\0", frame(HALF), stored=NOISE),
+        planes(b"\x01\x02\0\0", stored=bytes(4) + NOISE[4:]),  # as if a length of 0
     ),
     "a coded piece of two bytes": (Codec.PLANES, planes(b"\x01\x01\0\0", frame(NOISE))),
-    "sparse but not coded": (Codec.PLANES, planes(b"\x03\0\x02\0", stored=NOISE)),
+    "sparse but not coded": (Codec.PLANES, planes(b"\x03\0\x02\0", stored=NOISE[:16])),
     "an unknown change": (Codec.PLANES, planes(b"\x01\0\0\x03", stored=NOISE)),
     "a change that needs a base": (Codec.PLANES, planes(b"\x01\0\0\x02", stored=NOISE)),
     "a frame too short": (Codec.PLANES, planes(b"\x03\x02\0\0", frame(HALF[1:]), stored=HALF)),

@@ -50,7 +50,7 @@ def explore(seed: int) -> Model:
     rng, model = random.Random(seed), Model(seed)
     with model.in_force():
         _populate(model, rng)
-        kinds = ["saver", "saver", "pruner", *rng.choices(_KINDS, k=rng.randint(1, 3))]
+        kinds = ["saver", "saver", "pruner", "pruner", *rng.choices(_KINDS, k=rng.randint(0, 2))]
         for number, kind in enumerate(kinds):
             model.add(f"{kind}{number}", _body(model, f"{kind}{number}", kind, rng))
         fates = {a.name: _fate(rng) for a in model.scheduler.actors if rng.random() < 0.5}
@@ -72,7 +72,8 @@ def _populate(model: Model, rng: random.Random) -> None:
 
 
 def _body(model: Model, name: str, kind: str, rng: random.Random) -> Body:
-    run, seed, first = rng.choice(RUNS), rng.randrange(1 << 30), rng.randint(3, 8)
+    run = RUNS[rng.random() < 0.25]  # mostly the same one, so that they meet
+    seed, first = rng.randrange(1 << 30), rng.randint(3, 8)
     steps = range(first, first + rng.randint(1, 3))
     match kind:
         case "saver":
@@ -92,10 +93,11 @@ def _body(model: Model, name: str, kind: str, rng: random.Random) -> Body:
 
 
 def _fate(rng: random.Random) -> _Fate:
+    at_any = rng.random() < 0.6
     return _Fate(
-        before=rng.choice(_CRITICAL),
-        after=int(rng.expovariate(0.7)),
-        steps=rng.choice((20, 100, 200, 10_000)),
+        before="" if at_any else rng.choice(_CRITICAL),
+        after=rng.randint(1, 50) if at_any else int(rng.expovariate(0.7)),
+        steps=rng.choice((50, 200, 10_000, 10_000)),
         sleep_s=rng.choice((0.0, 0.0, 2 * TTL_S)),
         dies=rng.random() < 0.2,
         unseen=rng.random() < 0.5,
@@ -107,7 +109,7 @@ def _play(model: Model, rng: random.Random, fates: dict[str, _Fate]) -> None:
     scheduler.start()
     patience: dict[str, int] = {}  # of those who are frozen: steps of others to go
     current: Actor | None = None
-    stay = rng.choice((0.0, 0.7, 0.95))
+    stay = rng.choice((0.0, 0.8, 0.95, 0.99))
     while alive := [a for a in scheduler.actors if not a.ended]:
         awake = [a for a in alive if not a.frozen]
         for actor in [a for a in alive if a.frozen]:
