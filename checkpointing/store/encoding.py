@@ -14,14 +14,14 @@ from checkpointing.codec import Budget, Codec, Encoder, Layout, decode
 from checkpointing.errors import DamagedError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.elements import Element
-from checkpointing.format.manifest import item_of
 from checkpointing.storage import Buffer
 
 logger = logging.getLogger("checkpointing")
 
+MOST_CYCLES = 1 << 20  # keyframes that are kept in mind
 CHECK_EVERY = 64  # chunks of a kind: the first and then each so many-th is decoded again at once
 
-_LAST = re.compile(r"[^./]*$")
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class ChunkEncoder:
     encoder: Encoder | None = field(default_factory=Encoder)
     depth: int = 1
     _checks: _Checks = field(default_factory=lambda: _Checks())
+    _cycles: _Cycles = field(default_factory=lambda: _Cycles())
 
     def encode(
         self,
@@ -76,10 +77,34 @@ class ChunkEncoder:
             content = _content(base, read)
         layout = Layout(element.word, element.is_float, row)
         found = self.encoder.encode(kind, raw, layout, content, budget)
+        if found.on_base and base is not None and self._cycles.is_over(base, len(found.data)):
+            content = None
+            found = self.encoder.encode(kind, raw, layout, None, budget)
         if self._checks.is_due(kind, found.codec) and not _is_exact(found, raw, layout, content):
             logger.error("codec %s is not exact on %r: stored raw", found.codec.name, name)
             return Encoded(raw, Codec.RAW)
         return Encoded(found.data, found.codec, base if found.on_base else None)
+
+
+class _Cycles:
+    """When a keyframe has served its time: as soon as a delta to it is larger than the mean of all
+    that was stored in its place since, itself included. Going on would raise that mean."""
+
+    def __init__(self) -> None:
+        self._stored: dict[bytes, tuple[int, int]] = {}  # keyframe -> bytes, chunks
+        self._lock = threading.Lock()
+
+    def is_over(self, keyframe: Chunk, delta: int) -> bool:
+        """Whether to store a new keyframe instead of a delta of so many bytes."""
+        with self._lock:
+            total, count = self._stored.get(keyframe.id, (keyframe.length, 1))
+            if delta * count > total:
+                self._stored.pop(keyframe.id, None)
+                return True
+            if len(self._stored) >= MOST_CYCLES:
+                self._stored.clear()  # of tensors long gone, for the most part
+            self._stored[keyframe.id] = (total + delta, count + 1)
+            return False
 
 
 class _Checks:
@@ -107,9 +132,8 @@ def _is_exact(found: codec.Encoded, raw: Buffer, layout: Layout, base: Buffer | 
 
 
 def kind_of(name: str, dtype: str) -> str:
-    """Tensors that compress alike: "optimizer/exp_avg/float32"."""
-    last = _LAST.search(name)
-    return f"{item_of(name)}/{last.group() if last else ''}/{dtype}"
+    """Tensors that compress alike, those of all layers: "model/layers..mlp.weight/float32"."""
+    return f"{_NUMBER.sub('', name)}/{dtype}"
 
 
 def base_of(before: Chunk, depth: int) -> Chunk | None:

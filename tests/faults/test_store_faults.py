@@ -4,6 +4,7 @@ one clear error, and no checkpoint is lost."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,15 @@ from checkpointing.errors import (
 )
 from checkpointing.format.names import Save
 from checkpointing.retention import Last
+from checkpointing.storage.memory import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.index import Known
 from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
-from tests.faults.crashing import Place, leaks, opened
+from checkpointing.store.sweep import sweep
+from tests.faults.crashing import Place, copied, leaks, opened
 from tests.services import faults
 from tests.services.fault_fs import NO_SPACE, QUOTA_AT_CLOSE, READ_ONLY, FaultFs, Rule
 from tests.services.fixtures import FaultyS3
@@ -30,9 +33,9 @@ from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
 
 RUN = "a"
-QUICK = {"timeout_s": 2.0, "budget_s": 8.0}  # options of a client that has little patience
+QUICK = {"timeout_s": 2.0, "budget_s": 4.0}  # options of a client that has little patience
 PASSING = [faults.SLOW_DOWN, faults.INTERNAL_ERROR, faults.Reset(), faults.LoseReply()]
-STEPS_ON_DISK = ("leases/", "packs/", "parts/", "steps/")  # of a save, in its order
+STEPS_OF_A_SAVE = ("leases/", "packs/", "parts/", "steps/")  # of a save, in its order
 
 
 def _values(step: int) -> Values:
@@ -74,7 +77,7 @@ def on_disk(faulty_folder: FaultFs) -> Store:
     ],
     ids=["full", "quota", "read-only", "fsync fails", "forbidden"],
 )
-@pytest.mark.parametrize("where", STEPS_ON_DISK)
+@pytest.mark.parametrize("where", STEPS_OF_A_SAVE)
 def test_a_disk_that_fails_loses_nothing(
     where: str, rule: Rule, error: type[StoreError], on_disk: Store, faulty_folder: FaultFs
 ) -> None:
@@ -94,7 +97,7 @@ def test_an_fsync_that_fails_once_is_done_again_with_a_new_file(
 ) -> None:
     faulty_folder.set_rules(Rule(("fsync",), error="EIO", path="packs/", times=1))
     _save(on_disk, 3)
-    assert faulty_folder.hits() == [1]
+    assert faulty_folder.hits == [1]
     _check(on_disk, 1, 2, 3)
 
 
@@ -103,10 +106,7 @@ def test_a_full_disk_can_be_pruned_once_there_is_a_little_space(small_disk: Path
     for step in (1, 2, 3):
         _save(store, step)
     filler = small_disk / "filler"
-    with pytest.raises(OSError, match="No space"), filler.open("wb") as file:
-        while True:
-            file.write(bytes(4096))
-            file.flush()
+    _fill(filler)
     with pytest.raises(StoreFullError):
         _save(store, 4)
     with pytest.raises(StoreFullError):
@@ -120,13 +120,28 @@ def test_a_full_disk_can_be_pruned_once_there_is_a_little_space(small_disk: Path
     _save(store, 4)
 
 
+def _fill(path: Path) -> None:
+    """Leave no block of a disk free."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.fixture(scope="module")
+def in_memory() -> MemoryStorage:
+    """A store with steps 1 and 2."""
+    storage = MemoryStorage("memory://faults")
+    store = Store.at(storage, create=True)
+    for step in (1, 2):
+        _save(store, step)
+    return storage
+
+
 @pytest.fixture
-def in_s3(faulty_s3: FaultyS3) -> Place:
-    """A store with steps 1 and 2, behind the proxy."""
+def in_s3(faulty_s3: FaultyS3, in_memory: MemoryStorage) -> Place:
+    """The same behind the proxy."""
     with opened(Place(faulty_s3.direct.url, faulty_s3.direct.options)) as storage:
-        store = Store.at(storage, create=True)
-        for step in (1, 2):
-            _save(store, step)
+        copied(in_memory, storage)
     return Place(faulty_s3.place.url, {**faulty_s3.place.options, **QUICK})
 
 
@@ -134,22 +149,21 @@ def _check_in_s3(server: FaultyS3, *steps: int) -> None:
     """Past the proxy, with all that is left over swept away."""
     with opened(Place(server.direct.url, server.direct.options)) as storage:
         store = Store.at(storage)
-        _check(store, *steps)
-        for _ in range(2):
-            prune(store, RUN, [Last(9)], grace_s=0)
+        sweep(store, grace_s=0)
         _check(store, *steps)
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=str)
-@pytest.mark.parametrize("key", STEPS_ON_DISK)
-def test_a_request_that_fails_once_is_sent_again(
-    key: str, fault: faults.Fault, in_s3: Place, faulty_s3: FaultyS3
+def test_requests_that_fail_once_are_sent_again(
+    fault: faults.Fault, in_s3: Place, faulty_s3: FaultyS3
 ) -> None:
     with opened(in_s3) as storage:
         store = Store.at(storage)
-        rule = faulty_s3.proxy.inject(fault, method="PUT", key=key, times=1)
+        rules = [
+            faulty_s3.proxy.inject(fault, method="PUT", key=key, times=1) for key in STEPS_OF_A_SAVE
+        ]
         _save(store, 3)
-        assert rule.hits == 1
+        assert [rule.hits for rule in rules] == [1] * len(rules)
     _check_in_s3(faulty_s3, 1, 2, 3)
 
 
@@ -190,18 +204,17 @@ def test_a_download_that_is_always_damaged_never_reaches_a_tensor(
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"),
+    ("key", "fault", "error"),
     [
-        (faults.EXPIRED_TOKEN, StoreAccessError),
-        (faults.EXPIRED_TOKEN_AWS, StoreAccessError),
-        (faults.ACCESS_DENIED, StoreAccessError),
-        (faults.Answer(403, "QuotaExceeded"), StoreFullError),
-        (faults.SLOW_DOWN, StoreError),
-        (faults.Reset(), StoreError),
+        ("packs/", faults.EXPIRED_TOKEN, StoreAccessError),
+        ("steps/", faults.EXPIRED_TOKEN_AWS, StoreAccessError),
+        ("leases/", faults.ACCESS_DENIED, StoreAccessError),
+        ("packs/", faults.Answer(403, "QuotaExceeded"), StoreFullError),
+        ("steps/", faults.SLOW_DOWN, StoreError),
+        ("packs/", faults.Reset(), StoreError),
     ],
     ids=["expired", "expired at AWS", "denied", "quota", "always slow", "always reset"],
 )
-@pytest.mark.parametrize("key", ["packs/", "steps/"])
 def test_what_does_not_pass_is_one_error(
     key: str, fault: faults.Fault, error: type[StoreError], in_s3: Place, faulty_s3: FaultyS3
 ) -> None:

@@ -32,7 +32,7 @@ from tests.integration.interop import (
     flat,
     opened,
 )
-from tests.integration.test_checkpoint_ranks import run_world
+from tests.integration.worlds import run_world
 
 
 @pytest.fixture

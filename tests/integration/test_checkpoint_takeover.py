@@ -20,6 +20,7 @@ from checkpointing.format.names import LEASES, PACKS, parse_pack
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
 from tests.integration.damage import check
+from tests.integration.worlds import Recorder
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -36,14 +37,6 @@ setattr(saving, sys.argv[2], lambda *args, **options: os.kill(os.getpid(), signa
 ckpt.save(2, {"w": torch.rand(1000)})
 ckpt.wait()
 """
-
-
-class Recorder(list[tuple[str, dict[str, Any]]]):
-    def __call__(self, kind: str, **fields: Any) -> None:
-        self.append((kind, fields))
-
-    def kinds(self) -> list[str]:
-        return [kind for kind, _ in self]
 
 
 def killed_in(store: Path, function: str) -> None:

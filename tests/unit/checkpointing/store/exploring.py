@@ -144,5 +144,4 @@ def _meet(model: Model, actor: Actor, fate: _Fate) -> None:
     )
     actor.frozen = True
     if fate.sleep_s:
-        model.slept.add(actor.name)
         model.sleep(fate.sleep_s, unseen=fate.unseen)

@@ -43,6 +43,7 @@ class Model:
         """Time goes by: who is alive and not frozen renews its leases. With `unseen` the clocks of
         those who are frozen stand still too."""
         self.world.now += seconds
+        self.slept |= {actor.name for actor in self.scheduler.actors if actor.frozen}
         for actor in self.scheduler.actors:
             if not actor.frozen or unseen:
                 actor.asleep_s += seconds

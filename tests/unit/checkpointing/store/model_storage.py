@@ -94,9 +94,9 @@ class ModelStorage:
 
     def _ask(self, verb: str, key: str) -> None:
         if self._actor is not None:
-            may_renew = self.renew is not None and not key.startswith("leases/")
-            if may_renew and self._actor.random.random() < _RENEWS:
-                self.renew()
+            renew = None if key.startswith("leases/") else self.renew
+            if renew is not None and self._actor.random.random() < _RENEWS:
+                renew()
             self._scheduler.operation(self._actor, f"{verb} {key}")
         self.world.now += TICK_S
 

@@ -77,7 +77,6 @@ class Script:
     def freeze(self, actor: Actor, seconds: float) -> None:
         """Stop an actor for some time of the storage's; everybody else renews his leases."""
         actor.frozen = True
-        self.model.slept.add(actor.name)
         self.model.sleep(seconds)
         actor.frozen = False
 

@@ -1,0 +1,92 @@
+"""Worlds of real processes over gloo, and what is compared between them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import secrets
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+JOIN_S = 120  # a worker that takes longer hangs
+
+Worker = Callable[[int, Path], Any]
+
+
+def run_world(world_size: int, worker: Worker, tmp: Path) -> list[Any]:
+    """What `worker(rank, tmp)` returned on each rank of a real process group."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
+    rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"
+    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
+    processes = [
+        context.Process(
+            target=_run, args=(rank, world_size, rendezvous, worker, tmp, pipes[rank][1])
+        )
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        answers = [_answer(reader) for reader, _ in pipes]
+        for process in processes:
+            process.join(JOIN_S)
+    finally:
+        for process in processes:
+            process.kill()
+    failed = [a for a in answers if isinstance(a, str)]
+    assert not failed, "\n".join(failed)
+    assert [process.exitcode for process in processes] == [0] * world_size
+    return [answer[0] for answer in answers]
+
+
+def _answer(reader: Any) -> Any:
+    return pickle.loads(reader.recv_bytes()) if reader.poll(JOIN_S) else "a worker hangs"
+
+
+def _run(rank: int, world: int, rendezvous: Path, worker: Worker, tmp: Path, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world
+        )
+        # by pickle and not pipe.send(), which would share the tensors with a process that ends
+        pipe.send_bytes(pickle.dumps((worker(rank, tmp),)))
+        dist.destroy_process_group()
+    except BaseException:
+        pipe.send_bytes(pickle.dumps(f"rank {rank}: {traceback.format_exc()}"))
+        raise
+
+
+def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Every tensor of the state, unsharded."""
+    model, optimizer = state["model"], state["optimizer"]
+    tensors = dict(model.state_dict())
+    for name, parameter in model.named_parameters():
+        tensors |= {f"{name}.{key}": t for key, t in optimizer.state[parameter].items()}
+    full = {k: t.full_tensor() if isinstance(t, DTensor) else t for k, t in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in full.items()}
+
+
+def assert_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(got[name], tensor), name
+
+
+class Recorder(list[tuple[str, dict[str, Any]]]):
+    def __call__(self, kind: str, **fields: Any) -> None:
+        self.append((kind, fields))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
