@@ -24,8 +24,8 @@ WARMUP = 20  # steps
 class SmallRun:
     """Trains with AdamW, from a warm-up to the end of a cosine decay, and gives its state."""
 
-    def __init__(self, model: GPT, steps: int, seed: int = 1) -> None:
-        spec = compose_spec(["model=gpt_tiny", "optim.lr=1.0e-3", f"optim.warmup_steps={WARMUP}"])
+    def __init__(self, model: GPT, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
+        spec = compose_spec([f"optim.lr={lr}", f"optim.warmup_steps={WARMUP}"])
         self._model, self._clip = model, spec.optim.grad_clip
         self._optimizer = build_optimizer(model, spec.optim)
         self._scheduler = build_scheduler(self._optimizer, spec.optim, steps)

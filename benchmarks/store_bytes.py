@@ -1,6 +1,6 @@
 """Bytes per save, of the raw bytes: hpckit, torch DCP and zstd on the same states of real runs.
 
-    .venv/bin/python -m benchmarks.store_bytes [--saves 20] [--every 10] [--depths 1 2 4 8]
+    .venv/bin/python -m benchmarks.store_bytes [--saves 20] [--every 10] [--lr 1e-3]
 
 A byte model of 3.3 million parameters is trained on the sources of Python's standard library with
 AdamW, from warm-up to the end of a cosine decay, and saved every `--every` steps:
@@ -42,8 +42,9 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=20)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--lr", type=float, default=1e-3, help="the highest, of the demo")
     settings = parser.parse_args()
-    torch.manual_seed(0)
+    torch.set_num_threads(1)  # small matrices; on a busy machine more threads wait for each other
     folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-"))
     try:
         found = {**_dense(settings, folder), "frozen": _frozen(settings, folder)}
@@ -59,7 +60,7 @@ def main() -> None:
 
 def _dense(settings: argparse.Namespace, folder: Path) -> dict[str, Found]:
     """fp32 and bf16: one run."""
-    run = SmallRun(build_model(), settings.saves * settings.every)
+    run = SmallRun(build_model(), settings.saves * settings.every, settings.lr)
     arms = {kind: _arms(folder / kind, settings.depths) for kind in ("fp32", "bf16")}
     found: dict[str, dict[str, list[Sizes]]] = {kind: {} for kind in arms}
     for step, state in series(run, settings.saves, settings.every):
@@ -72,7 +73,7 @@ def _dense(settings: argparse.Namespace, folder: Path) -> dict[str, Found]:
 def _frozen(settings: argparse.Namespace, folder: Path) -> Found:
     model = build_model()
     add_adapters(model, RANK)
-    run = SmallRun(model, settings.saves * settings.every)
+    run = SmallRun(model, settings.saves * settings.every, settings.lr)
     arms = _arms(folder / "frozen", settings.depths[:1])
     found: dict[str, list[Sizes]] = {}
     for step, state in series(run, settings.saves, settings.every):

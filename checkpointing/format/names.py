@@ -130,8 +130,9 @@ def parse_pack(key: str) -> bytes | None:
 
 def lease(session: str, renewal: int) -> str:
     """Each renewal is an object of its own: a write that was given up and lands late must not take
-    the place of a newer one."""
-    return f"{LEASES}{session}.{renewal}.lease"
+    the place of a newer one. They sort as numbers, so that a listing in order of keys which comes
+    too late for one does not miss the next."""
+    return f"{LEASES}{session}.{renewal:010d}.lease"
 
 
 def fence(session: str) -> str:

@@ -57,19 +57,30 @@ def leases(store: Store, now: float) -> list[Held]:
 def _read_all(store: Store) -> list[tuple[Entry, str, Lease | None]]:
     """All leases with their sessions; None for one that cannot be read.
 
-    One that is gone when it is read may have been renewed: then its successor was not listed yet.
+    One that is gone when it is read may have been renewed, and a listing beside a renewal may show
+    neither of the two: so until a second listing shows nothing new.
     """
-    while (found := _read_listed(store)) is None:
-        pass
-    return found
+    listed = _listed(store)
+    while True:
+        found, before = _read(store, listed), {entry.key for entry, _ in listed}
+        listed = _listed(store)
+        if found is not None and before.issuperset(entry.key for entry, _ in listed):
+            return found
 
 
-def _read_listed(store: Store) -> list[tuple[Entry, str, Lease | None]] | None:
+def _listed(store: Store) -> list[tuple[Entry, str]]:
+    """All leases with their sessions."""
+    entries = store.storage.list(names.LEASES)
+    parsed = [(entry, names.parse_lease(entry.key)) for entry in entries]
+    return [(entry, found[0]) for entry, found in parsed if found and found[1] == "lease"]
+
+
+def _read(
+    store: Store, listed: Iterable[tuple[Entry, str]]
+) -> list[tuple[Entry, str, Lease | None]] | None:
+    """None if one of them is gone."""
     found: list[tuple[Entry, str, Lease | None]] = []
-    for entry in store.storage.list(names.LEASES):
-        parsed = names.parse_lease(entry.key)
-        if parsed is None or parsed[1] != "lease":
-            continue
+    for entry, session in listed:
         try:
             lease: Lease | None = load_lease(store.storage.get(entry.key), entry.key)
         except FileNotFoundError:
@@ -77,7 +88,7 @@ def _read_listed(store: Store) -> list[tuple[Entry, str, Lease | None]] | None:
         except (DamagedError, FormatError) as error:
             logger.warning("%s: it keeps prune away for a day: %s", entry.key, error)
             lease = None
-        found.append((entry, parsed[0], lease))
+        found.append((entry, session, lease))
     return found
 
 

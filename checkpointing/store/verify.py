@@ -90,7 +90,7 @@ def _quick(
     by_pack: dict[bytes, list[Chunk]] = {}
     for chunk in owners:
         by_pack.setdefault(chunk.pack, []).append(chunk)
-    sizes = document.packs()
+    sizes = document.packs() if owners else {}  # no tables, maybe because it is damaged
     with ThreadPoolExecutor(THREADS, "verify") as pool:
         check = partial(_check_pack, storage, sizes)
         for problems, chunks in zip(

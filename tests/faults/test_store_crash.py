@@ -40,7 +40,7 @@ def points(populated: MemoryStorage) -> int:
     changes = crashing.changes(storage)
     kinds = {change.partition("/")[0] for change in changes}
     # or the matrix would not be about what it is meant to be about
-    assert {"put packs", "create runs", "create tombs", "replace leases"} <= kinds
+    assert {"put packs", "create runs", "create tombs", "put leases"} <= kinds
     assert {"delete packs", "delete runs", "delete tombs", "delete leases"} <= kinds
     return len(changes)
 

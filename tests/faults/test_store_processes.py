@@ -22,7 +22,7 @@ from tests.faults.crashing import Place, opened
 from tests.services.s3 import S3Place, S3Server
 from tests.unit.checkpointing.store import saves
 
-SECONDS = float(os.environ.get("HPCKIT_TEST_STORM_S", "15"))
+SECONDS = float(os.environ.get("HPCKIT_TEST_STORM_S", "12"))
 RUNS = ("a", "b", "c")
 RACERS = 12
 

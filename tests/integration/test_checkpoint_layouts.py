@@ -21,9 +21,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from checkpointing import (
-    Checkpointer,
-)
+from checkpointing import Checkpointer
 from checkpointing.staging import local
 from tests.integration.damage import check
 from tests.integration.worlds import assert_same, run_world, seeded, whole

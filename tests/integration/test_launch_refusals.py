@@ -35,7 +35,7 @@ def refused(root: Path, shards: Path, *overrides: str, cwd: Path = REPO) -> list
         ("entry=no.such:main", "entry: there is no module no.such"),
         ("entry=hpckit.training.language_model:mian", "defines no function mian"),
         ("cluster.device=cuda launch.nodes=99 train.global_batch=99", "cuda needs a GPU"),
-        ("checkpoint.url=s3://bucket/x", "checkpoint.url"),
+        ("checkpoint.url=nosuch://bucket/x", "checkpoint.url: nosuch://"),
         ("--dry-rnu", "--dry-rnu: unknown option"),
         ("data.shards=/no/such/folder", "/no/such/folder"),
     ],

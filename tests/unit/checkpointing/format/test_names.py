@@ -55,7 +55,7 @@ def test_how_keys_look() -> None:
     assert save.part(7) == "runs/gpt-7b/parts/0000000100-89abcdef.00007"
     assert save.part(123_456).endswith(".123456")
     assert names.pack_key(bytes(range(16))) == "packs/00/000102030405060708090a0b0c0d0e0f.pack"
-    assert names.lease("89abcdef", 12) == "leases/89abcdef.12.lease"
+    assert names.lease("89abcdef", 12) == "leases/89abcdef.0000000012.lease"
     assert names.mark("gpt-7b", "best") == "runs/gpt-7b/marks/best"
 
 

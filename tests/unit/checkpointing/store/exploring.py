@@ -6,13 +6,12 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
+from checkpointing.store.session import TTL_S
 from tests.unit.checkpointing.store import actors, saves
 from tests.unit.checkpointing.store.model import Body, Model
 from tests.unit.checkpointing.store.scheduler import Actor
 
 RUNS = ("a", "b")
-TTL_S = 600.0
-WEEK_S = 7 * 86400.0
 _KINDS = ["saver", "saver", "pruner", "pruner", "reducer", "sweeper", "pinner", "reader"]
 _KINDS += ["compactor", "taker"]
 _CRITICAL = (  # operations before which to freeze tells most

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from checkpointing.format import names
-from checkpointing.format.names import Save
 from checkpointing.format.records import load_tomb
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.session import TTL_S
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
+from checkpointing.store.sweep import FENCED_S, sweep
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.actors import KEEP
-from tests.unit.checkpointing.store.exploring import TTL_S, WEEK_S
 from tests.unit.checkpointing.store.model import Model
 
 
@@ -30,7 +29,7 @@ def judge(model: Model, keep: int = KEEP) -> list[str]:
             sweep(model.store(), grace_s=0)
         wrong += [f"after the sweeps: {text}" for text in _losses(model, keep)]
         wrong += [f"left: {key}" for key in _leaks(model, late=False)]
-        model.sleep(WEEK_S + 1)
+        model.sleep(FENCED_S + 1)
         sweep(model.store(), grace_s=0)
         wrong += [f"left after a week: {key}" for key in _leaks(model, late=True)]
     return wrong
@@ -90,9 +89,3 @@ def _waits(store: Store, key: str) -> bool:
         return not key.endswith(".lease")
     stored = [s for s in store.manifests() if s.key == key]
     return any(store.document(s).kind != "hpckit-manifest" for s in stored)
-
-
-def committed_saves(model: Model) -> set[Save]:
-    """What is there."""
-    with model.in_force():
-        return {f.stored.save for f in catalog.committed(model.store())[0]}

@@ -31,7 +31,6 @@ class Actor:
     frozen: bool = False
     asleep_s: float = 0.0  # virtual seconds that its own clock has not seen
     error: BaseException | None = None
-    trace: list[str] = field(default_factory=list)
 
     @property
     def next(self) -> str:
@@ -46,7 +45,6 @@ class Scheduler:
         self.actors: list[Actor] = []
         self.log: list[str] = []
         self._news = threading.Semaphore(0)
-        self._local = threading.local()
         self._by_thread: dict[int, Actor] = {}
 
     def add(self, name: str, body: Callable[[], None], seed: int) -> Actor:

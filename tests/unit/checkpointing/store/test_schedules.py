@@ -14,17 +14,17 @@ from checkpointing.retention import Last, Only
 from checkpointing.store import catalog, marks, revise
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.session import TTL_S, Session
 from checkpointing.store.store import Store
+from checkpointing.store.sweep import FENCED_S
 from tests.unit.checkpointing.store import saves
-from tests.unit.checkpointing.store.exploring import TTL_S, WEEK_S, explore
+from tests.unit.checkpointing.store.exploring import explore
 from tests.unit.checkpointing.store.judging import judge
 from tests.unit.checkpointing.store.scripts import U, V, W, script
 
-SEEDS = int(os.environ.get("HPCKIT_TEST_SCHEDULES", "600"))
+SEEDS = int(os.environ.get("HPCKIT_TEST_SCHEDULES", "480"))
 BATCHES = 6
-# each of these broke an earlier form of the protocol
-ONCE_FAILED = (2, 3, 28, 88, 98, 116, 130, 187, 285, 1260, 1914, 2125, 3235, 3313, 3851)
+WEEK_S = FENCED_S
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -32,11 +32,6 @@ def test_any_schedule_keeps_every_promise(batch: int) -> None:
     for seed in range(batch * SEEDS // BATCHES, (batch + 1) * SEEDS // BATCHES):
         model = explore(seed)
         assert judge(model) == [], "\n".join([f"seed {seed}", *model.scheduler.log])
-
-
-@pytest.mark.parametrize("seed", ONCE_FAILED)
-def test_a_schedule_that_once_failed(seed: int) -> None:
-    assert judge(explore(seed)) == []
 
 
 def test_a_schedule_is_the_same_each_time() -> None:
@@ -73,6 +68,16 @@ def test_a_revision_refers_to_nothing_condemned() -> None:
         play.finish(refused, play.sweeper(), play.actor(partial(_revise, run="a")))
         assert "prune may be deleting" in str(refused.error)
         refused.error = None
+
+
+def test_a_save_refers_to_nothing_condemned() -> None:
+    # what first refers to was condemned after it began; second finds it there, and the tomb too
+    with script() as play:
+        play.finish(play.saver("b", 1, V))
+        first = play.up_to(play.saver("a", 1, V), "create runs/a/steps/")
+        play.finish(play.saver("b", 2, W), play.pruner("b"), first)
+        second = play.up_to(play.saver("c", 1, V), "create runs/c/steps/")
+        play.finish(play.saver("a", 2, U), play.pruner("a"), play.sweeper(), second)
 
 
 def test_a_commit_that_comes_late_brings_nothing_back() -> None:
@@ -192,7 +197,7 @@ def test_two_revisions_at_once_are_one_revision() -> None:
 def test_a_sweep_goes_on_after_a_lease_that_cannot_be_read() -> None:
     with script() as play:
         play.finish(play.saver("a", 1, V))
-        key = "leases/00000bad.lease"
+        key = "leases/00000bad.0000000001.lease"
         play.model.world.objects[key] = (b"{", play.model.world.now)
         play.finish(play.saver("a", 2, W), play.pruner("a"))
         assert len(play.ids("a")) == 2  # it may be of somebody who reads

@@ -1,0 +1,122 @@
+"""What a save may refer to: only what is there, is not condemned, and stays."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from checkpointing.codec import Codec
+from checkpointing.format.chunks import Chunk
+from checkpointing.format.names import pack_key
+from checkpointing.format.table import Spec, Table
+from checkpointing.format.tiles import Box
+from checkpointing.retention import Last
+from checkpointing.store import tombs
+from checkpointing.store.index import Index, Known, look
+from checkpointing.store.prune import prune
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from tests.unit.checkpointing.store import saves
+from tests.unit.checkpointing.store.model_storage import ModelStorage, World
+from tests.unit.checkpointing.store.scheduler import Scheduler
+
+RUN = "a"
+V = {"model/w": 1, "model/v": 2}
+W = {"model/w": 1, "model/v": 3}
+PACK, OTHER = bytes(16), bytes([1]) * 16
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store.at(ModelStorage(World(), Scheduler()), create=True)
+
+
+def _chunk(number: int, pack: bytes, base: Chunk | None = None) -> Chunk:
+    codec = Codec.RAW if base is None else Codec.DELTA
+    return Chunk(bytes([number]) * 32, pack, 8, 4, 4, codec, 0, base)
+
+
+def _table(chunk: Chunk) -> Table:
+    box = Box((0,), (1,))
+    return Table({"model/w": Spec("float32", (1,), (1,))}, {"model/w": {box: chunk}})
+
+
+def test_nothing_in_a_condemned_pack_is_known() -> None:
+    index = Index(condemned=frozenset([PACK]))
+    good, bad = _chunk(1, OTHER), _chunk(2, PACK)
+    on_bad = _chunk(3, OTHER, base=bad)
+    for chunk in (good, bad, on_bad):
+        index.tables = {"model": _table(chunk)}
+        index.add(index.tables.values(), {})
+        is_safe = chunk is good
+        assert (chunk.id in index.by_id) == is_safe
+        assert (index.at("model/w", Box((0,), (1,))) is not None) == is_safe
+
+
+def test_the_place_has_to_be_the_very_same() -> None:
+    index = Index(tables={"model": _table(_chunk(1, PACK))})
+    assert index.at("model/w", Box((0,), (1,))) is not None
+    assert index.at("model/w", Box((0,), (2,))) is None
+    assert index.at("model/other", Box((0,), (1,))) is None
+    assert index.at("optim/w", Box((0,), (1,))) is None
+
+
+def test_the_newest_checkpoint_of_the_run_is_known(store: Store) -> None:
+    saves.save_all(store, RUN, {1: V, 2: W})
+    saves.save_all(store, "b", {9: {"model/w": 7}})
+    known = Known(store, RUN).index()
+    assert len(known.by_id) == 2  # of step 2; not the other run's
+    assert Known(store, RUN).index().tables["model"].tensors.keys() == W.keys()
+
+
+def test_a_run_without_checkpoints_knows_the_newest_of_every_other_run(store: Store) -> None:
+    saves.save_all(store, RUN, {1: V, 2: W})
+    saves.save_all(store, "b", {9: {"model/w": 7}})
+    known = Known(store, "new").index()
+    assert len(known.by_id) == 3
+    assert known.tables == {}  # no deltas to another run's tensors
+
+
+def test_a_condemned_pack_is_written_again(store: Store) -> None:
+    (save,) = saves.save_all(store, RUN, {1: V})
+    (pack,) = [entry.key for entry in store.storage.list("packs/")]
+    tombs.write(store, packs=[pack])
+    assert Known(store, RUN).index().by_id == {}
+    saves.save_all(store, RUN, {2: V})
+    assert len(store.storage.list("packs/")) == 2
+    assert saves.problems(store) == []
+    assert save.manifest() in {s.key for s in store.manifests(RUN)}
+
+
+def test_what_a_rank_wrote_is_forgotten_with_its_checkpoint(store: Store) -> None:
+    with Session(store, RUN) as session:
+        known = Known(store, RUN)
+        saves.save(session, [known], 1, V)
+        assert len(known.index().by_id) == 2
+        saves.save_all(store, RUN, {2: {"model/w": 50, "model/v": 51}})
+        prune(store, RUN, [Last(1)], grace_s=0)
+        ids = known.index().by_id  # of step 2, whose packs are there
+        there = {entry.key for entry in store.storage.list("packs/")}
+        assert {pack_key(chunk.pack) for chunk in ids.values()} <= there
+
+
+def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
+    saves.save_all(store, RUN, {1: V})
+    view = look(store, RUN)
+    (pack,) = [entry.key for entry in store.storage.list("packs/")]
+    tombs.write(store, packs=[pack])
+    assert len(Known(store, RUN).index(view).by_id) == 2
+    assert Known(store, RUN).index(look(store, RUN)).by_id == {}
+
+
+def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    assert isinstance(store.storage, ModelStorage)
+    _, newest = saves.save_all(store, RUN, {1: V, 2: W})
+    store.storage.world.objects[newest.manifest()] = (b"damaged", 0.0)
+    fresh = Store.at(store.storage)
+    with caplog.at_level(logging.WARNING, "checkpointing"):
+        known = Known(fresh, RUN).index()
+    assert set(known.tables["model"].tensors) == set(V)
+    assert len(known.by_id) == 2
+    assert newest.manifest() in caplog.text
