@@ -2,7 +2,7 @@
 
 Each dimension is cut into a power of two of parts, each ceil(size / 2**k) long, as FSDP and DTensor
 cut it for a power of two of ranks. So their shard boundaries fall on tile boundaries, on any such
-world, and what did not change is found again after the world size has changed.
+world that divides the tensor, and what did not change is found again after the world size changed.
 """
 
 from __future__ import annotations

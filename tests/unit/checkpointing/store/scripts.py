@@ -74,10 +74,11 @@ class Script:
     def kill(self, actor: Actor) -> None:
         self.model.scheduler.kill(actor)
 
-    def freeze(self, actor: Actor, seconds: float) -> None:
-        """Stop an actor for some time of the storage's; everybody else renews his leases."""
+    def freeze(self, actor: Actor, seconds: float, *, unseen: bool = False) -> None:
+        """Stop an actor for some time of the storage's, and maybe its own clock too; everybody else
+        renews his leases."""
         actor.frozen = True
-        self.model.sleep(seconds)
+        self.model.sleep(seconds, unseen=unseen)
         actor.frozen = False
 
     def ids(self, run: str) -> set[str]:

@@ -100,15 +100,23 @@ def test_a_commit_that_comes_late_after_its_session_died_brings_nothing_back() -
         play.finish(second)
 
 
-@pytest.mark.parametrize("silence_s", [2 * TTL_S, 2 * WEEK_S])
-def test_who_sleeps_just_before_the_commit_commits_nothing_broken(silence_s: float) -> None:
-    # after a week its fence is gone, and what stood in the manifest's place too
+@pytest.mark.parametrize(
+    ("silence_s", "unseen"),
+    [
+        (2 * TTL_S, False),
+        (2 * TTL_S, True),  # its own clock has stood still
+        (2 * WEEK_S, False),  # its fence is gone, and what stood in the manifest's place too
+    ],
+)
+def test_who_sleeps_just_before_the_commit_commits_nothing_broken(
+    silence_s: float, unseen: bool
+) -> None:
     with script() as play:
         play.finish(play.saver("b", 1, V))
         saver = play.up_to(play.saver("a", 1, V), "create runs/a/steps/")
-        play.freeze(saver, TTL_S + 1)
+        play.freeze(saver, TTL_S + 1, unseen=unseen)
         play.finish(play.sweeper())  # declares it dead
-        play.freeze(saver, silence_s)
+        play.freeze(saver, silence_s, unseen=unseen)
         play.finish(play.saver("b", 2, W), play.pruner("b"), play.sweeper())
         play.finish(saver)
         assert isinstance(saver.error, SaveError)
