@@ -32,7 +32,7 @@ class Chooser:
     def __init__(
         self,
         *,
-        share: float = 0.01,
+        share: float = 0.05,
         level: int = FAST,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:

@@ -30,8 +30,8 @@ GAINS: Mapping[Way, float] = {
     PLANES: 0.03,
     ROWS: 0.03,
     ZSTD: 0.03,
-    ROWS_ON_BASE: 0.10,
-    DELTA: 0.10,
+    ROWS_ON_BASE: 0.04,
+    DELTA: 0.04,
 }
 WORTH = 20e6  # bytes that an additional second of encoding has to save, on one core
 
