@@ -49,7 +49,7 @@ class Summary:
     tensors: int
     chunks: int
     raw_bytes: int  # decoded
-    stored_bytes: int  # of all chunks and bases that it refers to, each once
+    stored_bytes: int  # of its chunks, each content once; the bases that they need not counted
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
 
 
 def summarise(table: Table) -> Summary:
-    stored = {chunk.id: chunk.length for chunk in table.all_chunks()}
+    placed = (chunk for boxes in table.chunks.values() for chunk in boxes.values())
+    stored = {chunk.id: chunk.length for chunk in placed}
     chunks = sum(len(placed) for placed in table.chunks.values())
     return Summary(len(table.tensors), chunks, table.raw_bytes, sum(stored.values()))
 

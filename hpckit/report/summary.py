@@ -124,7 +124,7 @@ def _checkpoints(run: RunDir, history: History) -> str:
     except (CheckpointError, FileNotFoundError) as error:
         return f"{len(history.committed)} committed; cannot look at them: {escape(str(error))}"
     steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
-    size = max((info.bytes for info in there), default=0) / 2**20
+    size = max((info.raw_bytes for info in there), default=0) / 2**20
     return (
         f"{len(history.committed)} committed, {len(there)} kept"
         f" (step{'s' if len(there) != 1 else ''} {steps}), {size:.1f} MiB each"
