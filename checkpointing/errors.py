@@ -31,3 +31,11 @@ class FormatError(CheckpointError):
 
 class StructureError(CheckpointError):
     """Checkpoint and state hold different tensors or values: not damage, so never skipped."""
+
+
+class ServiceError(CheckpointError):
+    """The node's checkpoint service cannot be reached, or does not understand."""
+
+
+class StageError(CheckpointError):
+    """No snapshot was staged: no memory for it, or what was copied is not one state."""

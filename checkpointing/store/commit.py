@@ -35,6 +35,14 @@ def write_part(store: Store, header: Header, rank: int, written: Written) -> Non
         raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
 
 
+def has_part(store: Store, save: Save, rank: int) -> bool:
+    """Whether nothing is left to write of a rank, because its part is there, or the save is
+    committed: for a writer that was started again in the middle of a save."""
+    if any(entry.key == save.part(rank) for entry in part_entries(store, save)):
+        return True
+    return _committed(store, save) is not None  # after the look at the parts, which the commit ends
+
+
 def part_entries(store: Store, save: Save) -> list[Entry]:
     """The part records of a save that are there."""
     listed = store.storage.list(part_folder(save.run))

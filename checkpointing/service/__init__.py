@@ -1,0 +1,6 @@
+"""The checkpoint service of a node: makes staged snapshots durable, and outlives the trainers that
+staged them. Without torch.
+
+    service.py   what it does with snapshots: choose, write, commit, prune
+    server.py    the process around it, one per node and run; client.py speaks to it
+"""

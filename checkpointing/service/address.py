@@ -1,0 +1,71 @@
+"""Where a node's services listen: sockets in a folder that is the user's alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from blake3 import blake3
+
+from checkpointing.errors import ServiceError
+
+SOCKET = ".sock"
+
+
+def folder() -> Path:
+    """The user's folder for sockets, made if it is not there: HPCKIT_RUNTIME_DIR, hpckit/ in
+    XDG_RUNTIME_DIR, or /tmp/hpckit-<uid>; a path short enough for a socket's name.
+
+    Raises:
+        ServiceError: it is somebody else's, or open to others.
+    """
+    if chosen := os.environ.get("HPCKIT_RUNTIME_DIR"):
+        path = Path(chosen)
+    elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        path = Path(runtime) / "hpckit"
+    else:
+        path = Path(f"/tmp/hpckit-{os.getuid()}")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise ServiceError(f"cannot use {path} for sockets: {error}") from error
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not mine or found.st_mode & 0o077:
+        raise ServiceError(
+            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
+            "remove it, or set HPCKIT_RUNTIME_DIR to one"
+        )
+    return path
+
+
+def address(url: str, run: str, node: str | None = None) -> Path:
+    """The socket of the service for a run of a store on this node.
+
+    Args:
+        node: this node's name, where several play on one machine; None: HPCKIT_NODE or the host.
+    """
+    node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
+    key = blake3("\0".join([url, run, node]).encode()).hexdigest()[:16]
+    path = folder() / f"{run[:24]}-{key}{SOCKET}"
+    if len(os.fsencode(path)) > 107:  # of sockaddr_un.sun_path
+        raise ServiceError(f"{path} is too long for a socket: set HPCKIT_RUNTIME_DIR to less")
+    return path
+
+
+def all_sockets() -> list[Path]:
+    """Those that are there, of services alive or dead."""
+    return sorted(folder().glob(f"*{SOCKET}"))
+
+
+def check_peer(sock: socket.socket) -> None:
+    """Raises:
+    ServiceError: the other side belongs to another user.
+    """
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", data)
+    if uid != os.getuid():
+        raise ServiceError(f"process {pid} of user {uid} is at the other end: refused")

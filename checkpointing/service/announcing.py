@@ -1,0 +1,102 @@
+"""How the nodes of a job agree on a save, through the store alone: the node with rank 0 announces
+it, the others look for the announcement, and later for what became of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from blake3 import blake3
+
+from checkpointing.errors import CheckpointError, DamagedError, FormatError
+from checkpointing.format import names
+from checkpointing.format.manifest import MANIFEST
+from checkpointing.format.names import Save
+from checkpointing.format.records import Lease, load_lease
+from checkpointing.service.snapshots import Generation
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+AHEAD = 64  # sessions after the last one known that are looked for
+
+
+class Fate(Enum):
+    """What became of a save."""
+
+    COMMITTED = "committed"
+    ABANDONED = "abandoned"
+
+
+def session_id(generation: Generation, epoch: int) -> str:
+    """A generation saves under one session's name; once that was declared dead, because its node
+    was silent for longer than a lease lasts, under the next one, which every node can tell."""
+    if epoch == 0:
+        return generation.id
+    return blake3(f"{generation.id}/{epoch}".encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, order=True)
+class Announced:
+    """A save that is under way."""
+
+    epoch: int
+    save: Save
+
+
+def announced(store: Store, run: str, generation: Generation, epoch: int = 0) -> Announced | None:
+    """The newest save that the generation's rank 0 has announced and not ended; None if there is
+    none now.
+
+    Args:
+        epoch: the last one known.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    epochs = {session_id(generation, e): e for e in range(epoch, epoch + AHEAD)}
+    entries = store.storage.list(names.LEASES)
+    parsed = [(entry.key, names.parse_lease(entry.key)) for entry in entries]
+    mine = [(key, *found) for key, found in parsed if found and found[0] in epochs]
+    fenced = {session for _, session, kind in mine if kind == "fence"}
+    saves: set[Announced] = set()
+    for key, session, kind in mine:
+        if kind == "lease" and session not in fenced and (lease := _read(store, key)):
+            saves |= {Announced(epochs[session], save) for save in _saving(lease, run)}
+    return max(saves, default=None)
+
+
+def _read(store: Store, key: str) -> Lease | None:
+    try:
+        return load_lease(store.storage.get(key), key)
+    except FileNotFoundError:  # renewed meanwhile: the next look finds it
+        return None
+    except (DamagedError, FormatError) as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _saving(lease: Lease, run: str) -> list[Save]:
+    parsed = [names.parse_manifest(key) for key in lease.saving]
+    return [found[0] for found in parsed if found and found[0].run == run and found[1] == 0]
+
+
+def fate(store: Store, save: Save) -> Fate | None:
+    """What became of an announced save; None while nothing has.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    for stored in store.manifests(save.run):
+        if stored.save != save:
+            continue
+        try:
+            kind = store.document(stored).kind
+        except FileNotFoundError:  # revised or pruned since, so it was there
+            return Fate.COMMITTED
+        except CheckpointError as error:
+            logger.warning("%s", error)
+            continue
+        return Fate.COMMITTED if kind == MANIFEST else Fate.ABANDONED
+    return None

@@ -1,0 +1,34 @@
+"""What a service did, in numbers: for `hpckit ckpt status` and for metrics."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Durable:
+    """The last checkpoint that this node knows to be committed."""
+
+    step: int
+    id: str
+    created: float  # Unix time of its save()
+    committed: float  # Unix time
+    bytes: int  # raw, of this node
+    seconds: float  # from its arrival to the commit
+
+
+@dataclass
+class Ledger:
+    """Counts since the service was started."""
+
+    started: float = field(default_factory=time.time)  # Unix time
+    staged: int = 0
+    committed: int = 0
+    failed: int = 0
+    dropped: int = 0  # given up while waiting, for newer ones
+    skipped: int = 0  # not staged, for want of a slot
+    raw_bytes: int = 0  # of what was made durable
+    new_bytes: int = 0  # that it added to the store
+    last: Durable | None = None
+    error: str | None = None  # of the last save, if it failed

@@ -1,0 +1,207 @@
+"""One save after another, as a node takes part in them: as the one that leads, or as another."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from checkpointing.errors import SaveError
+from checkpointing.events import Events
+from checkpointing.format.manifest import Content
+from checkpointing.format.names import Save, pack_session
+from checkpointing.pruning import Pruner
+from checkpointing.service.announcing import Fate, announced, fate
+from checkpointing.service.config import Config
+from checkpointing.service.leading import HopelessError, Leader
+from checkpointing.service.ledger import Durable, Ledger
+from checkpointing.service.seats import Seat
+from checkpointing.service.snapshots import Generation, Snapshot, pieces
+from checkpointing.service.writing import Writer
+from checkpointing.store.leases import abandon
+from checkpointing.store.store import Store
+from checkpointing.store.writer import Written
+
+logger = logging.getLogger("checkpointing")
+
+_POLL_S, _MAX_POLL_S = 0.02, 2.0
+
+
+@dataclass
+class Round:
+    """A save under way."""
+
+    generation: Generation
+    ranks: frozenset[int]  # on this node
+    save: Save
+    leader: Leader | None = None  # if this node leads
+    epoch: int = 0
+    written: dict[int, Written] = field(default_factory=dict)  # by rank
+
+
+class Floor(Protocol):
+    """What a round needs of the service."""
+
+    ledger: Ledger
+
+    def take(
+        self, generation: Generation, rank: int, step: int
+    ) -> tuple[Snapshot, Seat] | None: ...
+
+    def tell(
+        self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
+    ) -> None: ...
+
+    def over(self) -> bool: ...
+
+
+class Rounds:
+    """Carries out saves. `lead`, `follow` and what comes after are for one thread."""
+
+    def __init__(self, store: Store, config: Config, floor: Floor) -> None:
+        self.store, self._run, self._floor = store, config.run, floor
+        self.writer = Writer(store, config.run, config.writing())
+        self._leaders: dict[Generation, Leader] = {}
+        self._seen: set[bytes] = set()  # packs that were counted
+        self._arrived_s: dict[tuple[Generation, int, int], float] = {}  # rank, step -> monotonic
+        self._for_rank0: Callable[..., None] = lambda kind, **fields: None
+        events = Events(lambda kind, **fields: self._for_rank0(kind, **fields), rank=0)
+        self._pruner = Pruner(store, config.run, config.keep, events)
+
+    def arrived(self, snapshot: Snapshot) -> None:
+        """A deadline counts from now."""
+        key = (snapshot.generation, snapshot.rank, snapshot.step)
+        self._arrived_s[key] = time.monotonic()
+
+    def distrust(self, damaged: frozenset[str], packs: frozenset[bytes]) -> None:
+        """Refer to none of these from now on."""
+        self.writer.damaged |= damaged
+        self.writer.distrusted |= packs
+        self._pruner.damaged |= damaged
+
+    def lead(self, generation: Generation, ranks: frozenset[int], step: int) -> Round:
+        """Announce a save.
+
+        Raises:
+            SaveError, StoreError: it could not be announced.
+        """
+        leader = self._leaders.get(generation)
+        if leader is None:
+            leader = self._leaders[generation] = Leader(self.store, self._run, generation)
+        return Round(generation, ranks, leader.begin(step), leader)
+
+    def follow(self, generation: Generation, ranks: frozenset[int], epoch: int) -> Round | None:
+        """The save that another node leads now, if there is one.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        found = announced(self.store, self._run, generation, epoch)
+        if found is None:
+            return None
+        return Round(generation, ranks, found.save, epoch=found.epoch)
+
+    def carry_out(self, round_: Round) -> None:
+        """Write this node's parts, and see the save through.
+
+        Raises:
+            HopelessError: some rank has not got this step.
+            SaveError: it cannot be committed under this name.
+            StoreError: something could not be written or read: calling this again goes on.
+        """
+        self._write_parts(round_)
+        if round_.leader is not None:
+            self._commit(round_, round_.leader)
+        else:
+            self._await_fate(round_)
+        self.writer.committed(round_.save, round_.written)
+
+    def give_up(self, round_: Round) -> None:
+        """So that no node waits for this save any longer."""
+        if round_.leader is not None:
+            round_.leader.give_up(round_.save)
+        else:
+            abandon(self.store, round_.save.manifest())
+
+    def prune(self, round_: Round) -> None:
+        """What no policy keeps goes, if this node leads."""
+        if round_.leader is None:
+            return
+        self._for_rank0 = lambda kind, **fields: self._floor.tell(
+            round_.generation, kind, rank=0, **fields
+        )
+        self._pruner.prune(newest=round_.save.id)
+
+    def close(self) -> None:
+        for leader in self._leaders.values():
+            leader.close()
+
+    def _write_parts(self, round_: Round) -> None:
+        view = self.writer.look()
+        for rank in sorted(round_.ranks - round_.written.keys()):
+            taken = self._floor.take(round_.generation, rank, round_.save.step)
+            if taken is None:
+                raise HopelessError(f"{round_.save.id}: rank {rank} has not staged this step")
+            snapshot, seat = taken
+            assert seat.arena is not None
+            key = (snapshot.generation, rank, snapshot.step)
+            arrived_s = self._arrived_s.pop(key, time.monotonic())
+            content = pieces(snapshot, seat.arena, seat.slot_bytes)
+            written = self.writer.write(round_.save, snapshot, content, view, arrived_s)
+            del content
+            if written is not None:
+                round_.written[rank] = written
+                self._floor.ledger.raw_bytes += written.raw_bytes
+                self._floor.ledger.new_bytes += written.new_bytes
+            self._floor.tell(round_.generation, "written", rank=rank, step=round_.save.step)
+
+    def _commit(self, round_: Round, leader: Leader) -> None:
+        alone = len(round_.ranks) == round_.generation.world_size
+        content = leader.commit(round_.save, alone=alone, given_up=self._floor.over)
+        leader.end(round_.save)
+        self._tell_committed(round_, content)
+
+    def _tell_committed(self, round_: Round, content: Content) -> None:
+        new = {
+            pack: size
+            for pack, size in content.packs.items()
+            if pack_session(pack) == round_.save.session and pack not in self._seen
+        }
+        self._seen |= content.packs.keys()
+        raw_bytes = sum(table.raw_bytes for table in content.items.values())
+        created = content.header.created
+        self._remember(round_.save, created, raw_bytes)
+        self._floor.tell(
+            round_.generation,
+            "committed",
+            step=round_.save.step,
+            id=round_.save.id,
+            bytes=raw_bytes,
+            new_bytes=sum(new.values()),
+            seconds=time.time() - created,
+        )
+
+    def _await_fate(self, round_: Round) -> None:
+        """Wait for what the leading node makes of the save."""
+        save, poll_s = round_.save, _POLL_S
+        while (found := fate(self.store, save)) is None:
+            now = announced(self.store, self._run, round_.generation, round_.epoch)
+            if now is not None and now.save != save and now.save.step >= save.step:
+                raise HopelessError(f"{save.id}: the leading node has gone on to {now.save.id}")
+            if self._floor.over():
+                raise SaveError(f"{save.id}: no time left to wait for its commit")
+            time.sleep(poll_s)
+            poll_s = min(2 * poll_s, _MAX_POLL_S)
+        if found is Fate.ABANDONED:
+            raise HopelessError(f"{save.id}: a node has given it up")
+        self._remember(save, time.time(), sum(w.raw_bytes for w in round_.written.values()))
+        self._floor.tell(round_.generation, "committed", step=save.step, id=save.id)
+
+    def _remember(self, save: Save, created: float, raw_bytes: int) -> None:
+        now = time.time()
+        self._floor.ledger.committed += 1
+        self._floor.ledger.error = None
+        last = Durable(save.step, save.id, created, now, raw_bytes, now - created)
+        self._floor.ledger.last = last

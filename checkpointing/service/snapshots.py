@@ -1,0 +1,84 @@
+"""What trainers hand over: plain data beside the bytes in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.arena import Arena
+from checkpointing.format.elements import element
+from checkpointing.format.tiles import Box, Shape
+from checkpointing.store.writer import Piece
+from checkpointing.values import Json
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One start of a job: the ranks that save together.
+
+    Attributes:
+        id: 8 hex digits that rank 0 drew and told the others; names its session in the store.
+    """
+
+    id: str
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a slot a box of a tensor lies, in C order."""
+
+    name: str
+    dtype: str
+    shape: Shape  # of the whole tensor
+    offsets: Shape  # of the box in it
+    sizes: Shape  # of the box
+    start: int  # bytes from the slot's start
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return Box(self.offsets, self.sizes).count * element(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The content of every snapshot of one rank, as long as its structure stays the same."""
+
+    digest: str  # of the state's structure on this rank
+    places: tuple[Place, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(place.length for place in self.places)
+
+    @property
+    def end(self) -> int:
+        """Bytes of a slot that it takes."""
+        return max((place.start + place.length for place in self.places), default=0)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One rank's part of a state, whole in a slot."""
+
+    generation: Generation
+    rank: int
+    step: int
+    slot: int
+    layout: Layout
+    values: Mapping[str, Json] = field(default_factory=dict)  # that this rank saves, encoded
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    created: float = 0.0  # Unix time of save(), seconds
+    deadline_s: float | None = None  # seconds from its arrival in which it should be durable
+
+
+def pieces(snapshot: Snapshot, arena: Arena, slot_bytes: int) -> list[Piece]:
+    """The snapshot's tensors, as views of the arena."""
+    return [_piece(place, arena, snapshot.slot * slot_bytes) for place in snapshot.layout.places]
+
+
+def _piece(place: Place, arena: Arena, slot_start: int) -> Piece:
+    view = arena.view(slot_start + place.start, place.length)
+    data = view.view(element(place.dtype).bits).reshape(place.sizes)
+    return Piece(place.name, place.dtype, place.shape, place.offsets, data)
