@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 
 import pytest
+
+# What was started in the background of a shell ignores it, and so would every run under test
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.services.fixtures"]
 
