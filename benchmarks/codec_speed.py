@@ -117,7 +117,9 @@ def figures(rounds: list[Times], size: int) -> tuple[str, str, str]:
 
 
 def all_arms() -> dict[str, Arm]:
-    arms = {codec.name: _arm(codec) for codec in (Codec.PLANES, Codec.DELTA, Codec.ZSTD)}
+    arms = {
+        codec.name: _arm(codec) for codec in (Codec.PLANES, Codec.DELTA, Codec.GROUPS, Codec.ZSTD)
+    }
     if importlib.util.find_spec("blosc2") is None:
         print("blosc2 is not installed: without it")
         return arms
@@ -128,14 +130,16 @@ _out = bytearray()  # as a reader would have it: memory that is there already
 
 
 def _arm(codec: Codec) -> Arm:
+    on_base = codec in (Codec.DELTA, Codec.GROUPS)
+
     def encode_chunk(raw: Bytes, base: Bytes, layout: Layout) -> Bytes:
-        return encode(codec, raw, layout, base if codec is Codec.DELTA else None)
+        return encode(codec, raw, layout, base if on_base else None)
 
     def decode_chunk(stored: Bytes, base: Bytes, layout: Layout, size: int) -> Bytes:
         if len(_out) < size:
             _out.extend(bytes(size - len(_out)))
         out = memoryview(_out)[:size]
-        decode(codec, stored, out, layout, base if codec is Codec.DELTA else None)
+        decode(codec, stored, out, layout, base if on_base else None)
         return out
 
     return Arm(encode_chunk, decode_chunk)

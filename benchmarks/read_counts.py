@@ -190,10 +190,10 @@ def _tensors(
 
 
 def _box(name: str, tensor: DTensor) -> Box:
-    part = held(name, tensor)
-    if part is None:
-        raise AssertionError(f"this rank holds nothing of {name!r}")
-    return part.box
+    found = held(name, tensor)
+    if found is None or len(found.parts) != 1:
+        raise AssertionError(f"this rank does not hold one box of {name!r}")
+    return found.parts[0].box
 
 
 @cache

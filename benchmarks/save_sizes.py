@@ -16,19 +16,22 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.store_saves import Saves, bytes_under
 from checkpointing.dtypes import as_array, as_bytes, dtype_name
+from checkpointing.format.chunks import Chunk, Place
 from checkpointing.store.encoding import ChunkEncoder
 from checkpointing.store.writer import Options, Piece, Written
 
 Tensors = Mapping[str, Tensor]
 Sizes = Counter[str]  # bytes by kind of tensor
 ALL = "all"
+READ = "read"  # what a restore of the whole save reads
 
 
 class Arm(Protocol):
     """One way to save; keeps what it needs from save to save."""
 
     def save(self, step: int, tensors: Tensors) -> Sizes:
-        """Bytes that the save has added: of each kind that can be told apart, and of `ALL`."""
+        """Bytes that the save has added: of each kind that can be told apart, of `ALL`, and of
+        `READ`, that a restore of it reads."""
 
 
 def kind_of(name: str) -> str:
@@ -45,6 +48,7 @@ class Raw:
         for name, tensor in tensors.items():
             sizes[kind_of(name)] += tensor.nbytes
             sizes[ALL] += tensor.nbytes
+            sizes[READ] += tensor.nbytes
         return sizes
 
 
@@ -57,6 +61,7 @@ class Zstd:
             stored = len(zstandard.compress(as_bytes(tensor.contiguous()), 1))
             sizes[kind_of(name)] += stored
             sizes[ALL] += stored
+            sizes[READ] += stored
         return sizes
 
 
@@ -69,7 +74,8 @@ class Dcp:
     def save(self, step: int, tensors: Tensors) -> Sizes:
         try:
             dcp_save(dict(tensors), storage_writer=FileSystemWriter(self.folder), no_dist=True)
-            return Counter({ALL: bytes_under(self.folder)})
+            stored = bytes_under(self.folder)
+            return Counter({ALL: stored, READ: stored})
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -92,6 +98,7 @@ class Hpckit:
         written = self._saves.save(step, pieces(tensors))
         sizes = self._by_kind(written)
         sizes[ALL] = bytes_under(self.folder) - before
+        sizes[READ] = sum(_read_by_restore(written).values())
         return sizes
 
     def close(self) -> None:
@@ -111,6 +118,19 @@ class Hpckit:
         for kind, length in chunks.values():
             sizes[kind] += length
         return sizes
+
+
+def _read_by_restore(written: Written) -> dict[Place, int]:
+    """Stored bytes of every chunk, and of its bases, by where they lie."""
+    found: dict[Place, int] = {}
+    for table in written.tables.values():
+        for placed in table.chunks.values():
+            for chunk in placed.values():
+                at: Chunk | None = chunk
+                while at is not None:
+                    found[at.place] = at.length
+                    at = at.base
+    return found
 
 
 def pieces(tensors: Tensors) -> list[Piece]:

@@ -12,6 +12,7 @@ AdamW, from warm-up to the end of a cosine decay, and saved every `--every` step
 Counted is what is on the disk after a save that was not there before, manifests and metadata
 included; of zstd the frames alone. `depth` is how many bases a reader may have to decode for one
 chunk (`ChunkEncoder(depth=)`). "later" is without the first save, which has nothing to refer to.
+"read" is what a restore of a whole save reads, bases included, of the raw bytes: the mean of all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.records import write_record
-from benchmarks.save_sizes import ALL, Arm, Dcp, Hpckit, Raw, Sizes, Tensors, Zstd
+from benchmarks.save_sizes import ALL, READ, Arm, Dcp, Hpckit, Raw, Sizes, Tensors, Zstd
 from benchmarks.small_run import SmallRun, add_adapters, build_model, series, trained_share
 from benchmarks.three_names import three_names
 
@@ -110,18 +111,23 @@ def _show(title: str, found: Found) -> None:
         header_style="bold",
         title_justify="left",
     )
-    for column in ("", "kind", "all saves", "first", "later", "least", "most"):
+    for column in ("", "kind", "all saves", "first", "later", "least", "most", "read"):
         table.add_column(column, justify="left" if column in ("", "kind") else "right")
     for arm, kind, shares in _shares(found):
         later = shares[1:] or shares
         numbers = (mean(shares), shares[0], mean(later), min(later), max(later))
-        table.add_row(arm, kind, *(f"{number:.3f}" for number in numbers))
+        read = f"{mean(size[READ] for size in found[arm]) / raw:.3f}" if kind == ALL else ""
+        table.add_row(arm, kind, *(f"{number:.3f}" for number in numbers), read)
     Console().print(table)
 
 
 def _shares(found: Found) -> Iterator[tuple[str, str, list[float]]]:
     """Arm, kind of tensors, and stored / raw of every save."""
-    kinds = [kind for kind, size in found[RAW][0].most_common() if size > found[RAW][0][ALL] / 100]
+    kinds = [
+        kind
+        for kind, size in found[RAW][0].most_common()
+        if kind != READ and size > found[RAW][0][ALL] / 100
+    ]
     for arm, saves in found.items():
         for kind in kinds if arm != RAW else []:
             if kind in saves[0]:

@@ -7,9 +7,12 @@ of state per second; the CPU time of all threads, user and system, is told besid
 
 - *Writing*, everything durable at the end. Base: the same bytes, one thread, files of 64 MiB,
   fsync after each. Every save is of a state in which every number has changed.
-- *Reading*, from the page cache. Base: the objects of the raw save, one thread, each file whole
-  into memory (`readinto`, one buffer of a file's size). "in 1 MiB pieces" is the same with a
-  buffer that stays in the processor's cache: what the page cache gives if nobody looks at it.
+- *Reading*. Base: the objects of the raw save, one thread, each file whole into memory (`readinto`,
+  one buffer of a file's size). Once from the page cache, and once from the disk: before each arm,
+  outside its time, all files are taken out of the page cache; what the disk itself caches stays.
+  From the page cache there are two more ways of not looking at what is read: into a buffer that
+  begins at a page, as numpy's do not, which is faster to copy into; and in 1 MiB pieces, into a
+  buffer that stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ def _compare(folder: Path, state: TrainingState, rounds: int) -> None:
         writers.close()
     for arm, count in writers.objects.items():
         print(f"objects per save: {count:4}  {arm}")
-    _measure("store_speed_read", PLAIN_READ, Readers(folder, state).watch, rounds)
+    readers = Readers(folder, state)
+    _measure("store_speed_read", PLAIN_READ, readers.cached, rounds)
+    _measure("store_speed_read_cold", PLAIN_READ, readers.cold, rounds)
 
 
 def _measure(name: str, base: str, watch: Stopwatch, rounds: int) -> None:

@@ -22,7 +22,7 @@ from checkpointing.errors import (
     StoreFullError,
     StructureError,
 )
-from checkpointing.policy import Minutes, Steps
+from checkpointing.policy import Auto, Minutes, Steps
 from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
 from checkpointing.runs import list_checkpoints, list_run, local_folder, rename_run, verify
 from checkpointing.store.catalog import CheckpointInfo
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
 
 __all__ = [
+    "Auto",
     "Best",
     "Buckets",
     "Checkpoint",

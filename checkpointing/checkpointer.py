@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
+from torch.optim import Optimizer
+
 from checkpointing.agreement import LaggedVote
-from checkpointing.background import BackgroundSave
-from checkpointing.errors import CheckpointError, SaveError, StoreError
+from checkpointing.errors import CheckpointError, SaveError, ServiceError
 from checkpointing.events import Events, OnEvent
 from checkpointing.format.names import MAX_STEP, check_run
-from checkpointing.policy import SavePolicy
-from checkpointing.pruning import Pruner
+from checkpointing.interruptions import Interruptions
+from checkpointing.joining import join_service, new_generation, open_store
+from checkpointing.leaving import when_dropped
+from checkpointing.neighbours import neighbours, require_memory
+from checkpointing.outcomes import Fate, Outcome, Outcomes
+from checkpointing.planning import Planned, Planner
+from checkpointing.policy import SavePolicy, Situation
 from checkpointing.ranks import Ranks
-from checkpointing.restoring import Restorer
+from checkpointing.resuming import Resumed, Resumer
 from checkpointing.retention import KeepPolicy
-from checkpointing.saving import Saver, Snapshot
-from checkpointing.staging import Staging
-from checkpointing.state import LoadTarget, to_save
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.leases import storage_time
+from checkpointing.runs import local_folder
+from checkpointing.service.client import Client
+from checkpointing.service.config import Budget, Config
+from checkpointing.shipping import Request, Shipper
+from checkpointing.state import LoadTarget, optimizers, to_save
+from checkpointing.store.catalog import committed
 from checkpointing.store.store import Store
-from checkpointing.store.writer import Options
+from checkpointing.tree import Leaves
+
+logger = logging.getLogger("checkpointing")
+
+WAIT_POLL_S = 0.2  # between the ranks' looks at each other while they wait for a commit
 
 
 class Checkpointer:
@@ -35,19 +49,35 @@ class Checkpointer:
     shards and restored onto any world size; everything else is taken to be the same on all ranks,
     and is written once.
 
+    A save copies the state into shared memory; a service of the node, a process of its own that
+    this starts if it is not there, makes it durable. It goes on when the trainer has died, and
+    keeps the newest snapshot for the next start.
+
     Args:
         root: the store that all ranks can write to: a directory, s3://bucket/folder, or any URL
             that fsspec knows. It is made if it is not there.
         run: name of the run in the store.
-        every: when `due` says yes (`Steps(50)`, `Minutes(10)`, or both joined by |); None: never.
+        every: when `due` says yes: `Steps(50)`, `Minutes(10)`, `Auto(mtbf_s=3600)`, or several
+            joined by |; None: never.
         keep: which checkpoints to keep; empty keeps all.
-        compress: store what pays compressed, or as the difference to the last save.
-        options: of the storage, see `checkpointing.storage.open_storage`.
-        on_event: called as `on_event(kind, **fields)` on rank 0, from the trainer's thread or the
-            writer's.
+        compress: store what pays compressed, or as the difference to an earlier save.
+        depth: earlier saves that a reader of such a difference has to read, at most; more store
+            less and read more (`benchmarks/README.md` has both).
+        options: of the storage, see `checkpointing.storage.open_storage`; plain values.
+        on_event: called as `on_event(kind, **fields)` on rank 0, from the trainer's thread or
+            another.
+        slots: snapshots of each rank that its node's memory holds. With 2 the last one stays whole
+            while the next is copied; more ride out a slow store.
+        overlap: copy parameters and optimizer state while training goes on; the optimizers' steps
+            wait for it. Wrong where something else than the optimizers in `state` writes to them:
+            what is noticed of that fails the save.
+        budget: what the service may take of its node.
+        max_unsaved: minutes without a new durable checkpoint after which `save` raises, instead of
+            training on at ever greater risk; None: never.
 
     Raises:
         StoreError: the store cannot be used: unknown URL, out of reach, not writable.
+        ServiceError: the node's service cannot be started.
     """
 
     def __init__(
@@ -58,64 +88,95 @@ class Checkpointer:
         every: SavePolicy | None = None,
         keep: Sequence[KeepPolicy] = (),
         compress: bool = True,
+        depth: int = 1,
         options: Mapping[str, Any] | None = None,
         on_event: OnEvent | None = None,
+        slots: int = 2,
+        overlap: bool = True,
+        budget: Budget | None = None,
+        max_unsaved: float | None = None,
     ) -> None:
         self.stall_s = 0.0  # seconds the trainer waited in the last save()
-        self._run, self._every = check_run(run), every
-        self._ranks = Ranks()
-        self._events = Events(on_event, self._ranks.rank)
-        self._store = self._open(root, options)
-        self._vote = LaggedVote(self._ranks.control)
-        self._pruner = Pruner(self._store, run, keep, self._events)
-        encoder = ChunkEncoder() if compress else ChunkEncoder(None)
-        self._saver = Saver(
-            self._store, run, self._ranks, self._events, self._pruner, Options(encoder=encoder)
+        self._run, self._every, self._max_unsaved = check_run(run), every, max_unsaved
+        if slots < 1:
+            raise ValueError(f"slots is a number of snapshots, at least 1, got {slots!r}")
+        config = Config(
+            url=str(local_folder(root) or root),
+            run=run,
+            options=dict(options or {}),
+            keep=tuple(keep),
+            compress=compress,
+            depth=depth,
+            budget=budget or Budget(),
         )
-        self._staging = Staging()
-        self._saving: BackgroundSave | None = None
-        self._failure: SaveError | None = None  # of the last save, until it was raised
+        with ExitStack() as undo:
+            self._ranks = Ranks()
+            undo.callback(self._ranks.close)
+            self._events = Events(on_event, self._ranks.rank)
+            self._store = open_store(self._ranks, root, options)
+            undo.callback(self._store.close)
+            self._outcomes = Outcomes(self._events, self._store.url)
+            self._here = neighbours(self._ranks)
+            self._generation = new_generation(self._ranks)
+            self._client = join_service(
+                self._ranks, config, self._here, self._generation, self._outcomes.hear
+            )
+            undo.pop_all()
+        self._vote = LaggedVote(self._ranks.control)
+        self._planner = Planner(self._ranks)
+        self._planned: Planned | None = None  # what memory was taken for
+        self._shipper = Shipper(
+            self._client,
+            self._ranks.rank,
+            self._outcomes,
+            self._events,
+            slots=slots,
+            overlap=overlap,
+        )
+        self._dropped = when_dropped(
+            self, partial(_let_go, self._shipper, self._client, self._store)
+        )
         self._started: set[int] = set()  # steps that were saved or are being saved
         self._last_step: int | None = None
-        self._last_save_s = time.monotonic()
+        self._last_save_s = self._made_s = time.monotonic()
+        self._past = Interruptions()
+        self._is_owed = True  # whether the service may have what is nowhere else
         self._closed = False
 
     def restore(self, state: dict[str, Any]) -> int | None:
         """Load the newest whole checkpoint into `state`, in place; its step, or None if none is.
 
-        Nothing in `state` changes before everything was read and checked on every rank. Damaged
-        checkpoints are passed over for older ones, with a warning and an event.
+        The newest snapshot that trainers of this run have left in the memory of their nodes counts
+        as one: it is loaded from there if the ranks and their states are the same as then, and
+        made durable first if not. Nothing in `state` changes before everything was read and checked
+        on every rank. Damaged checkpoints are passed over for older ones, with a warning and an
+        event.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged.
             StructureError: the checkpoint holds other tensors or values than `state`.
             FormatError: the checkpoint is of a format that this version does not know.
             TypeError, ValueError: `state` holds something that cannot be saved or restored.
+            StageError: the node has not enough memory for the snapshots.
         """
         self._need_open()
-        self._settle()
+        self._shipper.settle()
         started_s = time.monotonic()
-        restorer = Restorer(self._store, self._run, self._ranks, self._staging, self._events)
-        if not restorer.take_over():
+        resumer = Resumer(
+            self._store, self._run, self._ranks, self._client, self._planner, self._events
+        )
+        resumed = resumer.resume(state)
+        self._begin_anew(resumed, resumer, state)
+        if resumed is None:
             return None
-        target = LoadTarget(state)
-        try:
-            restored = restorer.read_newest(target)
-        except CheckpointError:
-            target.abandon()
-            raise
-        self._pruner.damaged.update(restorer.skipped)
-        names = target.wants().of(restored.inventory).tensors
-        self._staging.copy_back({name: target.leaves.tensors[name] for name in names})
-        target.finish(restored.inventory)
-        step = restored.checkpoint.header.save.step
-        self._saver.distrust(restored.distrusted)
-        self._saver.new_session()  # after going back, later steps may be saved a second time
-        self._started.clear()
-        self._mark_saved(step)
-        seconds = time.monotonic() - started_s
-        self._events.emit("checkpoint_restored", step=step, seconds=seconds, bytes=restored.size)
-        return step
+        self._events.emit(
+            "checkpoint_restored",
+            step=resumed.step,
+            seconds=time.monotonic() - started_s,
+            bytes=resumed.bytes,
+            tier=resumed.tier,
+        )
+        return resumed.step
 
     def due(self, step: int) -> bool:
         """Whether to save at `step`; the same answer on every rank.
@@ -125,81 +186,179 @@ class Checkpointer:
         self._need_open()
         if self._every is None:
             return False
-        opinion = self._every.due(step, self._last_step, time.monotonic(), self._last_save_s)
+        opinion = self._every.due(self._situation(step))
         return self._vote(opinion) if self._every.uses_clock else opinion
 
     def save(
-        self, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        deadline_s: float | None = None,
     ) -> None:
-        """Start saving; returns once the state is staged and may change again.
+        """Start saving; returns once what may change at any time is copied.
 
-        A step whose save was started already is left alone; one that failed may be tried again
-        after `wait()`. One save runs at a time: if the one
-        before is still writing, this waits for it ("checkpoint_waited"). A failed save is told by
-        the event "checkpoint_failed", the log, and `wait()`; training goes on.
+        Parameters and optimizer state are copied while training goes on (`overlap`): the next step
+        of an optimizer waits for that. A step whose save was started already is left alone, unless
+        `wait` has told that it failed. If the store is so slow that the node's memory has no place
+        for another snapshot, the save is skipped ("save_skipped"). A failed save is told by the
+        event "checkpoint_failed", the log, and `wait()`; training goes on, and so do the attempts
+        to make it durable until there is a newer one.
+
+        No rank waits for another, but for the first state and where its structure has changed.
+
+        Args:
+            deadline_s: seconds in which it should be durable: compression gives way to that.
 
         Raises:
             TypeError, ValueError: something in `state` or `metrics` cannot be saved.
+            StageError: the node has not enough memory for the snapshots.
+            SaveError: nothing has become durable for `max_unsaved` minutes.
         """
         self._need_open()
         started_s = time.monotonic()
         if _checked_step(step) in self._started:
             return
         numbers = {key: float(value) for key, value in (metrics or {}).items()}
+        self._check_unsaved()
+        self._shipper.settle()
+        leaves, stepped = to_save(state), optimizers(state)
+        planned = self._ready(leaves, stepped)
+        self._begin(step)
         self._events.emit("checkpoint_started", step=step)
-        self._wait_for_previous(step)
-        leaves = to_save(state)
-        tensors = self._staging.copy(leaves.tensors)
-        snapshot = Snapshot(step, tensors, leaves.values, numbers, time.time(), started_s)
-        self._started.add(step)
-        self._mark_saved(step)
+        try:
+            slot = self._shipper.claim(step, planned)
+            if isinstance(slot, str):
+                self._outcomes.end(step, Fate.GONE, slot)
+                self._events.emit("save_skipped", step=step, reason=slot)
+            else:
+                request = Request(step, leaves.values, numbers, time.time(), started_s, deadline_s)
+                self._shipper.ship(request, slot, planned, leaves.tensors, self._generation)
+        except BaseException as error:  # an interrupt, most often
+            self._shipper.fail(step, error)
+            self._started.discard(step)
+            raise
         self.stall_s = time.monotonic() - started_s
-        self._events.emit(
-            "checkpoint_staged", step=step, stall_s=self.stall_s, bytes=self._staging.bytes
-        )
-        self._saving = BackgroundSave(snapshot, self._saver.save)
 
     def wait(self) -> None:
-        """Block until the save that was started is committed or has failed.
+        """Block until the newest save is committed or has failed. A collective.
 
         Raises:
-            SaveError: the last save failed (raised once).
+            SaveError: it failed or was skipped, on any rank; says which and why. Said once.
         """
-        self._settle()
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        self._need_open()
+        self._wait()
+
+    def _wait(self) -> None:
+        self._shipper.settle()
+        step = self._last_step
+        if step is None or step not in self._started:
+            return
+        while True:
+            outcome = self._outcomes.wait(step, WAIT_POLL_S)
+            outcomes = self._ranks.all_gather(outcome, self._ranks.control)
+            if all(one.fate is Fate.COMMITTED for one in outcomes):
+                self._is_owed = False
+                return
+            if problems := _problems(outcomes):
+                self._started.discard(step)  # on all ranks, so that all of them may save it again
+                raise SaveError(f"saving step {step}: {problems}")
 
     def close(self) -> None:
         """Wait, then release everything; call it before torch.distributed is ended.
 
+        What could not be saved stays in the node's service, which goes on trying for a while.
+
         Raises:
-            SaveError: the last save failed, and `wait` has not said so.
+            SaveError: the last save failed.
         """
         if self._closed:
             return
         self._closed = True
-        try:
-            self.wait()
-        finally:
-            self._saver.new_session()
-            self._store.close()
-            self._ranks.close()
+        self._dropped.detach()
+        with ExitStack() as last:
+            last.callback(self._ranks.close)
+            last.callback(self._store.close)
+            last.callback(self._leave)
+            last.callback(self._shipper.close)
+            self._wait()
 
-    def _open(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Store:
-        """The store. Every rank must be able to write to it: one that cannot fails every save."""
-        store, problem = None, None
+    def _leave(self) -> None:
+        self._client.close(goodbye=not self._is_owed)
+
+    def _begin_anew(
+        self, resumed: Resumed | None, resumer: Resumer, state: Mapping[str, Any]
+    ) -> None:
+        """As another generation: after going back, later steps may be saved a second time."""
+        self._generation = new_generation(self._ranks, resumer.owner)
+        self._ranks.all_or_none(lambda: self._client.sit_as(self._generation))
+        self._outcomes.clear()
+        self._started.clear()
+        self._past = resumer.interruptions
+        self._prepare(state)
+        if resumed is not None:
+            self._mark_saved(resumed.step)
+            if resumed.found is not None:
+                self._hold(resumed, state)
+        self._ranks.all_or_none(lambda: self._client.resume(resumer.damaged, resumer.distrusted))
+        self._is_owed = bool(self._started)
+
+    def _hold(self, resumed: Resumed, state: Mapping[str, Any]) -> None:
+        """Keep what was restored from memory alone: save it as one of this generation's, before
+        its old place there is lost."""
+        if not self._ranks.from_rank0(lambda: self._has(resumed.step)):
+            self._ranks.all_or_none(lambda: self._hold_here(resumed, state))
+
+    def _hold_here(self, resumed: Resumed, state: Mapping[str, Any]) -> None:
+        found, said, planned = resumed.found, resumed.said, self._planned
+        assert found is not None
+        assert said is not None
+        assert planned is not None
+        if not self._shipper.has_moved_in:
+            self.save(resumed.step, state, said.metrics)
+            self._shipper.settle()
+            return
+        self._begin(resumed.step)
+        request = Request(
+            resumed.step, said.values, said.metrics, time.time(), time.monotonic(), None
+        )
+        self._shipper.adopt(request, found.slot, planned, self._generation)
+
+    def _has(self, step: int) -> bool:
+        found, _ = committed(self._store, self._run)
+        return any(one.stored.save.step == step for one in found)
+
+    def _prepare(self, state: Mapping[str, Any]) -> None:
+        """Take the memory for snapshots now, so that the first save costs what later ones do."""
+        # with state that is yet to come
+        target = self._ranks.all_or_none(lambda: LoadTarget(dict(state)))
         try:
-            store = Store.open(root, options=options, create=True)
-            storage_time(store)
-        except (CheckpointError, OSError) as error:
-            problem = f"rank {self._ranks.rank}: {error}"
-        problems = [p for p in self._ranks.all_gather(problem, self._ranks.control) if p]
-        if problems or store is None:
-            if store is not None:
-                store.close()
-            raise StoreError(f"cannot keep checkpoints in {root}: {'; '.join(problems)}")
-        return store
+            planned = self._ready(target.leaves, optimizers(state))
+        finally:
+            target.abandon()
+        with suppress(ServiceError):  # said again, and reported, by the first save
+            self._shipper.tell(planned)
+
+    def _ready(self, leaves: Leaves, stepped: list[Optimizer]) -> Planned:
+        """The plan for this state, with memory for it. A collective if the plan is another one."""
+        planned = self._planner.plan(leaves, stepped)
+        prepare = partial(self._shipper.prepare, planned, leaves.tensors, stepped)
+        if planned is self._planned:
+            prepare()
+        else:
+            require_memory(
+                self._ranks, self._here, self._shipper.needs(planned), self._shipper.slots
+            )
+            self._ranks.all_or_none(prepare)
+            self._planned = planned
+        return planned
+
+    def _begin(self, step: int) -> None:
+        self._outcomes.begin(step)
+        self._started.add(step)
+        self._is_owed = True
+        self._mark_saved(step)
 
     def _need_open(self) -> None:
         if self._closed:
@@ -210,28 +369,49 @@ class Checkpointer:
                 "of one rank only: make it after init_process_group()"
             )
 
+    def _check_unsaved(self) -> None:
+        if self._max_unsaved is None or not self._started:
+            return
+        minutes = (time.monotonic() - self._outcomes.durable_s) / 60
+        if minutes > self._max_unsaved:
+            raise SaveError(
+                f"no checkpoint has become durable for {minutes:.1f} minutes, and at most "
+                f"{self._max_unsaved:g} are allowed: {self._outcomes.trouble or 'saves are slow'}"
+            )
+
+    def _situation(self, step: int) -> Situation:
+        now_s = time.monotonic()
+        return Situation(
+            step,
+            self._last_step,
+            now_s,
+            self._last_save_s,
+            stall_s=self.stall_s + self._shipper.waited_s,
+            durable_s=self._outcomes.seconds,
+            failures=self._past.failures,
+            trained_s=self._past.trained_s + now_s - self._made_s,
+        )
+
     def _mark_saved(self, step: int) -> None:
         self._last_step, self._last_save_s = step, time.monotonic()
         self._vote.void()
 
-    def _wait_for_previous(self, step: int) -> None:
-        saving, before_s = self._saving, time.monotonic()
-        has_to_wait = saving is not None and saving.running()
-        self._settle()
-        if saving is not None and has_to_wait:
-            waited_s = time.monotonic() - before_s
-            self._events.emit("checkpoint_waited", step=step, writing=saving.step, seconds=waited_s)
 
-    def _settle(self) -> None:
-        """Wait for the running save and take its result. Only here does a failed step become one
-        that may be saved again: at a point of the program that is the same for every rank."""
-        if self._saving is None:
-            return
-        outcome = self._saving.wait()
-        self._saving = None  # not before: the thread reads the staging buffers
-        self._failure = outcome.failure
-        if outcome.failure is not None:
-            self._started.discard(outcome.step)
+def _let_go(shipper: Shipper, client: Client, store: Store) -> None:
+    """Of a Checkpointer that nobody has closed."""
+    logger.warning("a Checkpointer was dropped without close(): what it staged is saved")
+    shipper.close()
+    client.close(goodbye=False)
+    store.close()
+
+
+def _problems(outcomes: Sequence[Outcome]) -> str:
+    """What went wrong, on which ranks; empty if nothing has."""
+    return "; ".join(
+        f"rank {rank}: {outcome.why}"
+        for rank, outcome in enumerate(outcomes)
+        if outcome.fate in (Fate.FAILED, Fate.GONE)
+    )
 
 
 def _checked_step(step: int) -> int:

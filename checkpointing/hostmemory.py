@@ -58,7 +58,7 @@ def available(root: Path = Path("/")) -> Free:
 
 def gib(size: int) -> str:
     """ "12.4 GiB", and "3.2 MiB" for what is below a tenth of one."""
-    if size < 1 << 30 and size < (1 << 30) // 10:
+    if size < (1 << 30) // 10:
         return f"{size / (1 << 20):.1f} MiB"
     return f"{size / (1 << 30):.1f} GiB"
 

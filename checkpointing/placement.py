@@ -1,33 +1,32 @@
-"""Which boxes of which tensors a rank holds, and which of them it is to save."""
+"""What a rank holds of a tensor, told from its mesh and placements."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from checkpointing.dtypes import dtype_name
-from checkpointing.errors import SaveError
 from checkpointing.format.elements import element
-from checkpointing.format.tiles import Box, Shape, whole
+from checkpointing.format.tiles import Shape
+from checkpointing.layout import Cells, Cut, Layout, Mesh, Part, Structure
 
 
 @dataclass(frozen=True)
 class Held:
-    """What one rank holds of one tensor. Plain data: it travels between ranks."""
+    """What one rank holds of one tensor."""
 
     dtype: str
     shape: Shape  # of the whole tensor
-    box: Box
+    parts: tuple[Part, ...]  # most often one; none if its shard is empty
 
     @property
     def bytes(self) -> int:
-        return self.box.count * element(self.dtype).itemsize
+        return sum(part.box.count for part in self.parts) * element(self.dtype).itemsize
 
 
 def held(name: str, tensor: Tensor) -> Held | None:
@@ -35,82 +34,117 @@ def held(name: str, tensor: Tensor) -> Held | None:
     that lies on other ranks alone.
 
     Raises:
-        TypeError: the tensor is spread in a way that has no boxes.
+        TypeError: it is a partial sum, or not what its placements say.
     """
-    shape = tuple(tensor.shape)
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        return Held(dtype_name(tensor.dtype), shape, whole(shape))
-    if any(placement.is_partial() for placement in tensor.placements):
-        raise TypeError(f"cannot save {name!r}: it is a partial sum; redistribute it first")
+        return Held(dtype, shape, Cells(shape, (), ()).parts)
+    cuts = _cuts(name, tensor)
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return None
-    if not all(_is_box(tensor, coordinate, dim) for dim in range(len(shape))):
-        raise TypeError(
-            f"cannot save {name!r}: placements {tensor.placements} leave a rank with rows that do "
-            "not lie together; redistribute it to Shard() or Replicate() first"
-        )
-    sizes, offsets = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
-    if (there := tuple(tensor._local_tensor.shape)) != tuple(sizes):
+    cells = Cells(shape, cuts, [coordinate[cut.mesh_dim] for cut in cuts])
+    if (there := tuple(tensor._local_tensor.shape)) != cells.local_shape:
         raise TypeError(
             f"cannot save {name!r}: this rank holds {there} of it, where its placements "
-            f"{tensor.placements} say {tuple(sizes)}; redistribute it first"
+            f"{tensor.placements} say {cells.local_shape}; redistribute it first"
         )
-    return Held(dtype_name(tensor.dtype), shape, Box(tuple(offsets), tuple(sizes)))
+    return Held(dtype, shape, cells.parts)
 
 
-def _is_box(tensor: DTensor, coordinate: Sequence[int], dim: int) -> bool:
-    """Whether this rank's indices along a dimension lie together: those of a _StridedShard do only
-    if the placement that it goes with follows it, as FSDP with tensor parallelism has it."""
-    cuts = [(i, p) for i, p in enumerate(tensor.placements) if getattr(p, "dim", None) == dim]
-    if not any(isinstance(placement, _StridedShard) for _, placement in cuts):
-        return True
-    indices = torch.arange(int(tensor.shape[dim]))
-    for mesh_dim, placement in cuts:
-        ranks, mine = tensor.device_mesh.shape[mesh_dim], coordinate[mesh_dim]
-        groups = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
-        indices = torch.cat([_cut(group, ranks)[mine] for group in _cut(indices, groups)])
-    return not len(indices) or int(indices[-1] - indices[0]) == len(indices) - 1
-
-
-def _cut(indices: Tensor, parts: int) -> list[Tensor]:
-    """In `parts` parts as torch.chunk cuts, the last of them maybe empty."""
-    size = max(1, -(-len(indices) // parts))
-    return [indices[part * size : (part + 1) * size] for part in range(parts)]
-
-
-def share(by_rank: Sequence[Mapping[str, Held]]) -> list[set[str]]:
-    """Who saves what: a pure function that gives the same answer on every rank.
-
-    A box that several ranks hold is saved by the one of them that has least to save so far, in
-    bytes; what only one rank holds is counted first, then the largest boxes are given out first.
-
-    Args:
-        by_rank: what each rank holds, by name.
-
-    Returns:
-        For each rank the names of the tensors whose boxes it saves.
+def structure(tensors: Mapping[str, Tensor], values: Iterable[str]) -> Structure:
+    """What this rank's state is made of, without what lies on other ranks alone.
 
     Raises:
-        SaveError: ranks hold different tensors under one name.
+        TypeError: a tensor is a partial sum.
     """
-    owners: dict[tuple[str, Box], list[int]] = {}
-    sizes: dict[tuple[str, Box], int] = {}
-    specs: dict[str, tuple[str, Shape]] = {}
-    for rank, tensors in enumerate(by_rank):
-        for name, part in tensors.items():
-            spec = (part.dtype, part.shape)
-            if specs.setdefault(name, spec) != spec:
-                raise SaveError(f"{name!r} is {specs[name]} on one rank and {spec} on rank {rank}")
-            if part.box.count or 0 in part.shape:
-                owners.setdefault((name, part.box), []).append(rank)
-                sizes[name, part.box] = part.bytes
-    load = [0] * len(by_rank)
-    mine: list[set[str]] = [set() for _ in by_rank]
-    for held_box in sorted(owners, key=lambda o: (len(owners[o]) > 1, -sizes[o], o)):
-        rank = min(owners[held_box], key=lambda r: (load[r], r))
-        load[rank] += sizes[held_box]
-        mine[rank].add(held_box[0])
-    return mine
+    layouts, meshes = {}, _Meshes()
+    for name in sorted(tensors):  # so that meshes are numbered alike on all ranks
+        if (layout := _layout(name, tensors[name], meshes)) is not None:
+            layouts[name] = layout
+    return Structure.of(layouts, meshes.found, values)
+
+
+class _Meshes:
+    """Plain copies of the meshes of one state, of which there are few."""
+
+    def __init__(self) -> None:
+        self.found: list[Mesh] = []
+        self._seen: dict[int, tuple[DeviceMesh, int]] = {}
+
+    def number(self, mesh: DeviceMesh) -> int:
+        """Its place among those that were found."""
+        if id(mesh) not in self._seen:
+            copy = Mesh.of(mesh.shape, mesh.mesh.flatten().tolist())
+            if copy not in self.found:
+                self.found.append(copy)
+            self._seen[id(mesh)] = mesh, self.found.index(copy)
+        return self._seen[id(mesh)][1]
+
+
+def _layout(name: str, tensor: Tensor, meshes: _Meshes) -> Layout | None:
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        return Layout(dtype, shape)
+    cuts, mesh = _cuts(name, tensor), tensor.device_mesh
+    if mesh.get_coordinate() is None:
+        return None
+    return Layout(dtype, shape, cuts, meshes.number(mesh)) if cuts else Layout(dtype, shape)
+
+
+def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
+    """Those that its placements make, in their order, without those that change nothing."""
+    placements, sizes = tensor.placements, tensor.device_mesh.shape
+    for placement in placements:
+        if not isinstance(placement, Shard | _StridedShard | Replicate):
+            what = "a partial sum" if placement.is_partial() else f"placed as {placement}"
+            raise TypeError(f"cannot save {name!r}: it is {what}; redistribute it first")
+    made = []
+    for mesh_dim, is_strided in _order(tensor):
+        placement, parts = placements[mesh_dim], int(sizes[mesh_dim])
+        assert isinstance(placement, Shard | _StridedShard)
+        groups = 1
+        if is_strided and isinstance(placement, _StridedShard):
+            groups = int(placement.split_factor)
+        if parts > 1:
+            made.append(Cut(mesh_dim, int(placement.dim), parts, groups))
+    return tuple(sorted(made, key=lambda cut: cut.dim))
+
+
+def _order(tensor: DTensor) -> list[tuple[int, bool]]:
+    """The mesh dimensions that cut, in their order, and whether a _StridedShard is to be taken at
+    its word. Most often it is not: FSDP with tensor parallelism says by it that the shards of a
+    mesh dimension to the right were cut first; where they are uneven, that is not the same."""
+    spec = tensor._spec
+    if spec.use_strided_shard_as_shard_order:
+        order = _decoded(spec.placements, tensor.device_mesh.shape)
+        if order is not None:
+            return [(mesh_dim, False) for mesh_dim in order]
+        return [(i, True) for i, p in enumerate(spec.placements) if _dim(p) is not None]
+    return [(mesh_dim, True) for entry in spec.shard_order for mesh_dim in entry.mesh_dims]
+
+
+def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
+    """The order that _StridedShards stand for: each comes after as many shards as its factor says,
+    of those to its right. None if they stand for no order."""
+    orders: dict[int, list[int]] = {}
+    for mesh_dim in reversed(range(len(placements))):
+        placement = placements[mesh_dim]
+        if (dim := _dim(placement)) is None:
+            continue
+        order = orders.setdefault(dim, [])
+        factor = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
+        before = 1  # shards
+        for position in range(len(order) + 1):
+            if before == factor:
+                order.insert(position, mesh_dim)
+                break
+            if position < len(order):
+                before *= int(sizes[order[position]])
+        else:
+            return None
+    return [mesh_dim for order in orders.values() for mesh_dim in order]
+
+
+def _dim(placement: Placement) -> int | None:
+    return int(placement.dim) if isinstance(placement, Shard | _StridedShard) else None

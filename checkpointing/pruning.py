@@ -18,18 +18,19 @@ class Pruner:
     """Applies a run's retention; only rank 0 calls it."""
 
     def __init__(self, store: Store, run: str, keep: Sequence[KeepPolicy], events: Events) -> None:
-        self._store, self._run, self._keep, self._events = store, run, tuple(keep), events
+        self._store, self._run, self._events = store, run, events
+        self.keep = tuple(keep)
         self.damaged: set[str] = set()  # ids that failed to load: neither counted nor removed
 
     def prune(self, newest: str) -> None:
         """Remove what no policy keeps; `newest`, the id just committed, stays in any case."""
-        if not self._keep:
+        if not self.keep:
             return
         try:
             result = prune(
                 self._store,
                 self._run,
-                self._keep,
+                self.keep,
                 keep=frozenset({newest}),
                 ignore=frozenset(self.damaged),
             )

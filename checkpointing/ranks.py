@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -12,28 +12,44 @@ from checkpointing.errors import CheckpointError
 
 T = TypeVar("T")
 
-# How long one rank may be behind another in a save or a restore, so also the longest that a write
-# may take. A peer that dies is noticed at once, by its closed connections.
+# How long one rank may be behind another in a save or a restore. A peer that dies is noticed at
+# once, by its closed connections.
 TIMEOUT = timedelta(hours=2)
+# ... and in a save whose state has another structure than the one before, which may be a mistake
+STRUCTURE_TIMEOUT = timedelta(minutes=30)
 
 
 class Ranks:
     """All ranks of the default process group, or this process alone if there is none.
 
-    Owns two gloo groups, so that neither the trainer's group nor each other are ever shared
-    between threads: `control` for the trainer's thread, `background` for the writer's.
-    Constructing one is a collective. What travels is pickled by torch, from rank to rank of one
-    job; nothing that was read from disk is unpickled.
+    Owns two gloo groups, so that the trainer's group is never used: `control`, and `structures`
+    for what must not be mixed up with it if one rank comes alone. Constructing one is a
+    collective. What travels is pickled by torch, from rank to rank of one job; nothing that was
+    read from disk is unpickled.
     """
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 1
         self.control: dist.ProcessGroup | None = None
-        self.background: dist.ProcessGroup | None = None
+        self.structures: dist.ProcessGroup | None = None
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
             self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
-            self.background = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
+
+    def among(self, members: Sequence[int]) -> dist.ProcessGroup:
+        """A gloo group of these ranks, this one among them; made when they first ask for it, which
+        all of them have to do."""
+        key = tuple(members)
+        if key == tuple(range(self.world_size)) and self.control is not None:
+            return self.control
+        if key not in self._groups:
+            group = dist.new_group(
+                list(key), backend="gloo", timeout=TIMEOUT, use_local_synchronization=True
+            )
+            self._groups[key] = group
+        return self._groups[key]
 
     def is_outdated(self) -> bool:
         """Whether a process group was made after this object."""
@@ -69,29 +85,39 @@ class Ranks:
             raise problem
         return result  # type: ignore[return-value]  # None only where T may be None
 
-    def together(self, do: Callable[[], T], group: dist.ProcessGroup | None) -> list[T]:
-        """What `do` returns on every rank, in order of rank, once all have done it.
+    def all_or_none(self, do: Callable[[], T]) -> T:
+        """What `do` returns here, once it has worked on all ranks.
 
         Raises:
-            CheckpointError: on every rank, if it raised anything on any; says which and what.
+            Exception: it has not: on this rank, what it raised here; where others failed alone,
+                the same kind of CheckpointError, which says which and what.
         """
-        outcome: tuple[T | None, str | None] = (None, None)
+        result: T | None = None
         failure: Exception | None = None
         try:
-            outcome = (do(), None)
+            result = do()
         except Exception as error:  # noqa: BLE001 - whatever it is, the peers must hear of it
             failure = error
-            outcome = (None, f"rank {self.rank}: {type(error).__name__}: {error}")
-        outcomes = self.all_gather(outcome, group)
-        problems = [problem for _, problem in outcomes if problem is not None]
-        if problems:
-            raise CheckpointError("; ".join(problems)) from failure
-        return [result for result, _ in outcomes]  # type: ignore[misc]  # None only where T may be
+        failures = [found for found in self.all_gather(self._told(failure), self.control) if found]
+        if failure is not None:
+            raise failure
+        if failures:
+            raise failures[0][0]("; ".join(text for _, text in failures))
+        return result  # type: ignore[return-value]  # None only where T may be None
+
+    def _told(self, failure: Exception | None) -> tuple[type[CheckpointError], str] | None:
+        """A failure in a form that can travel."""
+        if failure is None:
+            return None
+        if isinstance(failure, CheckpointError):
+            return type(failure), f"rank {self.rank}: {failure}"
+        return CheckpointError, f"rank {self.rank}: {type(failure).__name__}: {failure}"
 
     def close(self) -> None:
         """Release the groups, unless the trainer has ended torch.distributed already."""
         if dist.is_available() and dist.is_initialized():
-            for group in (self.control, self.background):
+            for group in (self.control, self.structures, *self._groups.values()):
                 if group is not None:
                     dist.destroy_process_group(group)
-        self.control = self.background = None
+        self.control = self.structures = None
+        self._groups.clear()

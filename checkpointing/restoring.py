@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
 from checkpointing.dtypes import as_array
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, StructureError
 from checkpointing.events import Events
+from checkpointing.exchange import exchange
 from checkpointing.format.chunks import Chunk
-from checkpointing.placement import held
+from checkpointing.layout import Structure
+from checkpointing.placement import structure
+from checkpointing.plan import Plan, ReadGroup
 from checkpointing.ranks import Ranks
 from checkpointing.staging import Staging, local
 from checkpointing.state import LoadTarget
@@ -35,6 +39,18 @@ class Restored:
     inventory: Inventory
     size: int  # bytes of this rank's tensors
     distrusted: frozenset[bytes]  # packs in which damage was found
+    groups: Sequence[ReadGroup]  # of this rank
+    buffers: Mapping[str, Tensor]  # by name
+
+
+@dataclass(frozen=True)
+class _Readable:
+    """A checkpoint that a rank could open, and what it wants from it."""
+
+    checkpoint: Checkpoint
+    inventory: Inventory
+    tensors: Mapping[str, Tensor]  # the live ones
+    structure: Structure  # of them
 
 
 @dataclass
@@ -47,6 +63,7 @@ class Restorer:
     staging: Staging
     events: Events
     skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: damaged id -> why
+    owner: int | None = None  # on rank 0: the number of the take-over
     reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
 
     def take_over(self) -> bool:
@@ -64,11 +81,21 @@ class Restorer:
         offers = self._offers(wants)
         while True:
             stored = self.ranks.from_rank0(lambda: next(offers))
-            problem, restored = self._read(stored, target)
+            problem, readable = self.ranks.all_or_none(partial(self._look, stored, target))
+            looks = self.ranks.all_gather(
+                (problem, readable and readable.structure), self.ranks.control
+            )
+            restored = None
+            if not (problems := [text for text, _ in looks if text]):
+                assert readable is not None
+                plan = Plan([found for _, found in looks if found])
+                groups = plan.read_groups(self.ranks.rank)
+                problem, restored = self.ranks.all_or_none(partial(self._read, readable, groups))
             packs = restored.distrusted if restored else frozenset[bytes]()
             answers = self.ranks.all_gather((problem, packs), self.ranks.control)
             problems = [text for text, _ in answers if text]
             if restored is not None and not problems:
+                exchange(self.ranks, restored.groups, restored.buffers)
                 distrusted = frozenset[bytes]().union(*(packs for _, packs in answers))
                 return replace(restored, distrusted=distrusted)
             if self.ranks.rank == 0:
@@ -76,6 +103,7 @@ class Restorer:
 
     def _take_over(self) -> bool:
         found = take_over(self.store, self.run)
+        self.owner = found.owner
         for id_ in found.committed:
             self.events.emit("checkpoint_adopted", step=int(id_.partition("-")[0]), id=id_)
         for id_ in found.abandoned:
@@ -114,21 +142,34 @@ class Restorer:
                 times[stored] = stored.modified
         return sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
 
-    def _read(self, stored: Stored, target: LoadTarget) -> tuple[str | None, Restored | None]:
-        """Read this rank's part; or why not, if it is damaged."""
+    def _look(self, stored: Stored, target: LoadTarget) -> tuple[str | None, _Readable | None]:
+        """What this rank is to read; or why it cannot, if the manifest is damaged."""
         try:
             checkpoint = Checkpoint(self.store, stored)
             inventory = Inventory.of(checkpoint)
-            names = target.wants().of(inventory).tensors
-            tensors = {name: target.leaves.tensors[name] for name in names}
-            reads = _reads(self.staging.buffers(tensors))
-            healed = checkpoint.read_into(reads, StoreCopies([self.store]))
+        except (DamagedError, FileNotFoundError) as error:
+            return f"rank {self.ranks.rank}: {error}", None
+        names = target.wants().of(inventory).tensors
+        tensors = {name: target.leaves.tensors[name] for name in names}
+        return None, _Readable(checkpoint, inventory, tensors, structure(tensors, ()))
+
+    def _read(
+        self, readable: _Readable, groups: Sequence[ReadGroup]
+    ) -> tuple[str | None, Restored | None]:
+        """Read what this rank is to read, for itself and for others; or why not, if it is
+        damaged."""
+        buffers = self.staging.buffers(readable.tensors)
+        reads = _reads(groups, self.ranks.rank, buffers)
+        try:
+            healed = readable.checkpoint.read_into(reads, StoreCopies([self.store]))
         except (DamagedError, FileNotFoundError) as error:
             return f"rank {self.ranks.rank}: {error}", None
         for damage in healed:
-            logger.warning("%s was read from another copy: %s", stored.save.id, damage)
-        size = sum(read.into.nbytes for read in reads)
-        return None, Restored(checkpoint, inventory, size, _packs(healed))
+            logger.warning("%s was read from another copy: %s", readable.checkpoint.id, damage)
+        packs = _packs(healed)
+        return None, Restored(
+            readable.checkpoint, readable.inventory, self.staging.bytes, packs, groups, buffers
+        )
 
     def _skip(self, id_: str, step: int, reason: str) -> None:
         self.skipped[id_] = reason
@@ -147,12 +188,13 @@ class Restorer:
         )
 
 
-def _reads(buffers: Mapping[str, Tensor]) -> list[Read]:
-    """The boxes that fill these buffers."""
+def _reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor]) -> list[Read]:
+    """The boxes that this rank is to read, into these buffers."""
     return [
-        Read(name, part.box, as_array(local(buffer)))
-        for name, buffer in buffers.items()
-        if (part := held(name, buffer))
+        Read(name, part.box, as_array(local(buffers[name]))[part.local.slices])
+        for group in groups
+        for name, parts in group.reads[group.ranks.index(rank)].items()
+        for part in parts
     ]
 
 

@@ -1,14 +1,249 @@
-"""CPU copies of the state's local shards, in buffers that are kept from save to save."""
+"""Snapshots of a rank's part of the state, in shared memory that is kept from save to save."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
-from checkpointing.dtypes import copy_bits
+from checkpointing import hostmemory
+from checkpointing.arena import Arena
+from checkpointing.copying import Copy, cells_of, copy_quietly, place_for
+from checkpointing.dtypes import copy_bits, dtype_name
+from checkpointing.errors import StageError
+from checkpointing.format.tiles import Box, Shape
+from checkpointing.guard import StepHooks, Versions, is_counted
+from checkpointing.overlap import Overlap
+from checkpointing.pinned import DeviceCopy
+from checkpointing.slotmemory import SlotMemory, by_device, copy_all, pick
+from checkpointing.slots import PAGE, Entry, Staged, layout
+
+Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
+
+
+@dataclass(frozen=True)
+class StagePiece:
+    """Cells that this rank stages.
+
+    Attributes:
+        name: of the tensor; several pieces may be boxes of one.
+        tensor: the live one; of a DTensor, this rank's part.
+        box: what of it to stage, in its own coordinates (of a DTensor: in its local ones); None:
+            all.
+        shape: of the whole tensor that it is a part of, and
+        offsets: where the box begins in that; None: it is no part. Buckets are cut by them.
+    """
+
+    name: str
+    tensor: Tensor
+    box: Box | None = None
+    shape: Shape | None = None
+    offsets: Shape | None = None
+
+
+def cells(pieces: Iterable[StagePiece]) -> list[Tensor]:
+    """What the pieces refer to, without a copy."""
+    return [cells_of(piece.tensor, piece.box) for piece in pieces]
+
+
+class Stager:
+    """Copies pieces into slots of an arena. For one thread, the one that trains.
+
+    Who fills a slot again must know that nobody reads it any more.
+
+    Args:
+        slots: snapshots that can be held at a time.
+        optimizers: whose steps wait for a copy that is under way.
+        require: called with the bytes of a slot and the number of slots before memory is taken;
+            raises StageError if there is not enough. Ranks that share a node should ask together:
+            see `hostmemory.require`.
+        copy_later: how the CPU copies beside the trainer.
+    """
+
+    def __init__(
+        self,
+        slots: int = 2,
+        *,
+        optimizers: Iterable[Optimizer] = (),
+        require: Require = hostmemory.require,
+        copy_later: Copy = copy_quietly,
+    ) -> None:
+        if slots < 1:
+            raise ValueError(f"Stager(slots=) needs a number >= 1, got {slots!r}")
+        self.slots = slots
+        self.slot_bytes = 0  # a multiple of the page
+        self.arenas = 0  # made so far: the number of the present one
+        self._require, self._copy_later = require, copy_later
+        self._memory: SlotMemory | None = None
+        self._structure: Sequence[tuple[str, torch.dtype, Shape, bool]] | None = None
+        self._entries: tuple[Entry, ...] = ()
+        self._targets: list[list[Tensor]] = []  # by slot
+        self._bytes = 0
+        self._overlap: Overlap | None = None
+        self._pool = ThreadPoolExecutor(1, "stage")
+        self._hooks = StepHooks(optimizers, self._before_step)
+
+    @property
+    def arena(self) -> Arena:
+        """The present memory. Slot i begins at i * slot_bytes.
+
+        Raises:
+            StageError: nothing was prepared yet.
+        """
+        if self._memory is None:
+            raise StageError("there is no arena yet: call prepare() first")
+        return self._memory.arena
+
+    def prepare(self, pieces: Sequence[StagePiece]) -> bool:
+        """Get ready for pieces like these, in this order: a later `stage` of them takes no memory.
+
+        Returns:
+            Whether the arena is a new one, because a slot of the one before was too small. The old
+            one is closed here; who else holds it keeps what is in it.
+
+        Raises:
+            StageError: there is not enough memory; the old arena is gone then.
+        """
+        self.settle()
+        return self._prepare(pieces, cells(pieces))
+
+    def stage(self, pieces: Sequence[StagePiece], slot: int = 0) -> Staged:
+        """Copy the pieces into a slot; complete on return. Prepares for them if need be.
+
+        Raises:
+            StageError: as `prepare`.
+            ValueError: there is no such slot.
+        """
+        self.settle()
+        sources = cells(pieces)
+        targets = self._targets_for(pieces, sources, slot)
+        copy_all(targets, sources)
+        return self._staged(slot)
+
+    def stage_overlapped(
+        self, now: Sequence[StagePiece], later: Sequence[StagePiece], slot: int = 0
+    ) -> Overlap:
+        """Copy `now` before returning, and `later` while training goes on; the entries are those
+        of both, in this order.
+
+        Until the optimizers' next step, nothing may write to what `later` refers to. Who does is
+        found out in most cases (`guard.Versions` has the others), and the snapshot is not used.
+
+        Args:
+            now: what forward and backward may change: buffers, and whatever else is no parameter.
+            later: parameters, and the state of the optimizers.
+
+        Raises: as `stage`.
+        """
+        self.settle()
+        # torch does not count changes of inference tensors
+        ready = [not is_counted(piece.tensor) for piece in later]
+        versions = Versions(
+            (piece.name, piece.tensor)
+            for piece, is_now in zip(later, ready, strict=True)
+            if not is_now
+        )
+        pieces = [*now, *later]
+        sources = cells(pieces)
+        targets = self._targets_for(pieces, sources, slot)
+        is_first = [True] * len(now) + ready
+        copy_all(*pick(targets, sources, is_first))
+        rest = pick(targets, sources, [not first for first in is_first])
+        on_device, in_host = by_device(*rest)
+        self._overlap = Overlap(
+            self._staged(slot),
+            versions,
+            self._pool.submit(self._copy_later, *in_host) if in_host[0] else None,
+            DeviceCopy(*on_device) if on_device[0] else None,
+        )
+        return self._overlap
+
+    def watch(self, optimizers: Iterable[Optimizer]) -> None:
+        """Let the steps of these optimizers wait from now on, and of no others."""
+        self._hooks.close()
+        self._hooks = StepHooks(optimizers, self._before_step)
+
+    def adopt(self, arena: Arena, slot_bytes: int) -> None:
+        """Begin with this memory, which has as many slots, and content that is to stay for now."""
+        self._memory = SlotMemory(arena.size, arena)
+        self.slot_bytes = slot_bytes
+        self.arenas += 1
+
+    def settle(self) -> None:
+        """Wait until an overlapped copy that is under way has ended."""
+        overlap, self._overlap = self._overlap, None
+        if overlap is not None:
+            overlap.settle()
+
+    def close(self) -> None:
+        """Settle, remove the hooks and let go of the memory; a second time does nothing."""
+        self._hooks.close()
+        self.settle()
+        self._pool.shutdown()
+        self._forget()
+
+    def _before_step(self) -> None:
+        if self._overlap is not None:
+            self._overlap.before_step()
+
+    def _targets_for(
+        self, pieces: Sequence[StagePiece], sources: list[Tensor], slot: int
+    ) -> list[Tensor]:
+        if not 0 <= slot < self.slots:
+            raise ValueError(f"there is no slot {slot}: they are 0 to {self.slots - 1}")
+        self._prepare(pieces, sources)
+        return self._targets[slot]
+
+    def _prepare(self, pieces: Sequence[StagePiece], sources: list[Tensor]) -> bool:
+        structure = [
+            (piece.name, piece.tensor.dtype, source.shape, source.is_cuda)
+            for piece, source in zip(pieces, sources, strict=True)
+        ]
+        if structure == self._structure:
+            return False
+        sizes = [source.nbytes for source in sources]
+        offsets, total = layout(sizes)
+        self._structure = None
+        is_new = self._memory is None or total > self.slot_bytes
+        if is_new:
+            self._take(max(total, PAGE))
+        assert self._memory is not None
+        if any(source.is_cuda for source in sources):
+            self._memory.pin()
+        self._entries = tuple(
+            Entry(piece.name, dtype_name(piece.tensor.dtype), tuple(source.shape), offset)
+            for piece, source, offset in zip(pieces, sources, offsets, strict=True)
+        )
+        self._targets = [self._places(slot, offsets, sources) for slot in range(self.slots)]
+        self._structure, self._bytes = structure, sum(sizes)
+        return is_new
+
+    def _take(self, slot_bytes: int) -> None:
+        """New memory, once the old one is given back."""
+        self._forget()
+        self._require(slot_bytes, self.slots)
+        self._memory = SlotMemory(slot_bytes * self.slots)
+        self.slot_bytes = slot_bytes
+        self.arenas += 1
+
+    def _places(self, slot: int, offsets: Sequence[int], sources: Sequence[Tensor]) -> list[Tensor]:
+        memory = self.arena.view(slot * self.slot_bytes, self.slot_bytes)
+        pairs = zip(offsets, sources, strict=True)
+        return [place_for(memory, offset, source) for offset, source in pairs]
+
+    def _staged(self, slot: int) -> Staged:
+        return Staged(self.arenas, slot, slot * self.slot_bytes, self._entries, self._bytes)
+
+    def _forget(self) -> None:
+        self._structure, self._entries, self._targets = None, (), []
+        memory, self._memory, self.slot_bytes = self._memory, None, 0
+        if memory is not None:
+            memory.close()
 
 
 class Staging:
@@ -21,14 +256,6 @@ class Staging:
         """CPU tensors like `tensors` (DTensors keep mesh and placements), content undefined."""
         self._buffers = {name: self._buffer(name, local(t)) for name, t in tensors.items()}
         return {name: _like(t, self._buffers[name]) for name, t in tensors.items()}
-
-    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """CPU copies of `tensors`: complete on return, safe against changes of the originals."""
-        staged = self.buffers(tensors)
-        for name, tensor in tensors.items():
-            copy_bits(self._buffers[name], local(tensor), non_blocking=True)
-        _finish_copies(tensors)
-        return staged
 
     def copy_back(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy what the buffers hold into the live `tensors` of the same names."""

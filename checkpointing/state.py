@@ -139,6 +139,11 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
     return leaves
 
 
+def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
+    """Those that the state holds by themselves."""
+    return [held for held in state.values() if isinstance(held, Optimizer)]
+
+
 class LoadTarget:
     """A state as the place to load into."""
 

@@ -102,9 +102,9 @@ def _measure(
 def _candidates(part: Buffer, layout: Layout, with_base: bool) -> list[Way]:
     if not len(part):
         return []
-    rows = len(part) % layout.row == 0
-    return [
-        way
-        for way in GAINS
-        if way != RAW and (with_base or not way.on_base) and (rows or way.codec is not Codec.ROWS)
-    ]
+    left_out = {RAW.codec}
+    if len(part) % layout.row:
+        left_out.add(Codec.ROWS)
+    if not layout.is_float or layout.word != 2:
+        left_out.add(Codec.GROUPS)  # of wider words it saves half as much, in twice the time
+    return [way for way in GAINS if way.codec not in left_out and (with_base or not way.on_base)]

@@ -22,6 +22,7 @@ ROWS = Way(Codec.ROWS)
 ZSTD = Way(Codec.ZSTD)
 ROWS_ON_BASE = Way(Codec.ROWS, on_base=True)
 DELTA = Way(Codec.DELTA, on_base=True)
+GROUPS = Way(Codec.GROUPS, on_base=True)
 
 # in this order, each against the best of those before it: by how much less it has to store. What is
 # on a base costs every reader the base too, and keeps it from being pruned
@@ -31,9 +32,10 @@ GAINS: Mapping[Way, float] = {
     ROWS: 0.03,
     ZSTD: 0.03,
     ROWS_ON_BASE: 0.04,
-    DELTA: 0.04,
+    DELTA: 0.02,
+    GROUPS: 0.02,
 }
-WORTH = 20e6  # bytes that an additional second of encoding has to save, on one core
+WORTH = 5e6  # bytes that an additional second of encoding has to save, on one core
 
 
 _FADE = 128 << 10  # sampled bytes after which what was measured before counts half

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from checkpointing.codec.constant import decode_constant, encode_constant
 from checkpointing.codec.frames import FAST, compress, decompress
+from checkpointing.codec.groups import decode_groups, encode_groups
 from checkpointing.codec.layout import Codec, Layout
 from checkpointing.codec.planes import decode_body, encode_body
 from checkpointing.codec.rows import decode_rows, encode_rows
@@ -19,19 +20,21 @@ MAX_RAW = 1 << 31  # bytes of a chunk: lengths in blobs are u32
 def encode(
     codec: Codec, raw: Buffer, layout: Layout, base: Buffer | None = None, level: int = FAST
 ) -> Buffer:
-    """`raw` as `codec` stores it. Larger than `raw` by at most 256 bytes and a ten-thousandth.
+    """`raw` as `codec` stores it. Larger than `raw` by at most 256 bytes, of GROUPS 1 KiB, and a
+    ten-thousandth.
 
     Thread-safe; other threads run while it works.
 
     Args:
         raw: contiguous bytes, a whole number of words; for ROWS of rows. RAW returns it itself.
-        base: as many bytes of the same layout. DELTA needs it; of ROWS it is what unchanged rows
-            are equal to, instead of zeros. Other codecs do not look at it.
-        level: zstd's. 1 is the fast one, of PLANES, DELTA and ROWS in a way of its own.
+        base: as many bytes of the same layout. DELTA and GROUPS need it; of ROWS it is what
+            unchanged rows are equal to, instead of zeros. Other codecs do not look at it.
+        level: zstd's. 1 is the fast one, of byte planes in a way of its own.
 
     Raises:
         ValueError: more than 2 GiB; lengths that do not fit each other or the layout; CONSTANT of
-            words that differ; DELTA without a base; a view of something else than contiguous bytes.
+            words that differ; DELTA or GROUPS without a base; a view of something else than
+            contiguous bytes.
     """
     _need_bytes("raw", raw)
     _need_bytes("base", base)
@@ -49,7 +52,7 @@ def decode(
 ) -> None:
     """Fill `out` with the raw bytes that `encode` made `stored` of.
 
-    Takes memory for at most a dozen times `out`, whatever `stored` holds. If it raises, `out` may
+    Takes memory for at most sixteen times `out`, whatever `stored` holds. If it raises, `out` may
     hold anything. That the bytes are the right ones is for the caller to check, by their hash.
 
     Args:
@@ -103,6 +106,12 @@ def _encode_delta(raw: Buffer, layout: Layout, base: Buffer | None, level: int) 
     return encode_body(Series(words, Change.ZIGZAG, before), level)
 
 
+def _encode_groups(raw: Buffer, layout: Layout, base: Buffer | None, level: int) -> Buffer:
+    if base is None:
+        raise ValueError("codec GROUPS needs a base chunk")
+    return encode_groups(as_words(raw, layout.word), as_words(base, layout.word), level)
+
+
 def _encode_constant(raw: Buffer, layout: Layout, base: Buffer | None, level: int) -> Buffer:
     return encode_constant(raw, layout.word)
 
@@ -128,6 +137,12 @@ def _decode_delta(stored: Buffer, out: memoryview, layout: Layout, base: Buffer 
     decode_body(stored, as_words(out, layout.word), as_words(base, layout.word))
 
 
+def _decode_groups(stored: Buffer, out: memoryview, layout: Layout, base: Buffer | None) -> None:
+    if base is None:
+        raise DamagedError("a chunk of codec GROUPS without a base chunk")
+    decode_groups(stored, as_words(out, layout.word), as_words(base, layout.word))
+
+
 def _decode_constant(stored: Buffer, out: memoryview, layout: Layout, base: Buffer | None) -> None:
     decode_constant(stored, out, layout.word)
 
@@ -139,6 +154,7 @@ _ENCODERS: dict[Codec, Callable[[Buffer, Layout, Buffer | None, int], Buffer]] =
     Codec.DELTA: _encode_delta,
     Codec.CONSTANT: _encode_constant,
     Codec.ROWS: encode_rows,
+    Codec.GROUPS: _encode_groups,
 }
 _DECODERS: dict[int, Callable[[Buffer, memoryview, Layout, Buffer | None], None]] = {
     Codec.RAW: _decode_raw,
@@ -147,4 +163,5 @@ _DECODERS: dict[int, Callable[[Buffer, memoryview, Layout, Buffer | None], None]
     Codec.DELTA: _decode_delta,
     Codec.CONSTANT: _decode_constant,
     Codec.ROWS: decode_rows,
+    Codec.GROUPS: _decode_groups,
 }

@@ -17,6 +17,7 @@ class Codec(IntEnum):
     DELTA = 3  # the difference to a base chunk, as planes
     CONSTANT = 4  # one word, repeated
     ROWS = 5  # only the rows that are not those of a base chunk, or not zero
+    GROUPS = 6  # as DELTA, the words in groups by the magnitude of the base's
 
 
 @dataclass(frozen=True)

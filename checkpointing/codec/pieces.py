@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from checkpointing.codec.words import Words
 
 PAYS = 7.6  # bits per byte: coding a plane with more costs time and saves next to nothing
-SPARSE = (0.85, 0.997)  # share of zeros between which coding them apart is smaller
+SPARSE = (0.6, 0.997)  # share of zeros between which coding them apart is smaller
 FEW = 512  # words: fewer say too little about a plane, and are hardly worth a frame
 
 

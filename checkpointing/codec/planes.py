@@ -91,14 +91,15 @@ def _sampled(series: Series) -> list[Plane]:
     if len(series.words) < FEW:
         return [Plane(bits=8.0, zeros=0.0)] * series.words.itemsize
     part = Series(
-        _spread(series.words),
+        spread(series.words),
         series.change,
-        None if series.base is None else _spread(series.base),
+        None if series.base is None else spread(series.base),
     )
     return look(part.forward(slice(None), np.empty_like(part.words)))
 
 
-def _spread(words: Words) -> Words:
+def spread(words: Words) -> Words:
+    """Windows all over `words`, or all of them if they are few."""
     if len(words) <= _WINDOWS * _WINDOW:
         return words
     stride = len(words) // _WINDOWS

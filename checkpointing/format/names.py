@@ -18,6 +18,7 @@ _MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SESSION = re.compile(r"[0-9a-f]{8}")
 _MANIFEST = re.compile(r"runs/([^/]+)/steps/(\d{10})-([0-9a-f]{8})(?:\.([1-9]\d*))?\.manifest")
 _PART = re.compile(r"runs/([^/]+)/parts/(\d{10})-([0-9a-f]{8})\.(\d{5,})")
+_OWNER = re.compile(r"runs/([^/]+)/owners/(\d{10})")
 _CLOCK = re.compile(r"clock-[0-9a-f]{8}")
 _LEASE = re.compile(r"leases/([0-9a-f]{8})(?:\.\d+)?\.(lease|fence)")
 _PACK = re.compile(r"packs/([0-9a-f]{2})/([0-9a-f]{32})\.pack")
@@ -154,6 +155,21 @@ def is_relic(key: str) -> bool:
     """Whether an object beside the leases may go once it is old: a fence, or a clock."""
     parsed = parse_lease(key)
     return bool(_CLOCK.fullmatch(key.removeprefix(LEASES))) or (parsed or ("", ""))[1] == "fence"
+
+
+def owners(run: str) -> str:
+    return f"{RUNS}{run}/owners/"
+
+
+def owner(run: str, number: int) -> str:
+    """Who took over a run, as the `number`-th from 1 on."""
+    return f"{owners(run)}{number:010d}"
+
+
+def parse_owner(key: str) -> tuple[str, int] | None:
+    """The run and the number."""
+    match = _OWNER.fullmatch(key)
+    return (match[1], int(match[2])) if match else None
 
 
 def tomb(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The small JSON records: the store's own, leases, tombs and marks."""
+"""The small JSON records: the store's own, leases, owners, tombs and marks."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ class Lease:
     # key of a manifest to be made -> the tombs that were there before it looked for known chunks
     saving: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     reading: tuple[str, ...] = ()  # keys of manifests
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who took over a run, and when. Its number, which counts, is in its key."""
+
+    nonce: str  # tells two apart that come at the same moment
+    host: str  # and process, for people
+    created: float  # Unix time by the owner's clock, seconds; for people
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,15 @@ def load_lease(data: bytes, where: str) -> Lease:
         saving={name: tuple(saving.texts(name)) for name in read.object("saving")},
         reading=tuple(read.texts("reading")),
     )
+
+
+def dump_owner(owner: Owner) -> bytes:
+    return dump({"format": "hpckit-owner", **_envelope(), **asdict(owner)})
+
+
+def load_owner(data: bytes, where: str) -> Owner:
+    read = _open(data, "hpckit-owner", where)
+    return Owner(read.text("nonce"), read.text("host"), read.number("created"))
 
 
 def dump_tomb(tomb: Tomb) -> bytes:

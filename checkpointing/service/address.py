@@ -11,8 +11,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from checkpointing.errors import ServiceError
+from checkpointing.format.names import check_run
 
 SOCKET = ".sock"
+MAX_PATH = 107  # bytes, of sockaddr_un.sun_path
 
 
 def folder() -> Path:
@@ -22,23 +24,12 @@ def folder() -> Path:
     Raises:
         ServiceError: it is somebody else's, or open to others.
     """
-    if chosen := os.environ.get("HPCKIT_RUNTIME_DIR"):
-        path = Path(chosen)
-    elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        path = Path(runtime) / "hpckit"
-    else:
-        path = Path(f"/tmp/hpckit-{os.getuid()}")
+    path = _chosen()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
     except OSError as error:
         raise ServiceError(f"cannot use {path} for sockets: {error}") from error
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not mine or found.st_mode & 0o077:
-        raise ServiceError(
-            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
-            "remove it, or set HPCKIT_RUNTIME_DIR to one"
-        )
+    _check(path)
     return path
 
 
@@ -47,18 +38,30 @@ def address(url: str, run: str, node: str | None = None) -> Path:
 
     Args:
         node: this node's name, where several play on one machine; None: HPCKIT_NODE or the host.
+
+    Raises:
+        ServiceError: there can be no socket, and why.
+        ValueError: `run` is no plain name.
     """
     node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
-    key = blake3("\0".join([url, run, node]).encode()).hexdigest()[:16]
+    key = blake3("\0".join([url, check_run(run), node]).encode()).hexdigest()[:16]
     path = folder() / f"{run[:24]}-{key}{SOCKET}"
-    if len(os.fsencode(path)) > 107:  # of sockaddr_un.sun_path
+    if len(os.fsencode(path)) > MAX_PATH:
         raise ServiceError(f"{path} is too long for a socket: set HPCKIT_RUNTIME_DIR to less")
     return path
 
 
 def all_sockets() -> list[Path]:
-    """Those that are there, of services alive or dead."""
-    return sorted(folder().glob(f"*{SOCKET}"))
+    """Those that are there, of services alive or dead. Makes nothing.
+
+    Raises:
+        ServiceError: as `folder`.
+    """
+    path = _chosen()
+    if not path.is_symlink() and not path.exists():
+        return []
+    _check(path)
+    return sorted(path.glob(f"*{SOCKET}"))
 
 
 def check_peer(sock: socket.socket) -> None:
@@ -69,3 +72,24 @@ def check_peer(sock: socket.socket) -> None:
     pid, uid, _ = struct.unpack("3i", data)
     if uid != os.getuid():
         raise ServiceError(f"process {pid} of user {uid} is at the other end: refused")
+
+
+def _chosen() -> Path:
+    if chosen := os.environ.get("HPCKIT_RUNTIME_DIR"):
+        return Path(chosen).absolute()  # the service itself works in another folder
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime).absolute() / "hpckit"
+    return Path(f"/tmp/hpckit-{os.getuid()}")
+
+
+def _check(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise ServiceError(f"cannot use {path} for sockets: {error}") from error
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not mine or found.st_mode & 0o077:
+        raise ServiceError(
+            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
+            "remove it, or set HPCKIT_RUNTIME_DIR to one"
+        )

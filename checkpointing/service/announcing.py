@@ -15,6 +15,7 @@ from checkpointing.format.manifest import MANIFEST
 from checkpointing.format.names import Save
 from checkpointing.format.records import Lease, load_lease
 from checkpointing.service.snapshots import Generation
+from checkpointing.store import leases
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
@@ -37,6 +38,29 @@ def session_id(generation: Generation, epoch: int) -> str:
     return blake3(f"{generation.id}/{epoch}".encode()).hexdigest()[:8]
 
 
+def _epochs(generation: Generation, first: int, end: int) -> dict[str, int]:
+    """By session."""
+    return {session_id(generation, epoch): epoch for epoch in range(first, end)}
+
+
+def last_epoch(store: Store, run: str, generation: Generation) -> int:
+    """The one to go on with, for a service that was started again.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    listed = store.storage.list(names.LEASES)
+    used = {parsed[0] for entry in listed if (parsed := names.parse_lease(entry.key))}
+    used |= {stored.save.session for stored in store.manifests(run)}
+    last = -1
+    while True:
+        epochs = _epochs(generation, last + 1, last + 1 + AHEAD)
+        found = [epochs[session] for session in used & epochs.keys()]
+        if not found:
+            return max(last, 0)
+        last = max(found)
+
+
 @dataclass(frozen=True, order=True)
 class Announced:
     """A save that is under way."""
@@ -55,7 +79,7 @@ def announced(store: Store, run: str, generation: Generation, epoch: int = 0) ->
     Raises:
         StoreError: the store is out of reach.
     """
-    epochs = {session_id(generation, e): e for e in range(epoch, epoch + AHEAD)}
+    epochs = _epochs(generation, epoch, epoch + AHEAD)
     entries = store.storage.list(names.LEASES)
     parsed = [(entry.key, names.parse_lease(entry.key)) for entry in entries]
     mine = [(key, *found) for key, found in parsed if found and found[0] in epochs]
@@ -82,6 +106,17 @@ def _saving(lease: Lease, run: str) -> list[Save]:
     return [found[0] for found in parsed if found and found[0].run == run and found[1] == 0]
 
 
+def is_announced(store: Store, save: Save) -> bool:
+    """Whether somebody still means to commit it. To be asked before `fate`: who commits does that
+    first, and takes the announcement back then.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    _, held = leases.of_session(store, save.session)
+    return held is not None and (held.lease is None or save.manifest() in held.lease.saving)
+
+
 def fate(store: Store, save: Save) -> Fate | None:
     """What became of an announced save; None while nothing has.
 
@@ -99,4 +134,23 @@ def fate(store: Store, save: Save) -> Fate | None:
             logger.warning("%s", error)
             continue
         return Fate.COMMITTED if kind == MANIFEST else Fate.ABANDONED
+    return None
+
+
+def newest_committed(
+    store: Store, run: str, generation: Generation, epoch: int = 0
+) -> Announced | None:
+    """The generation's newest save that is a checkpoint, for a node that has missed its commit.
+
+    Args:
+        epoch: the last one known.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    epochs = _epochs(generation, 0, epoch + AHEAD)
+    mine = {s.save for s in store.manifests(run) if s.save.session in epochs}
+    for save in sorted(mine, key=lambda save: save.step, reverse=True):
+        if fate(store, save) is Fate.COMMITTED:
+            return Announced(epochs[save.session], save)
     return None

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from checkpointing.arena import Arena
 from checkpointing.errors import CheckpointError, ServiceError
-from checkpointing.service.config import Config
-from checkpointing.service.messages import PROTOCOL, dump_layout, dump_snapshot, load_layout
+from checkpointing.service.config import Config, dump
+from checkpointing.service.link import Link, OnMessage, give_back
+from checkpointing.service.messages import PROTOCOL, dump_layout, dump_snapshot
 from checkpointing.service.snapshots import Generation, Layout, Snapshot
 from checkpointing.service.starting import connect
 from checkpointing.service.wire import Wire
+from checkpointing.values import Json
 
 logger = logging.getLogger("checkpointing")
 
-ANSWER_S = 60.0  # a service that does not answer for so long counts as gone
 CLAIM_S = 5.0  # the longest that a save may wait for the service
 RETRY_S, MAX_RETRY_S = 0.2, 30.0  # between attempts to start a service again
-
-OnMessage = Callable[[dict[str, Any]], None]
+GOODBYE_S = 10.0
+ARRIVE_S = 60.0  # in which a trainer has to have its seat: a service may be just ending
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,23 @@ class Found:
     step: int
     slot: int
     digest: str
-    is_durable: bool
+    state: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a rank said of its snapshot beside the tensors."""
+
+    values: Mapping[str, Json]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What this node's service holds."""
+
+    found: tuple[Found, ...]
+    own: Mapping[tuple[Generation, int], Said]  # what came with this rank's, by step
 
 
 class Client:
@@ -71,126 +88,268 @@ class Client:
         """
         self._config, self._rank, self._ranks = config, rank, ranks
         self._generation, self._on_message = generation, on_message
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, _Answer] = {}
         self._lock = threading.Lock()
+        self._news = 0  # changes so far of what a service that is started again has to be told
         self._furniture: tuple[Arena, int, int] | None = None
-        self._layouts: dict[str, Layout] = {}
+        self._layout: Layout | None = None
         self._staged: dict[int, Snapshot] = {}  # by slot: the last one put there
-        self._closing = False
-        self._wire: Wire | None = None
-        self.left = self._join(connect(config))
+        self._resumed: dict[str, Any] | None = None  # what was said when the state was restored
+        self._reached = -1  # the newest step that was staged or skipped
+        self._missed = 0  # steps that were skipped without the service's knowing
+        self._durable: set[int] = set()  # steps of those that are known to be committed
+        self._closing = threading.Event()
+        self._link: Link | None = None  # None: the service is being started again
+        self.left = self._arrive()
+        _clients.add(self)
 
-    def generation(self, generation: Generation) -> None:
-        """Sit there as another generation from now on."""
-        self._generation = generation
-        self._staged.clear()
-        self._request("join", **self._joining())
+    @property
+    def is_connected(self) -> bool:
+        """Whether the service is there; if not, it is being started again."""
+        return self._link is not None
+
+    def sit_as(self, generation: Generation) -> None:
+        """Sit there as another generation from now on.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        with self._lock:
+            self._generation, self._resumed, self._reached = generation, None, -1
+            self._durable = set()
+            self._staged.clear()
+            self._news += 1
+        self._tell("join", **self._joining())
 
     def furnish(self, arena: Arena, slots: int, slot_bytes: int) -> None:
-        """Snapshots of this rank lie in this memory from now on."""
-        self._furniture = (arena, slots, slot_bytes)
-        self._staged.clear()
-        self._send_arena()
+        """Snapshots of this rank lie in this memory from now on.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        left, self.left = self.left, None
+        if left is not None:
+            left.arena.close()
+        with self._lock:
+            self._furniture = (arena, slots, slot_bytes)
+            self._staged.clear()
+            self._news += 1
+        self._tell("arena", fds=(arena.fd,), slots=slots, slot_bytes=slot_bytes)
+
+    def keep(self, left: Left) -> None:
+        """This rank's snapshots go on lying in what was left here."""
+        with self._lock:
+            self._furniture = (left.arena, left.slots, left.slot_bytes)
+            self._news += 1
 
     def layout(self, layout: Layout) -> None:
-        """Say once how snapshots are laid out."""
-        self._layouts = {layout.digest: layout}
-        self._request("layout", **dump_layout(layout))
+        """Say once how snapshots are laid out.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        with self._lock:
+            self._layout = layout
+            self._news += 1
+        self._tell("layout", **dump_layout(layout))
 
     def claim(self, step: int) -> int | None:
         """A slot for the snapshot of `step`, or None if there is none now: skip it."""
         try:
-            slot = self._request("claim", step=step, timeout_s=CLAIM_S)["slot"]
+            slot = self._present().request("claim", step=step, timeout_s=CLAIM_S)["slot"]
         except (ConnectionError, ServiceError) as error:
             logger.warning("step %s is not saved: the checkpoint service: %s", step, error)
+            self._missed += 1
+            self.unstaged(step)
             return None
-        if slot is not None:
+        if slot is None:
+            self._note_reached(step)
+            return None
+        with self._lock:
             self._staged.pop(slot, None)
-        return None if slot is None else int(slot)
+            self._news += 1
+        return int(slot)
 
     def staged(self, snapshot: Snapshot) -> None:
         """A snapshot is whole in its slot. A service that is gone hears of it when it is back."""
-        self._staged[snapshot.slot] = snapshot
+        with self._lock:
+            self._staged[snapshot.slot] = snapshot
+            self._reached = max(self._reached, snapshot.step)
+            self._news += 1
         try:
-            self._send("staged", snapshot=dump_snapshot(snapshot))
+            self._present().send("staged", snapshot=dump_snapshot(snapshot))
         except ConnectionError as error:
             logger.warning("step %s waits for the checkpoint service: %s", snapshot.step, error)
 
+    def unstaged(self, step: int) -> None:
+        """This rank will not come with a snapshot of `step`, though it claimed a slot:
+        so nobody waits."""
+        self._note_reached(step)
+        try:
+            self._present().send("unstaged", step=step, skipped=self._missed)
+            self._missed = 0
+        except ConnectionError as error:
+            logger.warning("the checkpoint service is not told that step %s fails: %s", step, error)
+
+    def await_told(self, timeout_s: float) -> bool:
+        """Whether the service knows of all that is staged, at the latest after so long: if it is
+        gone, it is being started again."""
+        deadline_s = time.monotonic() + timeout_s
+        while self._staged and self._link is None and time.monotonic() < deadline_s:
+            time.sleep(RETRY_S)
+        return not self._staged or self._link is not None
+
     def durable(self, step: int) -> None:
-        """A service that is started again need not hear of this step or earlier ones."""
-        self._staged = {k: s for k, s in self._staged.items() if s.step > step}
+        """A service that is started again need not hear of what is older than this step."""
+        with self._lock:
+            self._staged = {k: s for k, s in self._staged.items() if s.step >= step}
+            self._durable = {*self._durable, step} & {s.step for s in self._staged.values()}
+            self._news += 1
 
-    def snapshots(self) -> tuple[list[Found], dict[str, Layout]]:
-        """All that are whole on this node, and layouts of those of this rank."""
-        answer = self._request("snapshots")
-        layouts = [load_layout(plain) for plain in answer["layouts"]]
-        return [_found(plain) for plain in answer["snapshots"]], {x.digest: x for x in layouts}
+    def snapshots(self) -> Memory:
+        """All snapshots that are whole on this node.
 
-    def resume(self, damaged: frozenset[str], distrusted: frozenset[bytes]) -> None:
-        """The state is restored: what earlier generations left may go."""
-        self._request(
-            "resume",
-            generation=asdict(self._generation),
-            damaged=sorted(damaged),
-            distrusted=sorted(pack.hex() for pack in distrusted),
-        )
+        Raises:
+            ServiceError: the service does not answer, or is gone for good.
+        """
+        plain = self._ask("snapshots")["snapshots"]
+        found = tuple(_found(each) for each in plain)
+        own = {
+            (one.generation, one.step): Said(each["values"], each["metrics"])
+            for one, each in zip(found, plain, strict=True)
+            if one.rank == self._rank
+        }
+        return Memory(found, own)
+
+    def resume(
+        self,
+        damaged: frozenset[str] = frozenset(),
+        distrusted: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """The state is restored: what earlier generations left may go.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        resumed: dict[str, Any] = {
+            "generation": asdict(self._generation),
+            "damaged": sorted(damaged),
+            "distrusted": sorted(pack.hex() for pack in distrusted),
+        }
+        with self._lock:
+            self._resumed = resumed
+            self._news += 1
+        self._tell("resume", **resumed)
 
     def status(self) -> dict[str, Any]:
         """What the service says of itself."""
-        return self._request("status")
+        return self._present().request("status")
 
     def close(self, *, goodbye: bool = True) -> None:
         """Leave; with a goodbye the service gives back what it holds for this rank."""
-        self._closing = True
+        _clients.discard(self)
+        self._closing.set()
         try:
             if goodbye:
-                self._request("goodbye", timeout_s=10.0)
+                self._present().request("goodbye", timeout_s=GOODBYE_S)
         except (ConnectionError, ServiceError) as error:
             logger.warning("the checkpoint service: %s", error)
         finally:
-            if self._wire is not None:
-                self._wire.close()
+            if (link := self._link) is not None:
+                link.close()
+            if self.left is not None:
+                self.left.arena.close()
+
+    def forked(self) -> None:
+        """In a child: the connection is its parent's, and ends with that."""
+        self._closing.set()
+        link, self._link = self._link, None
+        if link is not None:
+            link.let_go()
 
     # --- the connection
 
     def _joining(self) -> dict[str, Any]:
         return {
             "protocol": PROTOCOL,
+            "config": dump(self._config),
             "rank": self._rank,
             "ranks": sorted(self._ranks),
             "generation": asdict(self._generation),
         }
 
-    def _join(self, wire: Wire) -> Left | None:
-        self._wire = wire
-        threading.Thread(target=self._listen, args=(wire,), name="service", daemon=True).start()
-        answer = self._request("join", **self._joining())
-        fds: list[int] = answer["fds"]
-        if not fds:
-            return None
-        return Left(Arena.attach(fds[0]), answer["slots"], answer["slot_bytes"])
+    def _arrive(self) -> Left | None:
+        """Take the seat; what an earlier trainer has left there.
 
-    def _listen(self, wire: Wire) -> None:
+        Raises:
+            ServiceError: no service can be started, or none stays.
+        """
+        deadline_s = time.monotonic() + ARRIVE_S
+        while True:
+            try:
+                return self._enter(connect(self._config))
+            except ConnectionError as error:  # of a service that was just ending
+                if time.monotonic() > deadline_s:
+                    raise ServiceError(f"no checkpoint service stays there: {error}") from error
+                time.sleep(RETRY_S)
+
+    def _enter(self, wire: Wire) -> Left | None:
+        """Join, and tell this service all that it has to know; it is used from then on."""
+        link = Link(wire, self._hear, self._lost)
         try:
-            while (received := wire.receive()) is not None:
-                message, fds = received
-                answer = self._answers.pop(message.get("number", 0), None)
-                if answer is not None:
-                    answer.set({**message, "fds": fds})
-                    continue
-                for fd in fds:
-                    os.close(fd)
-                if message["kind"] != "answer":
-                    self._on_message(message)
-        except CheckpointError as error:
-            logger.error("the checkpoint service: %s", error)
-        wire.close()
-        for number in list(self._answers):
-            if (waiting := self._answers.pop(number, None)) is not None:
-                waiting.set(None)
-        if not self._closing and wire is self._wire:
-            self._wire = None
+            left = _left(link.request("join", **self._joining()))
+            try:
+                while not self._tell_all(link):
+                    give_back(link.request("join", **self._joining()))
+            except BaseException:
+                if left is not None:
+                    left.arena.close()
+                raise
+        except BaseException:
+            link.close()
+            raise
+        return left
+
+    def _tell_all(self, link: Link) -> bool:
+        """Whether that was all: nothing new has come up meanwhile."""
+        with self._lock:
+            news, furniture, resumed = self._news, self._furniture, self._resumed
+            reached = self._reached
+            staged = sorted(self._staged.values(), key=lambda snapshot: snapshot.step)
+            layouts = {s.layout.digest: s.layout for s in staged}
+            if self._layout is not None:
+                layouts[self._layout.digest] = self._layout
+        if furniture is not None:
+            arena, slots, slot_bytes = furniture
+            give_back(link.request("arena", fds=(arena.fd,), slots=slots, slot_bytes=slot_bytes))
+        for layout in layouts.values():
+            link.request("layout", **dump_layout(layout))
+        if resumed is not None:
+            link.request("resume", **resumed)
+        for snapshot in staged:
+            link.send("staged", snapshot=dump_snapshot(snapshot))
+        if reached >= 0:
+            link.send("unstaged", step=reached, skipped=0)
+        with self._lock:
+            if news != self._news:
+                return False
+            if link.has_ended:
+                raise ConnectionError("it is gone")
+            self._link = link
+            return True
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["kind"] == "committed":
+            self.durable(int(message["step"]))
+        elif message["kind"] == "dropped" and message["step"] in self._durable:
+            return  # of a service that was started again: its place is needed, and it was saved
+        self._on_message(message)
+
+    def _lost(self, link: Link) -> None:
+        with self._lock:
+            if link is not self._link:
+                return
+            self._link = None
+        if not self._closing.is_set():
             threading.Thread(target=self._recover, name="recover", daemon=True).start()
 
     def _recover(self) -> None:
@@ -198,70 +357,65 @@ class Client:
         logger.warning("the checkpoint service of this node is gone: starting it again")
         self._on_message({"kind": "service_lost"})
         pause_s = RETRY_S
-        while not self._closing:
+        while not self._closing.is_set():
             try:
-                left = self._join(connect(self._config))
+                left = self._enter(connect(self._config))
                 if left is not None:  # a peer's word for this seat; this process has its own
                     left.arena.close()
-                self._tell_all()
-                return
-            except (ConnectionError, ServiceError) as error:
+            except (ConnectionError, CheckpointError) as error:
                 logger.warning("starting the checkpoint service: %s", error)
-                time.sleep(pause_s)
+                self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
+                continue
+            if self._closing.is_set() and (link := self._link) is not None:
+                link.close()
+            return
 
-    def _tell_all(self) -> None:
-        if self._furniture is not None:
-            self._send_arena()
-        for layout in self._layouts.values():
-            self._request("layout", **dump_layout(layout))
-        for snapshot in sorted(self._staged.values(), key=lambda s: s.step):
-            self._send("staged", snapshot=dump_snapshot(snapshot))
-
-    def _send_arena(self) -> None:
-        assert self._furniture is not None
-        arena, slots, slot_bytes = self._furniture
-        self._request("arena", fds=(arena.fd,), slots=slots, slot_bytes=slot_bytes)
-
-    def _send(self, kind: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
-        wire = self._wire
-        if wire is None:
-            raise ConnectionError("it is being started again")
-        wire.send({"kind": kind, **fields}, fds)
-
-    def _request(
-        self, kind: str, *, timeout_s: float = ANSWER_S, fds: tuple[int, ...] = (), **fields: Any
-    ) -> dict[str, Any]:
-        answer = _Answer()
+    def _note_reached(self, step: int) -> None:
         with self._lock:
-            number = next(self._numbers)
-            self._answers[number] = answer
+            self._reached = max(self._reached, step)
+            self._news += 1
+
+    def _tell(self, kind: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
+        """Something that a service which is gone is told when it is back."""
         try:
-            self._send(kind, fds, number=number, **fields)
-            return answer.get(timeout_s, kind)
-        finally:
-            self._answers.pop(number, None)
+            give_back(self._present().request(kind, fds=fds, **fields))
+        except ConnectionError as error:
+            logger.warning("the checkpoint service has to be told of its %s later: %s", kind, error)
+
+    def _ask(self, kind: str) -> dict[str, Any]:
+        """The answer, of a service that is started first where it is gone."""
+        deadline_s = time.monotonic() + ARRIVE_S
+        while True:
+            try:
+                return self._present().request(kind)
+            except ConnectionError as error:
+                if time.monotonic() > deadline_s:
+                    raise ServiceError(f"the checkpoint service: {error}") from error
+                time.sleep(RETRY_S)
+
+    def _present(self) -> Link:
+        link = self._link
+        if link is None:
+            raise ConnectionError("it is being started again")
+        return link
 
 
-class _Answer:
-    """One that is waited for."""
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
-    def __init__(self) -> None:
-        self._there = threading.Event()
-        self._message: dict[str, Any] | None = None
 
-    def set(self, message: dict[str, Any] | None) -> None:
-        self._message = message
-        self._there.set()
+def _after_fork() -> None:
+    """A child, like the workers of a DataLoader, would keep the connection of a dead trainer."""
+    for client in list(_clients):
+        client.forked()
 
-    def get(self, timeout_s: float, kind: str) -> dict[str, Any]:
-        if not self._there.wait(timeout_s):
-            raise ServiceError(f"no answer to {kind!r} for {timeout_s:.0f} s")
-        if self._message is None:
-            raise ConnectionError("it is gone")
-        if "refused" in self._message:
-            raise ServiceError(self._message["refused"])
-        return self._message
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _left(answer: dict[str, Any]) -> Left | None:
+    fds: list[int] = answer["fds"]
+    return Left(Arena.attach(fds[0]), answer["slots"], answer["slot_bytes"]) if fds else None
 
 
 def _found(plain: dict[str, Any]) -> Found:
@@ -271,5 +425,5 @@ def _found(plain: dict[str, Any]) -> Found:
         plain["step"],
         plain["slot"],
         plain["digest"],
-        plain["state"] == "durable",
+        plain["state"],
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from checkpointing.errors import ServiceError
@@ -14,6 +16,7 @@ from checkpointing.retention import Best, Buckets, Every, KeepPolicy, Last, Only
 from checkpointing.store.encoding import ChunkEncoder
 from checkpointing.store.writer import THREADS, Options
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _POLICIES = {policy.__name__: policy for policy in (Last, Every, Best, Buckets, Only)}
 
 
@@ -51,9 +54,10 @@ class Config:
     Attributes:
         url, options, run: the store, and the run in it.
         keep: retention, applied after each commit; empty keeps all.
-        compress: as of `Checkpointer`.
+        compress, depth: as of `Checkpointer`.
         linger_s: seconds that it stays, with what it holds, when trainers are gone that have not
-            said goodbye: for a restart to find it. It writes what it holds in any case.
+            said goodbye: for a restart to find it. It writes what it holds in any case, unless for
+            an hour nothing could be written.
         drain_s: seconds that SIGTERM leaves it for writing.
         node: this node's name, where several play on one machine; None: HPCKIT_NODE or the host.
         log: file that it logs to; None: one beside its socket, which goes when all went well.
@@ -61,9 +65,10 @@ class Config:
 
     url: str
     run: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets
     keep: tuple[KeepPolicy, ...] = ()
     compress: bool = True
+    depth: int = 1
     budget: Budget = field(default_factory=Budget)
     linger_s: float = 120.0
     drain_s: float = 60.0
@@ -72,8 +77,17 @@ class Config:
 
     def writing(self) -> Options:
         """How it writes."""
-        encoder = ChunkEncoder() if self.compress else ChunkEncoder(None)
+        encoder = ChunkEncoder(depth=self.depth) if self.compress else ChunkEncoder(None)
         return Options(threads=self.budget.cpu, encoder=encoder)
+
+
+def absolute(config: Config) -> Config:
+    """The same for a process that works in another folder."""
+    url = config.url
+    if not _SCHEME.match(url):
+        url = os.path.abspath(Path(url).expanduser())  # noqa: PTH100, as the storage itself does
+    log = str(Path(config.log).absolute()) if config.log else None
+    return replace(config, url=url, log=log)
 
 
 def dump(config: Config) -> str:
@@ -92,7 +106,11 @@ def dump(config: Config) -> str:
 
 
 def load(text: str) -> Config:
-    """The inverse of `dump`."""
+    """The inverse of `dump`.
+
+    Raises:
+        KeyError, TypeError, ValueError: `text` comes from another version.
+    """
     plain = json.loads(text)
     plain["keep"] = tuple(_load_policy(policy) for policy in plain["keep"])
     budget = plain["budget"]

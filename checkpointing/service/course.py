@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from checkpointing.format.names import Save
 from checkpointing.service.snapshots import Generation
 
 RETRY_S, MAX_RETRY_S = 1.0, 60.0  # after a failed save, if nothing newer comes
 POLL_S, MAX_POLL_S = 0.02, 2.0  # between looks for another node's announcement
-REJOIN_S = 30.0  # in which each rank of this node has to take its seat
 
 
 @dataclass
@@ -18,9 +20,15 @@ class Course:
 
     generation: Generation
     ranks: frozenset[int]  # on this node
-    joined_s: float = field(default_factory=time.monotonic)
+    joined_s: float = field(default_factory=time.monotonic)  # when a rank last took its seat
+    gone: dict[int, float] = field(default_factory=dict)  # ranks, and when to wait no more
+    is_over: bool = False  # a later generation has gone on from it
     settled: int = -1  # the newest step that was committed
-    epoch: int = 0  # of the last save
+    committed: Mapping[str, Any] = field(default_factory=dict)  # what was told of it
+    epoch: int | None = None  # of the last save; None: not looked for yet
+    saving: int | None = None  # the step that is being saved
+    given_up: Save | None = None  # the last one, if this node has
+    heard_s: float = field(default_factory=time.monotonic)  # when there was last something to do
     due_s: float = 0.0  # monotonic; not to be tried before
     _retry_s: float = RETRY_S
     _poll_s: float = POLL_S
@@ -32,6 +40,7 @@ class Course:
     def at_once(self) -> None:
         """There is something new."""
         self.due_s, self._retry_s, self._poll_s = 0.0, RETRY_S, POLL_S
+        self.heard_s = time.monotonic()
 
     def retry(self) -> None:
         """After a failure."""

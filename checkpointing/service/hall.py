@@ -1,20 +1,49 @@
 """Who is here and what they have: the seats of a node's ranks, and how far each generation has
-come. The one lock of the service is here."""
+come. The one lock of the service is here; nothing that may take long is done under it."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from checkpointing.arena import Arena
+import numpy as np
+from numpy.typing import NDArray
+
 from checkpointing.errors import ServiceError
-from checkpointing.service.course import REJOIN_S, Course
+from checkpointing.service.course import Course
 from checkpointing.service.ledger import Ledger
-from checkpointing.service.seats import Notify, Seat
+from checkpointing.service.lifetime import Situation
+from checkpointing.service.seats import Furniture, Held, Notify, Seat
 from checkpointing.service.slots import State
 from checkpointing.service.snapshots import Generation, Snapshot
+
+REJOIN_S = 30.0  # in which each rank of this node has to take its seat
+LEFT_S = 3.0  # in which a trainer that lost its connection comes back, if it is alive
+HANDOVER_S = 5.0  # in which a dead trainer's connection ends
+HURRY_S = 5.0  # of a drain, in which a rank has to come with a snapshot that others have
+
+
+@dataclass(frozen=True)
+class Seated:
+    """What a trainer finds in its seat: memory that an earlier one has left there, if one has."""
+
+    fd: int | None = None  # the caller owns it
+    slots: int = 0
+    slot_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A snapshot that is being read."""
+
+    snapshot: Snapshot
+    memory: NDArray[np.uint8]  # its slot, shape (slot_bytes,)
+    arrived_s: float  # monotonic
 
 
 class Hall:
@@ -25,39 +54,64 @@ class Hall:
         self._changed = threading.Condition()
         self._seats: dict[int, Seat] = {}  # by rank
         self._courses: dict[Generation, Course] = {}
-        self._stop_at_s: float | None = None  # monotonic; None: nobody has asked
+        self._drained_s: float | None = None  # monotonic, since when; None: nobody has asked
+        self._stop_at_s: float | None = None
+        self._is_shut = False  # nobody may join any more
+        self._busy_with: Course | None = None  # the worker is
+        self._was_joined = False
+        self._began_s = self._seen_s = self._moved_s = time.monotonic()
 
     # --- for trainers
 
     def join(
-        self, rank: int, ranks: frozenset[int], generation: Generation, notify: Notify
-    ) -> Seat:
+        self, rank: int, ranks: frozenset[int], generation: Generation, notify: Notify, visit: int
+    ) -> Seated:
         """A trainer takes its rank's seat, with what an earlier one has left there.
 
         Args:
             ranks: all that are on this node.
+            visit: the number of its connection; later ones have higher ones.
+
+        Raises:
+            ConnectionError: the service is ending: another one is needed.
+            ServiceError: a later connection has the seat.
         """
         with self._changed:
+            self._await_former(rank, notify)
+            if self._is_shut:
+                raise ConnectionError("this service is ending")
             seat = self._seats.setdefault(rank, Seat(rank, generation))
+            if seat.visit > visit:
+                raise ServiceError(f"rank {rank} has a newer connection")
+            if seat.notify is not None and seat.notify != notify:
+                seat.is_contested = seat.furniture is not None
             if seat.generation != generation:
                 seat.reached = -1
-            seat.generation, seat.notify = generation, notify
+            seat.generation, seat.notify, seat.visit = generation, notify, visit
             course = self._courses.setdefault(generation, Course(generation, ranks))
             course.joined_s = time.monotonic()
+            course.gone.pop(rank, None)
+            self._was_joined = True
             self._changed.notify_all()
-            return seat
+            return _seated(seat)
 
-    def furnish(self, rank: int, arena: Arena, slots: int, slot_bytes: int) -> None:
-        """The rank's snapshots lie in this memory from now on."""
+    def furnish(self, rank: int, notify: Notify, furniture: Furniture) -> None:
+        """The rank's snapshots lie in this memory from now on.
+
+        Raises:
+            ServiceError: it cannot hold them, or another trainer has the seat.
+        """
+        furniture.check()
         with self._changed:
-            seat = self._seat(rank)
-            self._until_unread(seat)
-            seat.furnish(arena, slots, slot_bytes)
+            seat = self._seat(rank, notify)
+            for snapshot in seat.furnish(furniture):
+                self._dropped(seat, snapshot)
+            self._changed.notify_all()
 
-    def claim(self, rank: int, step: int) -> int | None:
+    def claim(self, rank: int, notify: Notify, step: int) -> int | None:
         """A slot for the snapshot of `step`; None, counted as skipped, if there is none now."""
         with self._changed:
-            seat = self._seat(rank)
+            seat = self._seat(rank, notify)
             slot, dropped = seat.claim()
             if slot is None:
                 seat.reached = max(seat.reached, step)
@@ -67,19 +121,45 @@ class Hall:
             self._changed.notify_all()
             return slot
 
-    def put(self, snapshot: Snapshot) -> None:
-        """A snapshot is whole in its slot."""
+    def unstaged(self, rank: int, notify: Notify, step: int, skipped: int) -> None:
+        """The rank will not come with a snapshot of `step` or before, but those that it has staged.
+
+        Args:
+            skipped: steps that were not staged because the service did not answer.
+        """
         with self._changed:
-            seat = self._seat(snapshot.rank)
-            if not 0 <= snapshot.slot < len(seat.slots):
-                raise ServiceError(f"rank {snapshot.rank} has no slot {snapshot.slot}")
-            if snapshot.layout.end > seat.slot_bytes:
-                raise ServiceError(f"rank {snapshot.rank}: a layout that is larger than its slot")
-            if seat.slots[snapshot.slot].state is State.WRITING:
-                return  # said a second time, after the connection was lost
-            seat.put(snapshot)
+            seat = self._seat(rank, notify)
+            seat.reached = max(seat.reached, step)
+            self.ledger.skipped += skipped
+            self._changed.notify_all()
+
+    def put(self, rank: int, notify: Notify, snapshot: Snapshot) -> None:
+        """A snapshot is whole in its slot. To say so a second time, after the connection was lost,
+        does nothing.
+
+        Raises:
+            ServiceError: it cannot be there, or another trainer has the seat.
+        """
+        with self._changed:
+            seat = self._seat(rank, notify)
+            seat.check(snapshot)
+            course = self._courses.get(snapshot.generation)
+            if snapshot.rank != rank or course is None:
+                raise ServiceError(
+                    f"rank {rank} cannot stage for rank {snapshot.rank} of generation "
+                    f"{snapshot.generation.id}: join as it first"
+                )
+            before = seat.held[snapshot.slot]
+            if before is not None and before.is_of(snapshot.generation, snapshot.step):
+                self._tell_again(seat, course, snapshot)
+                return
+            if before is not None and before.state is State.WAITING:
+                self._dropped(seat, before.snapshot)
+            seat.put(snapshot, _state_of(snapshot.step, course))
+            self._tell_again(seat, course, snapshot)
             self.ledger.staged += 1
-            self._courses[snapshot.generation].at_once()
+            self._moved_s = time.monotonic()
+            course.at_once()
             self._changed.notify_all()
 
     def leave(self, rank: int, notify: Notify, *, goodbye: bool) -> None:
@@ -88,67 +168,99 @@ class Hall:
             seat = self._seats.get(rank)
             if seat is None or seat.notify != notify:
                 return  # somebody else sits there by now
-            seat.notify = None
-            if goodbye:
+            seat.notify, self._seen_s = None, time.monotonic()
+            course = self._courses[seat.generation]
+            course.gone[rank] = self._seen_s + (0.0 if goodbye else LEFT_S)
+            if goodbye or not any(seat.whole()):
                 self._remove(seat)
             self._changed.notify_all()
 
     def resume(self, generation: Generation) -> None:
         """The generation goes on from what it has restored: what earlier ones left, and is not
-        being written, is of no use any more."""
+        being written, is of no use any more, once no trainer sits here as one of them."""
         with self._changed:
+            here = {seat.generation for seat in self._seats.values() if seat.notify}
+            for course in self._courses.values():
+                course.is_over |= course.generation not in here
             for seat in list(self._seats.values()):
-                for old, state in list(seat.held()):
-                    if old.generation != generation and state is not State.WRITING:
-                        seat.forget(old.generation, old.step)
-                if seat.generation != generation and seat.notify is None:
+                for held in list(seat.whole()):
+                    self._forget_if_over(seat, held)
+                is_held = any(held.state is State.WRITING for held in seat.whole())
+                if seat.generation != generation and seat.notify is None and not is_held:
                     self._remove(seat)
             self._changed.notify_all()
 
     def snapshots(self) -> list[tuple[Snapshot, State]]:
-        """All that are whole here."""
+        """All that are whole here, and can be handed over."""
         with self._changed:
-            return [found for seat in self._seats.values() for found in seat.held()]
+            seats = [seat for seat in self._seats.values() if not seat.is_contested]
+            return [(held.snapshot, held.state) for seat in seats for held in seat.whole()]
 
     def tell(
         self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
     ) -> None:
         """Tell the trainers of a generation, or one of them."""
         with self._changed:
-            seats = [s for s in self._seats.values() if s.generation == generation]
-            listeners = [s.notify for s in seats if s.notify and rank in (None, s.rank)]
-        for notify in listeners:
-            notify({"kind": kind, **fields})
+            if kind == "committed" and (course := self._courses.get(generation)) is not None:
+                course.committed = fields
+            for seat in self._seats.values():
+                if seat.generation == generation and seat.notify and rank in (None, seat.rank):
+                    seat.notify({"kind": kind, **fields})
 
     # --- for the process
 
     def drain(self, seconds: float) -> float:
         """Take no more than so long to write what there is; the monotonic time of its end."""
         with self._changed:
-            self._stop_at_s = time.monotonic() + seconds
+            now_s = time.monotonic()
+            self._is_shut = True
+            self._drained_s = now_s if self._drained_s is None else self._drained_s
+            self._stop_at_s = now_s + seconds
             for course in self._courses.values():
                 course.at_once()
             self._changed.notify_all()
             return self._stop_at_s
 
+    def gives_up(self, generation: Generation) -> bool:
+        """Whether nobody need wait for other nodes any more, for a generation's sake."""
+        with self._changed:
+            course = self._courses.get(generation)
+            return self.over() or course is None or course.is_over
+
     def over(self) -> bool:
         """Whether there is no time left."""
         return self._stop_at_s is not None and time.monotonic() >= self._stop_at_s
 
-    def is_empty(self) -> bool:
-        """Whether no trainer sits here, and none has left anything."""
-        with self._changed:
-            return not self._seats
+    @property
+    def is_draining(self) -> bool:
+        return self._drained_s is not None
 
-    def is_alone(self) -> bool:
-        """Whether no trainer sits here."""
+    def end_if(self, decide: Callable[[Situation], str | None]) -> str | None:
+        """Why to end now; from then on nobody can join."""
         with self._changed:
-            return all(seat.notify is None for seat in self._seats.values())
+            why = decide(self._situation())
+            self._is_shut |= why is not None
+            return why
 
     def is_idle(self) -> bool:
-        """Whether nothing is written or waits to be."""
-        busy = (State.WAITING, State.WRITING)
-        return all(state not in busy for _, state in self.snapshots())
+        """Whether nothing is being saved or waits for it."""
+        with self._changed:
+            return self._busy_with is None and not any(map(self.wanted, self._courses.values()))
+
+    def unsaved(self) -> dict[int, list[int]]:
+        """Steps that are in memory alone, with their ranks."""
+        with self._changed:
+            found: dict[int, list[int]] = {}
+            for rank, seat in sorted(self._seats.items()):
+                for held in seat.whole():
+                    if held.state in (State.WAITING, State.WRITING):
+                        found.setdefault(held.snapshot.step, []).append(rank)
+            return found
+
+    def rest(self, timeout_s: float) -> bool:
+        """Whether the worker has nothing in its hands, at the latest after so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._busy_with is None, timeout_s)
 
     def look_again(self) -> None:
         with self._changed:
@@ -158,19 +270,27 @@ class Hall:
 
     def next_course(self) -> Course | None:
         """The generation that has something to save, the youngest first; None once the time is
-        over, or nothing is left to do after `drain`."""
+        over, or, in a drain, nothing is left to do and nobody is here to bring more."""
         with self._changed:
+            self._busy_with = None
+            self._changed.notify_all()
             while not self.over():
                 now_s = time.monotonic()
-                ready = [course for course in self._courses.values() if self.wanted(course)]
+                is_draining = self._stop_at_s is not None
+                ready = [
+                    course
+                    for course in self._courses.values()
+                    if self.wanted(course) or (self._owes(course) and not is_draining)
+                ]
                 if due := [course for course in ready if course.due_s <= now_s]:
-                    return max(due, key=lambda course: course.joined_s)
-                if self._stop_at_s is not None and not ready:
+                    self._busy_with = max(due, key=lambda course: course.joined_s)
+                    return self._busy_with
+                if self._stop_at_s is not None and not ready and self._is_alone():
                     return None
                 times_s = [course.due_s for course in ready]
                 if self._stop_at_s is not None:
                     times_s.append(self._stop_at_s)
-                self._changed.wait(min(times_s) - now_s if times_s else None)
+                self._changed.wait(max(0.0, min(times_s) - now_s) if times_s else None)
         return None
 
     def wanted(self, course: Course) -> list[int]:
@@ -179,25 +299,40 @@ class Hall:
             seats = [s for r, s in self._seats.items() if r == 0 or not course.leads]
             return sorted({step for seat in seats for step in seat.waiting(course.generation)})
 
-    def take(self, generation: Generation, rank: int, step: int) -> tuple[Snapshot, Seat] | None:
-        """The rank's snapshot of `step`, being written from now on. Waits for it as long as it may
-        come; None if it cannot."""
+    @contextmanager
+    def reading(self, generation: Generation, rank: int, step: int) -> Iterator[Taken | None]:
+        """The rank's snapshot of `step`, not overwritten while the block runs. Waits for it as long
+        as it may come; None if it cannot."""
         with self._changed:
-            while True:
-                seat = self._seats.get(rank)
-                snapshot = seat.find(generation, step) if seat else None
-                if seat is not None and snapshot is not None:
-                    seat.set_state(generation, step, State.WRITING)
-                    return snapshot, seat
-                if self.over() or self._cannot_come(generation, seat, step):
-                    return None
-                self._changed.wait(1.0)
+            while (found := self._find(generation, rank, step)) is None:
+                if self.over() or not self._may_come(generation, rank, step):
+                    break
+                self._changed.wait(0.5)
+            taken, end = self._take(*found) if found is not None else (None, _nothing)
+        del found
+        try:
+            yield taken
+        finally:
+            with self._changed:
+                end()
+                self._changed.notify_all()
+
+    def begin(self, course: Course, step: int) -> None:
+        """A step is being saved: what ranks of this node have of it, or bring now, stays."""
+        with self._changed:
+            course.saving = step
+            for seat in self._seats.values():
+                seat.set_state(course.generation, step, State.WRITING)
 
     def set_state(self, course: Course, step: int, state: State) -> None:
         """What became of a step's snapshots that were being written."""
         with self._changed:
-            for seat in self._seats.values():
+            if course.saving == step:
+                course.saving = None
+            for seat in list(self._seats.values()):
                 seat.set_state(course.generation, step, state)
+                for held in list(seat.whole()):
+                    self._forget_if_over(seat, held)
             self._changed.notify_all()
 
     def settled(self, course: Course, step: int) -> None:
@@ -205,51 +340,139 @@ class Hall:
         with self._changed:
             course.settled = max(course.settled, step)
             course.at_once()
+            self._moved_s = time.monotonic()
+            self.set_state(course, step, State.DURABLE)
             for seat in self._seats.values():
-                seat.set_state(course.generation, step, State.DURABLE)
                 for older in seat.waiting(course.generation):
-                    if older < step and (snapshot := seat.find(course.generation, older)):
+                    held = seat.find(course.generation, older)
+                    if older < step and held is not None:
                         seat.forget(course.generation, older)
-                        self._dropped(seat, snapshot)
+                        self._dropped(seat, held.snapshot)
             self._changed.notify_all()
+
+    def lose(self, course: Course) -> list[int]:
+        """Nothing that waits of a generation can be saved any more; its steps."""
+        with self._changed:
+            steps = {s for seat in self._seats.values() for s in seat.waiting(course.generation)}
+            for step in steps:
+                self.set_state(course, step, State.LOST)
+            return sorted(steps)
 
     def later(self, course: Course, when: Callable[[], None]) -> None:
         with self._changed:
             when()
 
+    def moved(self) -> None:
+        """Something was saved."""
+        self._moved_s = time.monotonic()
+
+    def alone_s(self) -> float:
+        """Seconds since a trainer was here."""
+        with self._changed:
+            return time.monotonic() - self._seen_s if self._is_alone() else 0.0
+
     def failed(self, course: Course, step: int | None, error: str) -> None:
-        self.ledger.failed += 1
-        self.ledger.error = error
+        with self._changed:
+            self.ledger.failed += 1
+            self.ledger.error = error
         self.tell(course.generation, "failed", step=step, error=error)
 
     def status(self) -> dict[str, Any]:
         """Plain data: each seat, what waits and for how long."""
         with self._changed:
-            waiting = [s for s, state in self.snapshots() if state is State.WAITING]
+            held = [held for seat in self._seats.values() for held in seat.whole()]
+            unsaved = [h for h in held if h.state in (State.WAITING, State.WRITING)]
+            created = [h.snapshot.created for h in unsaved]
+            waiting = {h.snapshot.step for h in unsaved if h.state is State.WAITING}
             return {
                 "ranks": [seat.status() for _, seat in sorted(self._seats.items())],
-                "waiting": sorted({snapshot.step for snapshot in waiting}),
-                "lag_s": max((time.time() - s.created for s in waiting), default=0.0),
-                "draining": self._stop_at_s is not None,
+                "writing": self._busy_with.saving if self._busy_with else None,
+                "waiting": sorted(waiting),
+                "lag_s": max(0.0, time.time() - min(created)) if created else 0.0,
+                "draining": self.is_draining,
             }
 
     # --- under the lock
 
-    def _seat(self, rank: int) -> Seat:
+    def _owes(self, course: Course) -> bool:
+        """Whether another node may wait for a step that a rank of this one does not bring: it has
+        to be told so."""
+        if course.leads or course.is_over:
+            return False
+        return bool(course.gone) or any(
+            seat.generation == course.generation
+            and seat.reached > max([course.settled, *(held.snapshot.step for held in seat.whole())])
+            for seat in self._seats.values()
+        )
+
+    def _seat(self, rank: int, notify: Notify) -> Seat:
         seat = self._seats.get(rank)
-        if seat is None:
-            raise ServiceError(f"rank {rank} has not joined")
+        if seat is None or seat.notify != notify:
+            raise ServiceError(
+                f"rank {rank} has not joined by this connection, or another trainer of this rank "
+                "came after it: end this one"
+            )
         return seat
 
-    def _cannot_come(self, generation: Generation, seat: Seat | None, step: int) -> bool:
-        """Whether a rank of this node cannot come with a snapshot any more."""
-        if seat is not None and seat.generation == generation and seat.notify is not None:
-            return seat.reached >= step
-        # a service that was started again waits for its trainers to come back
-        return time.monotonic() - self._courses[generation].joined_s > REJOIN_S
+    def _await_former(self, rank: int, notify: Notify) -> None:
+        """What a trainer that is gone has said last is heard before its seat is another's."""
+
+        def is_free() -> bool:
+            seat = self._seats.get(rank)
+            return seat is None or seat.notify is None or seat.notify == notify
+
+        self._changed.wait_for(is_free, HANDOVER_S)
+
+    def _find(self, generation: Generation, rank: int, step: int) -> tuple[Seat, Held] | None:
+        seat = self._seats.get(rank)
+        held = seat.find(generation, step) if seat else None
+        return (seat, held) if seat is not None and held is not None else None
+
+    def _take(self, seat: Seat, held: Held) -> tuple[Taken, Callable[[], None]]:
+        snapshot = held.snapshot
+        seat.set_state(snapshot.generation, snapshot.step, State.WRITING)
+        memory, end = seat.read(snapshot.slot)
+        return Taken(snapshot, memory, held.arrived_s), end
+
+    def _may_come(self, generation: Generation, rank: int, step: int) -> bool:
+        """Whether a rank of this node may still come with a snapshot."""
+        now_s, course = time.monotonic(), self._courses[generation]
+        if course.is_over or now_s >= course.gone.get(rank, now_s + 1):
+            return False
+        if self._drained_s is not None and now_s - self._drained_s > HURRY_S:
+            return False  # a trainer that hangs must not cost what is whole
+        seat = self._seats.get(rank)
+        if seat is None or seat.generation != generation:
+            # a service that was started again waits for its trainers to come back
+            youngest = max(self._courses.values(), key=lambda other: other.joined_s)
+            return course is youngest and now_s - course.joined_s <= REJOIN_S
+        return seat.notify is None or seat.reached < step
+
+    def _situation(self) -> Situation:
+        now_s = time.monotonic()
+        return Situation(
+            was_joined=self._was_joined,
+            is_empty=not self._seats,
+            is_alone=self._is_alone(),
+            is_idle=self.is_idle(),
+            up_s=now_s - self._began_s,
+            alone_s=self.alone_s(),
+            unmoved_s=now_s - self._moved_s,
+        )
+
+    def _is_alone(self) -> bool:
+        return all(seat.notify is None for seat in self._seats.values())
+
+    def _forget_if_over(self, seat: Seat, held: Held) -> None:
+        """Of a generation that another has gone on from, only what is being written stays."""
+        generation = held.snapshot.generation
+        course = self._courses.get(generation)
+        if held.state is not State.WRITING and (course is None or course.is_over):
+            seat.forget(generation, held.snapshot.step)
+            if seat.notify is None and seat.generation == generation and not any(seat.whole()):
+                self._remove(seat)
 
     def _remove(self, seat: Seat) -> None:
-        self._until_unread(seat)
         seat.clear()
         self._seats.pop(seat.rank, None)
 
@@ -258,8 +481,29 @@ class Hall:
         if seat.notify is not None and seat.generation == snapshot.generation:
             seat.notify({"kind": "dropped", "step": snapshot.step})
 
-    def _until_unread(self, seat: Seat) -> None:
-        """Nothing is read from the seat's memory any more."""
-        self._changed.wait_for(
-            lambda: all(state is not State.WRITING for _, state in seat.held()) or self.over()
-        )
+    def _tell_again(self, seat: Seat, course: Course, snapshot: Snapshot) -> None:
+        """What a trainer may have missed while it was not connected."""
+        step, held = snapshot.step, seat.held[snapshot.slot]
+        if seat.notify is not None and held is not None and held.state is State.DURABLE:
+            fields = course.committed if course.committed.get("step") == step else {"step": step}
+            seat.notify({"kind": "committed", **fields})
+
+
+def _seated(seat: Seat) -> Seated:
+    if seat.furniture is None or seat.is_contested:
+        return Seated()
+    furniture = seat.furniture
+    return Seated(os.dup(furniture.arena.fd), furniture.slots, furniture.slot_bytes)
+
+
+def _state_of(step: int, course: Course) -> State:
+    """Of a snapshot that comes now; what is older than a commit comes from before a restart."""
+    if step == course.saving:
+        return State.WRITING
+    if step <= course.settled:
+        return State.DURABLE if step == course.settled else State.LOST
+    return State.WAITING
+
+
+def _nothing() -> None:
+    """There is nothing to end."""

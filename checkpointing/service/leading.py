@@ -10,8 +10,9 @@ from checkpointing.errors import SaveError
 from checkpointing.format import names
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save
-from checkpointing.service.announcing import Fate, fate, session_id
+from checkpointing.service.announcing import Fate, fate, last_epoch, session_id
 from checkpointing.service.snapshots import Generation
+from checkpointing.store import owners
 from checkpointing.store.commit import commit, part_entries
 from checkpointing.store.leases import abandon
 from checkpointing.store.session import Session
@@ -20,6 +21,7 @@ from checkpointing.store.store import Store
 logger = logging.getLogger("checkpointing")
 
 SILENT_S = 600.0  # without another rank's part, after which a save is given up
+MOST_EPOCHS = 8  # that one attempt to announce goes through
 _POLL_S, _MAX_POLL_S = 0.02, 2.0
 
 
@@ -27,30 +29,44 @@ class HopelessError(SaveError):
     """A save that can never be complete, because a rank has not got its step."""
 
 
+class TakenOverError(SaveError):
+    """Another process saves the run now: nothing of this generation can be committed any more."""
+
+
 class Leader:
     """Announces saves, commits or gives up each, and keeps the lease meanwhile."""
 
     def __init__(self, store: Store, run: str, generation: Generation) -> None:
+        """Raises:
+        StoreError: the store is out of reach.
+        """
         self._store, self._run, self._generation = store, run, generation
-        self._epoch = 0
+        # of the generation, and not of this process, which has served earlier owners
+        owner = generation.owner
+        self._owner = owners.newest(store, run) if owner is None else owner
+        self._epoch = last_epoch(store, run, generation)
         self._session: Session | None = None
 
     def begin(self, step: int) -> Save:
         """Announce a save.
 
         Raises:
-            SaveError: another process has taken over the run.
+            TakenOverError: another process has taken over the run.
+            SaveError: it cannot be announced.
             StoreError: the store is out of reach.
         """
-        while True:
-            session = self._session or self._next_session()
+        for _ in range(MOST_EPOCHS):
             try:
-                return session.begin(step)
-            except SaveError:
-                self.close()
-                if not self._is_fenced(session.id):
-                    raise
-                self._epoch += 1
+                save = self._next_session().begin(step)
+            except SaveError as error:
+                # dead, or given up half-way by a process before
+                logger.info("step %d: %s", step, error)
+                self._check_owner()
+            else:
+                if fate(self._store, save) is not Fate.ABANDONED:
+                    return save
+            self._next_epoch()  # under another name it is new
+        raise SaveError(f"step {step} cannot be announced as {MOST_EPOCHS} sessions in turn")
 
     def commit(self, save: Save, *, alone: bool, given_up: Callable[[], bool]) -> Content:
         """Commit as soon as all parts are there.
@@ -66,18 +82,18 @@ class Leader:
         """
         if not alone:
             self._await_parts(save, given_up)
-        assert self._session is not None
+        if self._session is None or self._session.id != save.session:
+            raise SaveError(f"{save.id} is announced no longer")
         return commit(self._store, save, self._generation.world_size, check=self._session.check)
 
     def give_up(self, save: Save) -> None:
         """See to it that a save is never committed, so that no node waits for it."""
         abandon(self._store, save.manifest())
-        self._epoch += 1  # this step may be saved again, under another name
-        self.close()
+        self.end(save)
 
     def end(self, save: Save) -> None:
-        """It is committed."""
-        if self._session is not None:
+        """It is committed or given up."""
+        if self._session is not None and self._session.id == save.session:
             self._session.end(save.manifest())
 
     def close(self) -> None:
@@ -87,11 +103,16 @@ class Leader:
             session.close()
 
     def _next_session(self) -> Session:
-        while self._is_fenced(session_id(self._generation, self._epoch)):
-            self._epoch += 1
-        name = session_id(self._generation, self._epoch)
-        self._session = Session(self._store, self._run, session=name)
+        if self._session is None:
+            while self._is_fenced(session_id(self._generation, self._epoch)):
+                self._epoch += 1
+            name = session_id(self._generation, self._epoch)
+            self._session = Session(self._store, self._run, session=name, owner=self._owner)
         return self._session
+
+    def _next_epoch(self) -> None:
+        self.close()
+        self._epoch += 1
 
     def _is_fenced(self, session: str) -> bool:
         try:
@@ -100,13 +121,23 @@ class Leader:
             return False
         return True
 
+    def _check_owner(self) -> None:
+        try:
+            owners.check(self._store, self._run, self._owner)
+        except SaveError as error:
+            self.close()
+            raise TakenOverError(str(error)) from error
+
     def _await_parts(self, save: Save, given_up: Callable[[], bool]) -> None:
         needed, seen, poll_s = self._generation.world_size, -1, _POLL_S
         heard_s = time.monotonic()
         while (found := len(part_entries(self._store, save))) < needed:
             if found != seen:
                 seen, poll_s, heard_s = found, _POLL_S, time.monotonic()
-            if fate(self._store, save) is Fate.ABANDONED:
+            done = fate(self._store, save)
+            if done is Fate.COMMITTED:
+                return  # by a process before this one, which has removed the parts
+            if done is Fate.ABANDONED:
                 raise HopelessError(f"{save.id}: a node gave it up; {found} of {needed} parts")
             if given_up() or time.monotonic() - heard_s > SILENT_S:
                 raise HopelessError(f"{save.id}: {found} of {needed} ranks have finished")

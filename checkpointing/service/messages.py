@@ -6,10 +6,42 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from checkpointing.errors import ServiceError
+from checkpointing.errors import FormatError, ServiceError
+from checkpointing.format.names import MAX_STEP, is_session
 from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
 
-PROTOCOL = 1  # of the messages between trainers and services; both have to have the same
+PROTOCOL = 2  # of the messages between trainers and services; both have to have the same
+
+
+def load_generation(plain: Mapping[str, Any]) -> Generation:
+    """Raises:
+    ServiceError: it is no generation.
+    """
+    try:
+        generation = Generation(**plain)
+    except TypeError as error:
+        raise ServiceError(f"what came is no generation: {error}") from error
+    id_, world_size, owner = generation.id, generation.world_size, generation.owner
+    is_one = isinstance(id_, str) and is_session(id_) and (owner is None or _is_count(owner))
+    if not (is_one and _is_count(world_size) and world_size):
+        raise ServiceError(f"what came is no generation: {plain!r}")
+    return generation
+
+
+def load_seat(message: Mapping[str, Any]) -> tuple[int, frozenset[int], Generation]:
+    """A trainer's rank, the ranks of its node, and its generation.
+
+    Raises:
+        ServiceError: they do not fit together.
+    """
+    generation = load_generation(message["generation"])
+    rank, ranks = message["rank"], message["ranks"]
+    are_ranks = all(_is_count(r) and r < generation.world_size for r in [rank, *ranks])
+    if not are_ranks or rank not in ranks:
+        raise ServiceError(
+            f"rank {rank!r} of node ranks {ranks!r} and {generation.world_size} in all: no seat"
+        )
+    return rank, frozenset(ranks), generation
 
 
 def dump_layout(layout: Layout) -> dict[str, Any]:
@@ -26,9 +58,13 @@ def load_layout(plain: Mapping[str, Any]) -> Layout:
             Place(name, dtype, tuple(shape), tuple(offsets), tuple(sizes), start)
             for name, dtype, shape, offsets, sizes, start in plain["places"]
         )
-        return Layout(plain["digest"], places)
-    except (KeyError, TypeError, ValueError) as error:
+        layout = Layout(plain["digest"], places)
+        wrong = next((place for place in places if not _is_place(place)), None)
+    except (KeyError, TypeError, ValueError, FormatError) as error:
         raise ServiceError(f"what came is no layout: {error!r}") from error
+    if wrong is not None:
+        raise ServiceError(f"what came is no layout: {wrong!r}")
+    return layout
 
 
 def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
@@ -53,7 +89,30 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, Layout]) -> Sn
     try:
         fields = dict(plain)
         layout = layouts[fields.pop("digest")]
-        generation = Generation(**fields.pop("generation"))
-        return Snapshot(generation=generation, layout=layout, **fields)
+        generation = load_generation(fields.pop("generation"))
+        snapshot = Snapshot(generation=generation, layout=layout, **fields)
     except (KeyError, TypeError) as error:
         raise ServiceError(f"what came is no snapshot: {error!r}") from error
+    counts = (snapshot.rank, snapshot.step, snapshot.slot)
+    times = (snapshot.created, 0.0 if snapshot.deadline_s is None else snapshot.deadline_s)
+    are_times = all(isinstance(t, int | float) for t in times)
+    if not (all(map(_is_count, counts)) and snapshot.step <= MAX_STEP and are_times):
+        raise ServiceError(f"what came is no snapshot: rank, step, slot {counts!r}")
+    return snapshot
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_place(place: Place) -> bool:
+    numbers = (*place.shape, *place.offsets, *place.sizes, place.start)
+    fits = all(o + n <= d for d, o, n in zip(place.shape, place.offsets, place.sizes, strict=True))
+    return (
+        isinstance(place.name, str)
+        and all(map(_is_count, numbers))
+        and fits
+        and (
+            place.length >= 0  # whose dtype is known, or this raises
+        )
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,13 +15,22 @@ from checkpointing.events import Events
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save, pack_session
 from checkpointing.pruning import Pruner
-from checkpointing.service.announcing import Fate, announced, fate
+from checkpointing.service.announcing import (
+    Announced,
+    Fate,
+    announced,
+    fate,
+    is_announced,
+    last_epoch,
+    newest_committed,
+)
 from checkpointing.service.config import Config
+from checkpointing.service.hall import Taken
 from checkpointing.service.leading import HopelessError, Leader
 from checkpointing.service.ledger import Durable, Ledger
-from checkpointing.service.seats import Seat
-from checkpointing.service.snapshots import Generation, Snapshot, pieces
+from checkpointing.service.snapshots import Generation, pieces
 from checkpointing.service.writing import Writer
+from checkpointing.store.commit import has_part
 from checkpointing.store.leases import abandon
 from checkpointing.store.store import Store
 from checkpointing.store.writer import Written
@@ -39,6 +50,7 @@ class Round:
     leader: Leader | None = None  # if this node leads
     epoch: int = 0
     written: dict[int, Written] = field(default_factory=dict)  # by rank
+    done: set[int] = field(default_factory=set)  # ranks that have nothing left to write
 
 
 class Floor(Protocol):
@@ -46,15 +58,17 @@ class Floor(Protocol):
 
     ledger: Ledger
 
-    def take(
+    def reading(
         self, generation: Generation, rank: int, step: int
-    ) -> tuple[Snapshot, Seat] | None: ...
+    ) -> AbstractContextManager[Taken | None]: ...
 
     def tell(
         self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
     ) -> None: ...
 
-    def over(self) -> bool: ...
+    def moved(self) -> None: ...
+
+    def gives_up(self, generation: Generation) -> bool: ...
 
 
 class Rounds:
@@ -65,15 +79,14 @@ class Rounds:
         self.writer = Writer(store, config.run, config.writing())
         self._leaders: dict[Generation, Leader] = {}
         self._seen: set[bytes] = set()  # packs that were counted
-        self._arrived_s: dict[tuple[Generation, int, int], float] = {}  # rank, step -> monotonic
         self._for_rank0: Callable[..., None] = lambda kind, **fields: None
         events = Events(lambda kind, **fields: self._for_rank0(kind, **fields), rank=0)
         self._pruner = Pruner(store, config.run, config.keep, events)
 
-    def arrived(self, snapshot: Snapshot) -> None:
-        """A deadline counts from now."""
-        key = (snapshot.generation, snapshot.rank, snapshot.step)
-        self._arrived_s[key] = time.monotonic()
+    def configure(self, config: Config) -> None:
+        """Write and prune by these settings from the next save on."""
+        self.writer.options = config.writing()
+        self._pruner.keep = config.keep
 
     def distrust(self, damaged: frozenset[str], packs: frozenset[bytes]) -> None:
         """Refer to none of these from now on."""
@@ -87,6 +100,8 @@ class Rounds:
         Raises:
             SaveError, StoreError: it could not be announced.
         """
+        for other in [g for g in self._leaders if g != generation]:
+            self._leaders.pop(other).close()
         leader = self._leaders.get(generation)
         if leader is None:
             leader = self._leaders[generation] = Leader(self.store, self._run, generation)
@@ -102,6 +117,22 @@ class Rounds:
         if found is None:
             return None
         return Round(generation, ranks, found.save, epoch=found.epoch)
+
+    def last_epoch(self, generation: Generation) -> int:
+        """The epoch of the last save that was announced.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        return last_epoch(self.store, self._run, generation)
+
+    def missed(self, generation: Generation, epoch: int) -> Announced | None:
+        """The newest save that was committed while nobody looked.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        return newest_committed(self.store, self._run, generation, epoch)
 
     def carry_out(self, round_: Round) -> None:
         """Write this node's parts, and see the save through.
@@ -140,26 +171,32 @@ class Rounds:
 
     def _write_parts(self, round_: Round) -> None:
         view = self.writer.look()
-        for rank in sorted(round_.ranks - round_.written.keys()):
-            taken = self._floor.take(round_.generation, rank, round_.save.step)
-            if taken is None:
-                raise HopelessError(f"{round_.save.id}: rank {rank} has not staged this step")
-            snapshot, seat = taken
-            assert seat.arena is not None
-            key = (snapshot.generation, rank, snapshot.step)
-            arrived_s = self._arrived_s.pop(key, time.monotonic())
-            content = pieces(snapshot, seat.arena, seat.slot_bytes)
-            written = self.writer.write(round_.save, snapshot, content, view, arrived_s)
-            del content
-            if written is not None:
-                round_.written[rank] = written
-                self._floor.ledger.raw_bytes += written.raw_bytes
-                self._floor.ledger.new_bytes += written.new_bytes
-            self._floor.tell(round_.generation, "written", rank=rank, step=round_.save.step)
+        step = round_.save.step
+        for rank in sorted(round_.ranks - round_.done):
+            if has_part(self.store, round_.save, rank):  # by a service before this one
+                self._has_done(round_, rank)
+                continue
+            with self._floor.reading(round_.generation, rank, step) as taken:
+                if taken is None:
+                    raise HopelessError(f"{round_.save.id}: rank {rank} has not staged this step")
+                snapshot = taken.snapshot
+                content = pieces(snapshot.layout, taken.memory)
+                written = self.writer.write(round_.save, snapshot, content, view, taken.arrived_s)
+                del content
+            round_.written[rank] = written
+            self._floor.ledger.raw_bytes += written.raw_bytes
+            self._floor.ledger.new_bytes += written.new_bytes
+            self._has_done(round_, rank)
+
+    def _has_done(self, round_: Round, rank: int) -> None:
+        round_.done.add(rank)
+        self._floor.moved()
+        self._floor.tell(round_.generation, "written", rank=rank, step=round_.save.step)
 
     def _commit(self, round_: Round, leader: Leader) -> None:
+        given_up = functools.partial(self._floor.gives_up, round_.generation)
         alone = len(round_.ranks) == round_.generation.world_size
-        content = leader.commit(round_.save, alone=alone, given_up=self._floor.over)
+        content = leader.commit(round_.save, alone=alone, given_up=given_up)
         leader.end(round_.save)
         self._tell_committed(round_, content)
 
@@ -172,7 +209,7 @@ class Rounds:
         self._seen |= content.packs.keys()
         raw_bytes = sum(table.raw_bytes for table in content.items.values())
         created = content.header.created
-        self._remember(round_.save, created, raw_bytes)
+        self.remember(round_.save, created, raw_bytes)
         self._floor.tell(
             round_.generation,
             "committed",
@@ -186,20 +223,26 @@ class Rounds:
     def _await_fate(self, round_: Round) -> None:
         """Wait for what the leading node makes of the save."""
         save, poll_s = round_.save, _POLL_S
-        while (found := fate(self.store, save)) is None:
+        while True:
+            is_meant = is_announced(self.store, save)
+            if (found := fate(self.store, save)) is not None:
+                break
+            if not is_meant:
+                raise HopelessError(f"{save.id}: the leading node has taken it back")
             now = announced(self.store, self._run, round_.generation, round_.epoch)
             if now is not None and now.save != save and now.save.step >= save.step:
                 raise HopelessError(f"{save.id}: the leading node has gone on to {now.save.id}")
-            if self._floor.over():
-                raise SaveError(f"{save.id}: no time left to wait for its commit")
+            if self._floor.gives_up(round_.generation):
+                raise SaveError(f"{save.id}: nobody waits for its commit any longer")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, _MAX_POLL_S)
         if found is Fate.ABANDONED:
             raise HopelessError(f"{save.id}: a node has given it up")
-        self._remember(save, time.time(), sum(w.raw_bytes for w in round_.written.values()))
+        self.remember(save, time.time(), sum(w.raw_bytes for w in round_.written.values()))
         self._floor.tell(round_.generation, "committed", step=save.step, id=save.id)
 
-    def _remember(self, save: Save, created: float, raw_bytes: int) -> None:
+    def remember(self, save: Save, created: float, raw_bytes: int) -> None:
+        """A save is committed."""
         now = time.time()
         self._floor.ledger.committed += 1
         self._floor.ledger.error = None

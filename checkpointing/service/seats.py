@@ -3,15 +3,68 @@ service's lock guards it."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from checkpointing.arena import Arena
+from checkpointing.errors import ServiceError
 from checkpointing.service.slots import Slot, State, choose
 from checkpointing.service.snapshots import Generation, Snapshot
 
-Notify = Callable[[dict[str, Any]], None]  # tells a trainer something; must not block for long
+Notify = Callable[[dict[str, Any]], None]  # tells a trainer something; never blocks
+
+_orders = itertools.count()
+
+
+@dataclass(frozen=True)
+class Held:
+    """A whole snapshot."""
+
+    snapshot: Snapshot
+    state: State
+    order: int = field(default_factory=lambda: next(_orders))  # of arrival
+    arrived_s: float = field(default_factory=time.monotonic)
+
+    def is_of(self, generation: Generation, step: int) -> bool:
+        return self.snapshot.generation == generation and self.snapshot.step == step
+
+
+@dataclass(frozen=True)
+class Furniture:
+    """Memory for a rank's snapshots."""
+
+    arena: Arena
+    slots: int
+    slot_bytes: int
+
+    def check(self) -> None:
+        """Raises:
+        ServiceError: the slots are not in the memory.
+        """
+        fits = self.slots > 0 and 0 < self.slots * self.slot_bytes <= self.arena.size
+        if not fits:
+            raise ServiceError(
+                f"{self.slots} slots of {self.slot_bytes} bytes do not fit into an arena of "
+                f"{self.arena.size}"
+            )
+
+    def is_same_memory(self, other: Furniture) -> bool:
+        return os.path.sameopenfile(self.arena.fd, other.arena.fd)
+
+    def has_same_slots(self, other: Furniture) -> bool:
+        return (self.slots, self.slot_bytes) == (other.slots, other.slot_bytes)
+
+    def view(self, slot: int) -> NDArray[np.uint8]:
+        """The bytes of a slot. They stay for as long as the view is referred to."""
+        return self.arena.view(slot * self.slot_bytes, self.slot_bytes)
 
 
 @dataclass
@@ -22,68 +75,116 @@ class Seat:
     rank: int
     generation: Generation  # of the trainer that sits here, or sat here last
     notify: Notify | None = None  # None: nobody sits here
-    arena: Arena | None = None
-    slot_bytes: int = 0
-    slots: list[Slot] = field(default_factory=list)
-    snapshots: list[Snapshot | None] = field(default_factory=list)
+    visit: int = -1  # the number of the connection that sits here, or sat here last
+    is_contested: bool = False  # an earlier trainer is alive and may write to the memory
     reached: int = -1  # the newest step that its trainer has staged or skipped
+    furniture: Furniture | None = None
+    held: list[Held | None] = field(default_factory=list)  # by slot
+    _readers: Counter[int] = field(default_factory=Counter)  # by slot
+    _next: Furniture | None = None  # as soon as nobody reads any more
 
-    def furnish(self, arena: Arena, slots: int, slot_bytes: int) -> None:
-        """Take this arena from now on; what was in the one before is forgotten."""
+    @property
+    def slots(self) -> list[Slot]:
+        """What is being read counts as being written, whatever has become of it."""
+        return [
+            Slot(
+                State.WRITING if self._readers[index] else held.state if held else State.EMPTY,
+                held.snapshot.step if held else -1,
+                held.order if held else -1,
+            )
+            for index, held in enumerate(self.held)
+        ]
+
+    def furnish(self, new: Furniture) -> list[Snapshot]:
+        """Take this memory from now on; the snapshots that waited in the one before, and have to
+        go. If it is the same memory, divided in the same way, everything stays."""
+        old = self.furniture
+        if old is not None and old.is_same_memory(new):
+            if self._next is None and old.has_same_slots(new):
+                new.arena.close()
+                return []
+            lost = self._forget_all()
+            if self._next is not None:
+                self._next.arena.close()
+            self._next = new
+            self._move_in()
+            return lost
+        lost = self._forget_all()
         self.clear()
-        self.arena, self.slot_bytes = arena, slot_bytes
-        self.slots, self.snapshots = [Slot()] * slots, [None] * slots
+        self._move(new)
+        return lost
 
     def clear(self) -> None:
-        """Give the memory back."""
-        if self.arena is not None:
-            self.arena.close()
-        self.arena, self.slots, self.snapshots = None, [], []
+        """Give the memory back; who reads from it still may."""
+        for furniture in (self.furniture, self._next):
+            if furniture is not None:
+                furniture.arena.close()
+        self.furniture, self._next, self.held = None, None, []
+        self._readers = Counter()
 
     def claim(self) -> tuple[int | None, Snapshot | None]:
         """A slot that may be filled now, and the waiting snapshot that has to go for it."""
-        slot = choose(self.slots)
+        slot = choose(self.slots) if self._next is None else None
         if slot is None:
             return None, None
-        dropped = self.snapshots[slot] if self.slots[slot].state is State.WAITING else None
-        self.slots[slot], self.snapshots[slot] = Slot(), None
-        return slot, dropped
+        before = self.held[slot]
+        self.held[slot] = None
+        is_lost = before is not None and before.state is State.WAITING
+        return slot, before.snapshot if before is not None and is_lost else None
 
-    def put(self, snapshot: Snapshot) -> None:
-        """A slot that was claimed holds this now."""
-        self.slots[snapshot.slot] = Slot(State.WAITING, snapshot.step)
-        self.snapshots[snapshot.slot] = snapshot
+    def put(self, snapshot: Snapshot, state: State) -> None:
+        """A slot holds this now."""
+        self.held[snapshot.slot] = Held(snapshot, state)
         self.reached = max(self.reached, snapshot.step)
 
-    def held(self) -> Iterator[tuple[Snapshot, State]]:
-        """The whole snapshots here."""
-        for snapshot, slot in zip(self.snapshots, self.slots, strict=True):
-            if snapshot is not None:
-                yield snapshot, slot.state
+    def check(self, snapshot: Snapshot) -> None:
+        """Raises:
+        ServiceError: this snapshot cannot be here.
+        """
+        if self.furniture is None or not 0 <= snapshot.slot < len(self.held):
+            raise ServiceError(f"rank {self.rank} has no slot {snapshot.slot}")
+        if snapshot.layout.end > self.furniture.slot_bytes:
+            raise ServiceError(
+                f"rank {self.rank}: a layout of {snapshot.layout.end} bytes in a slot of "
+                f"{self.furniture.slot_bytes}"
+            )
 
-    def find(self, generation: Generation, step: int) -> Snapshot | None:
-        return next(
-            (s for s, _ in self.held() if s.generation == generation and s.step == step), None
-        )
+    def whole(self) -> Iterator[Held]:
+        return (held for held in self.held if held is not None)
+
+    def find(self, generation: Generation, step: int) -> Held | None:
+        return next((held for held in self.whole() if held.is_of(generation, step)), None)
 
     def waiting(self, generation: Generation) -> list[int]:
         """Steps of whole snapshots that are not on their way yet."""
         return [
-            s.step
-            for s, state in self.held()
-            if s.generation == generation and state is State.WAITING
+            held.snapshot.step
+            for held in self.whole()
+            if held.snapshot.generation == generation and held.state is State.WAITING
         ]
 
     def set_state(self, generation: Generation, step: int, state: State) -> None:
-        for index, snapshot in enumerate(self.snapshots):
-            if snapshot and snapshot.generation == generation and snapshot.step == step:
-                self.slots[index] = replace(self.slots[index], state=state)
+        for index, held in enumerate(self.held):
+            if held is not None and held.is_of(generation, step):
+                self.held[index] = replace(held, state=state)
 
     def forget(self, generation: Generation, step: int) -> None:
         """Its slot is free."""
-        for index, snapshot in enumerate(self.snapshots):
-            if snapshot and snapshot.generation == generation and snapshot.step == step:
-                self.slots[index], self.snapshots[index] = Slot(), None
+        for index, held in enumerate(self.held):
+            if held is not None and held.is_of(generation, step):
+                self.held[index] = None
+
+    def read(self, slot: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
+        """The bytes of a slot, which is not filled anew until the function is called."""
+        assert self.furniture is not None
+        readers = self._readers  # a new one comes with new memory
+        readers[slot] += 1
+
+        def end() -> None:
+            readers[slot] -= 1
+            self._move_in()
+
+        return self.furniture.view(slot), end
 
     def status(self) -> dict[str, Any]:
         """Plain data."""
@@ -91,6 +192,21 @@ class Seat:
             "rank": self.rank,
             "generation": self.generation.id,
             "alive": self.notify is not None,
-            "slot_bytes": self.slot_bytes,
+            "slot_bytes": self.furniture.slot_bytes if self.furniture else 0,
             "slots": [{"state": slot.state.value, "step": slot.step} for slot in self.slots],
         }
+
+    def _forget_all(self) -> list[Snapshot]:
+        lost = [held.snapshot for held in self.whole() if held.state is State.WAITING]
+        self.held = [None] * len(self.held)
+        return lost
+
+    def _move_in(self) -> None:
+        if self._next is not None and not any(self._readers.values()):
+            new, self._next = self._next, None
+            self.clear()
+            self._move(new)
+
+    def _move(self, new: Furniture) -> None:
+        self.furniture, self.held = new, [None] * new.slots
+        self.is_contested = False

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from checkpointing.arena import Arena
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.address import check_peer
+from checkpointing.service.config import load
 from checkpointing.service.messages import (
     PROTOCOL,
-    dump_layout,
     dump_snapshot,
+    load_generation,
     load_layout,
+    load_seat,
     load_snapshot,
 )
-from checkpointing.service.seats import Seat
+from checkpointing.service.outbox import Outbox
+from checkpointing.service.seats import Furniture
 from checkpointing.service.service import Service
-from checkpointing.service.snapshots import Generation, Layout
+from checkpointing.service.snapshots import Layout
 from checkpointing.service.wire import Wire
 
 logger = logging.getLogger("checkpointing")
+
+GOODBYE_S = 8.0  # the longest that a goodbye waits for a prune that is under way
+_BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_BUSY_S = 0.5  # until accepting is tried again
 
 
 class Server:
@@ -33,45 +44,55 @@ class Server:
 
     def __init__(self, service: Service, path: Path) -> None:
         """Raises:
-        OSError: the socket cannot be made; FileExistsError-like EADDRINUSE if there is one.
+        OSError: the socket cannot be made; EADDRINUSE if there is one.
         """
         self._service, self._path = service, path
+        self._is_closed = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        mask = os.umask(0o177)
-        try:
-            self._socket.bind(str(path))
-        finally:
-            os.umask(mask)
+        self._socket.bind(str(path))
+        path.chmod(0o600)  # in a folder that is closed to others before, and whatever the umask
         self._socket.listen(128)
-        self.visits = 0  # connections so far
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
     def close(self) -> None:
+        self._is_closed = True
         self._path.unlink(missing_ok=True)  # first, so that nobody comes any more
-        self._socket.close()
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes up who accepts
 
     def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:
-                return  # closed
+        for number in itertools.count():
+            sock = self._next()
+            if sock is None:
+                return
             try:
                 check_peer(sock)
             except (ServiceError, OSError) as error:
                 logger.warning("%s", error)
                 sock.close()
                 continue
-            self.visits += 1
-            visit = _Visit(self._service, Wire(sock))
+            visit = _Visit(self._service, Wire(sock), number)
             threading.Thread(target=visit.serve, name="visit", daemon=True).start()
+
+    def _next(self) -> socket.socket | None:
+        """The next connection; None at the end."""
+        while True:
+            try:
+                return self._socket.accept()[0]
+            except OSError as error:
+                if self._is_closed:
+                    return None
+                logger.error("cannot accept a trainer: %s", error)
+                if error.errno in _BUSY:
+                    time.sleep(_BUSY_S)
 
 
 class _Visit:
     """One connection."""
 
-    def __init__(self, service: Service, wire: Wire) -> None:
+    def __init__(self, service: Service, wire: Wire, number: int) -> None:
         self._service, self._hall, self._wire = service, service.hall, wire
+        self._number = number
+        self._outbox = Outbox(wire)
         self._rank: int | None = None
         self._layouts: dict[str, Layout] = {}
         self._fds: list[int] = []  # that came with the message being answered
@@ -81,6 +102,7 @@ class _Visit:
             "layout": self._layout,
             "claim": self._claim,
             "staged": self._staged,
+            "unstaged": self._unstaged,
             "resume": self._resume,
             "snapshots": self._snapshots,
             "goodbye": self._goodbye,
@@ -101,26 +123,27 @@ class _Visit:
         finally:
             if self._rank is not None:
                 self._hall.leave(self._rank, self._notify, goodbye=False)
+            self._outbox.close()
             self._wire.close()
 
     def _answer(self, message: dict[str, Any]) -> None:
         """Requests have a number, which their answers have too; others have no answer."""
-        number = message.get("number")
+        number, kind = message.get("number"), message["kind"]
         try:
-            answer = self._answers[message["kind"]](message)
-        except (KeyError, TypeError, ValueError, CheckpointError) as error:
-            logger.warning("rank %s: %s: %r", self._rank, message["kind"], error)
-            answer = {"refused": str(error) or repr(error)}
+            if kind not in self._answers:
+                raise ServiceError(f"this service does not know what {kind!r} is")
+            answer = self._answers[kind](message)
+        except (KeyError, TypeError, ValueError, OverflowError, CheckpointError) as error:
+            logger.warning("rank %s: %s: %r", self._rank, kind, error)
+            why = str(error) if isinstance(error, CheckpointError) else repr(error)
+            answer = {"refused": f"{kind}: {why}"}
         if number is not None:
             answer = answer or {}
-            fds = [answer.pop("fd")] if "fd" in answer else []
-            self._wire.send({"kind": "answer", "number": number, **answer}, fds)
+            fd = answer.pop("fd", None)
+            self._outbox.put({"kind": "answer", "number": number, **answer}, fd)
 
     def _notify(self, message: dict[str, Any]) -> None:
-        try:
-            self._wire.send(message)
-        except ConnectionError as error:
-            logger.warning("rank %s hears nothing any more: %s", self._rank, error)
+        self._outbox.put(message)
 
     def _join(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["protocol"] != PROTOCOL:
@@ -128,53 +151,66 @@ class _Visit:
                 f"this service speaks protocol {PROTOCOL}, the trainer {message['protocol']}: end "
                 f"process {os.getpid()} and start again"
             )
-        generation = Generation(**message["generation"])
-        rank = int(message["rank"])
-        seat = self._hall.join(rank, frozenset(message["ranks"]), generation, self._notify)
+        rank, ranks, generation = load_seat(message)
+        if self._rank not in (None, rank):
+            raise ServiceError(f"this connection is that of rank {self._rank} already")
+        self._service.configure(load(message["config"]))
+        found = self._hall.join(rank, ranks, generation, self._notify, self._number)
         self._rank = rank
-        return _left(seat)
+        left = {"slots": found.slots, "slot_bytes": found.slot_bytes}
+        return left if found.fd is None else {"fd": found.fd, **left}
 
     def _arena(self, message: dict[str, Any]) -> None:
         if len(self._fds) != 1:
             raise ServiceError("an arena is one descriptor")
-        arena = Arena.attach(os.dup(self._fds[0]))
-        self._hall.furnish(self._sits(), arena, message["slots"], message["slot_bytes"])
+        rank, slots, slot_bytes = self._sits(), int(message["slots"]), int(message["slot_bytes"])
+        arena = Arena.attach(self._fds[0], writable=False)
+        self._fds.clear()  # the arena has it now
+        try:
+            self._hall.furnish(rank, self._notify, Furniture(arena, slots, slot_bytes))
+        except CheckpointError:
+            arena.close()
+            raise
 
     def _layout(self, message: dict[str, Any]) -> None:
         layout = load_layout(message)
-        self._layouts[layout.digest] = layout
+        newest = list(self._layouts.items())[-1:]  # what is staged under way may still name it
+        self._layouts = {**dict(newest), layout.digest: layout}
 
     def _claim(self, message: dict[str, Any]) -> dict[str, Any]:
-        return {"slot": self._hall.claim(self._sits(), int(message["step"]))}
+        return {"slot": self._hall.claim(self._sits(), self._notify, int(message["step"]))}
+
+    def _unstaged(self, message: dict[str, Any]) -> None:
+        step, skipped = int(message["step"]), int(message["skipped"])
+        self._hall.unstaged(self._sits(), self._notify, step, skipped)
 
     def _staged(self, message: dict[str, Any]) -> None:
-        self._service.put(load_snapshot(message["snapshot"], self._layouts))
+        snapshot = load_snapshot(message["snapshot"], self._layouts)
+        self._hall.put(self._sits(), self._notify, snapshot)
 
     def _resume(self, message: dict[str, Any]) -> None:
         distrusted = frozenset(bytes.fromhex(pack) for pack in message["distrusted"])
-        generation = Generation(**message["generation"])
-        self._service.resume(generation, frozenset(message["damaged"]), distrusted)
+        self._service.resume(
+            load_generation(message["generation"]),
+            frozenset(message["damaged"]),
+            distrusted,
+        )
 
     def _snapshots(self, message: dict[str, Any]) -> dict[str, Any]:
-        found = self._hall.snapshots()
-        layouts = {s.layout.digest: dump_layout(s.layout) for s, _ in found if s.rank == self._rank}
-        return {
-            "snapshots": [{**dump_snapshot(s), "state": state.value} for s, state in found],
-            "layouts": list(layouts.values()),
-        }
+        """All, but only this rank's with their values."""
+        found = [
+            (s if s.rank == self._rank else replace(s, values={}), state)
+            for s, state in self._hall.snapshots()
+        ]
+        return {"snapshots": [{**dump_snapshot(s), "state": state.value} for s, state in found]}
 
     def _goodbye(self, message: dict[str, Any]) -> None:
-        rank, self._rank = self._sits(), None
+        rank = self._sits()
+        self._service.finish(GOODBYE_S)
+        self._rank = None
         self._hall.leave(rank, self._notify, goodbye=True)
 
     def _sits(self) -> int:
         if self._rank is None:
             raise ServiceError("join first")
         return self._rank
-
-
-def _left(seat: Seat) -> dict[str, Any]:
-    """The memory that an earlier trainer of this rank has left, if one has."""
-    if seat.arena is None:
-        return {"slots": 0}
-    return {"fd": seat.arena.fd, "slots": len(seat.slots), "slot_bytes": seat.slot_bytes}

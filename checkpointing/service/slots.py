@@ -21,6 +21,7 @@ class State(Enum):
 class Slot:
     state: State = State.EMPTY
     step: int = -1
+    order: int = -1  # of arrival: a generation that went back in time has newer ones of lower steps
 
 
 def choose(slots: Sequence[Slot]) -> int | None:
@@ -31,15 +32,15 @@ def choose(slots: Sequence[Slot]) -> int | None:
     is being written stays. A waiting snapshot is given up only for want of other slots, the oldest
     first.
     """
-    whole = [slot.step for slot in slots if slot.state is not State.EMPTY]
+    whole = [slot.order for slot in slots if slot.state is not State.EMPTY]
     newest = max(whole) if len(slots) > 1 and whole else None
     for wanted in (State.EMPTY, State.LOST, State.DURABLE, State.WAITING):
         if wanted is State.WAITING and len(slots) == 1:
             return None
         may_go = [
-            (slot.step, index)
+            (slot.order, index)
             for index, slot in enumerate(slots)
-            if slot.state is wanted and (wanted is State.EMPTY or slot.step != newest)
+            if slot.state is wanted and (wanted is State.EMPTY or slot.order != newest)
         ]
         if may_go:
             return min(may_go)[1]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from checkpointing.arena import Arena
+import numpy as np
+from numpy.typing import NDArray
+
 from checkpointing.format.elements import element
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.store.writer import Piece
@@ -18,10 +21,12 @@ class Generation:
 
     Attributes:
         id: 8 hex digits that rank 0 drew and told the others; names its session in the store.
+        owner: number of the take-over of the run that its saves go by; None: as they find it.
     """
 
     id: str
     world_size: int
+    owner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,11 @@ class Layout:
     digest: str  # of the state's structure on this rank
     places: tuple[Place, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return sum(place.length for place in self.places)
 
-    @property
+    @cached_property
     def end(self) -> int:
         """Bytes of a slot that it takes."""
         return max((place.start + place.length for place in self.places), default=0)
@@ -73,12 +78,12 @@ class Snapshot:
     deadline_s: float | None = None  # seconds from its arrival in which it should be durable
 
 
-def pieces(snapshot: Snapshot, arena: Arena, slot_bytes: int) -> list[Piece]:
-    """The snapshot's tensors, as views of the arena."""
-    return [_piece(place, arena, snapshot.slot * slot_bytes) for place in snapshot.layout.places]
+def pieces(layout: Layout, memory: NDArray[np.uint8]) -> list[Piece]:
+    """A snapshot's tensors, as views of its slot, shape (slot_bytes,)."""
+    return [_piece(place, memory) for place in layout.places]
 
 
-def _piece(place: Place, arena: Arena, slot_start: int) -> Piece:
-    view = arena.view(slot_start + place.start, place.length)
+def _piece(place: Place, memory: NDArray[np.uint8]) -> Piece:
+    view = memory[place.start : place.start + place.length]
     data = view.view(element(place.dtype).bits).reshape(place.sizes)
     return Piece(place.name, place.dtype, place.shape, place.offsets, data)

@@ -1,9 +1,11 @@
-"""Finding a node's service, or starting it."""
+"""Finding the node's service, and starting it where there is none."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,10 +15,12 @@ from pathlib import Path
 import checkpointing
 from checkpointing.errors import ServiceError
 from checkpointing.service.address import address, check_peer
-from checkpointing.service.config import Config, dump
+from checkpointing.service.config import Config, absolute, dump
 from checkpointing.service.wire import Wire
 
-START_S = 60.0  # in which a service has to be there: opening a store may take that long
+START_S = 60.0  # in which a service has to be there
+CONNECT_S = 5.0  # in which one that is there takes a connection
+_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0  # while another process starts one, or one is just ending
 
 
 def connect(config: Config) -> Wire:
@@ -25,18 +29,26 @@ def connect(config: Config) -> Wire:
     Raises:
         ServiceError: it cannot be started; says why.
     """
-    path, deadline_s = address(config.url, config.run, config.node), time.monotonic() + START_S
+    config = absolute(config)
+    path = address(config.url, config.run, config.node)
+    longest_s = START_S + config.drain_s  # one that is told to end holds its place until it has
+    deadline_s, pause_s = time.monotonic() + longest_s, _PAUSE_S
     while True:
         if (sock := _connect(path)) is not None:
             return Wire(sock)
         if time.monotonic() > deadline_s:
-            raise ServiceError(f"no checkpoint service answers at {path} for {START_S:.0f} s")
+            raise ServiceError(f"no checkpoint service answers at {path} for {longest_s:.0f} s")
         if not _start(config, path):
-            time.sleep(0.05)  # somebody else is starting it, or one is just ending
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 def attach(path: Path) -> Wire | None:
-    """A connection to the service that listens there, if one does."""
+    """A connection to the service that listens there, if one does.
+
+    Raises:
+        ServiceError: it is somebody else's, or cannot be reached.
+    """
     sock = _connect(path)
     return Wire(sock) if sock is not None else None
 
@@ -44,12 +56,18 @@ def attach(path: Path) -> Wire | None:
 def _connect(path: Path) -> socket.socket | None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        sock.settimeout(CONNECT_S)
         sock.connect(str(path))
         check_peer(sock)
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         return None
-    except BaseException:
+    except OSError as error:
+        sock.close()
+        raise ServiceError(
+            f"cannot connect to the checkpoint service at {path}: {error}"
+        ) from error
+    except ServiceError:
         sock.close()
         raise
     return sock
@@ -75,7 +93,8 @@ def _start(config: Config, path: Path) -> bool:
     try:
         out, err = process.communicate(dump(config), timeout=START_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # of the session that it was started in
         process.communicate()
         raise ServiceError(f"the checkpoint service was not ready in {START_S:.0f} s") from None
     try:
@@ -91,4 +110,5 @@ def _environment() -> dict[str, str]:
     """This process's, with this package found first."""
     here = str(Path(checkpointing.__file__).parents[1])
     others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != here]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([here, *others])}
+    path = os.pathsep.join([here, *others])
+    return {**os.environ, "PYTHONPATH": path, "HPCKIT_SERVICE": "checkpointing"}

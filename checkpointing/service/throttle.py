@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from checkpointing.format.names import PACKS
 from checkpointing.storage import Buffer, Entry, Storage
 
 BURST_S = 0.5  # seconds' worth that may go at once after a pause
@@ -37,7 +38,8 @@ class TokenBucket:
 
 
 class Throttled:
-    """`storage`, with every new object's bytes taken from a bucket first."""
+    """`storage`, with the bytes of packs taken from a bucket first. Records are small, and must
+    not wait: a lease that came late would be one that has run out."""
 
     def __init__(self, storage: Storage, bucket: TokenBucket) -> None:
         self._storage, self._bucket = storage, bucket
@@ -47,11 +49,11 @@ class Throttled:
         return self._storage.url
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        self._bucket.take(sum(len(part) for part in parts))
+        if key.startswith(PACKS):
+            self._bucket.take(sum(len(part) for part in parts))
         self._storage.put(key, parts)
 
     def create(self, key: str, data: bytes) -> bool:
-        self._bucket.take(len(data))
         return self._storage.create(key, data)
 
     def replace(self, key: str, data: bytes) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 
 from checkpointing.errors import CheckpointError, StoreError
 from checkpointing.service.course import Course
 from checkpointing.service.hall import Hall
-from checkpointing.service.leading import HopelessError
+from checkpointing.service.leading import HopelessError, TakenOverError
 from checkpointing.service.round import Round, Rounds
 from checkpointing.service.slots import State
+from checkpointing.service.snapshots import Generation
 
 logger = logging.getLogger("checkpointing")
 
@@ -18,10 +21,16 @@ logger = logging.getLogger("checkpointing")
 class Worker:
     """Saves what waits in the hall, one step after another, the newest first."""
 
-    def __init__(self, hall: Hall, rounds: Rounds) -> None:
-        self._hall, self._rounds = hall, rounds
-        self._now: Round | None = None
-        self._pending: dict[str, Round] = {}  # by generation: to be gone on with after a failure
+    def __init__(self, hall: Hall, opened: Callable[[], Rounds], linger_s: float) -> None:
+        """
+        Args:
+            opened: the store, opened if it is not yet; raises StoreError.
+            linger_s: how long snapshots of trainers that are gone wait for another node to lead.
+        """
+        self._hall, self._opened, self._linger_s = hall, opened, linger_s
+        self.now: Round | None = None  # what is being saved
+        self._pending: dict[Generation, Round] = {}  # to be gone on with after a failure
+        self._rounds: Rounds | None = None
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -32,77 +41,131 @@ class Worker:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    @property
-    def step(self) -> int | None:
-        """What is being saved."""
-        now = self._now
-        return now.save.step if now else None
-
     def _run(self) -> None:
         while (course := self._hall.next_course()) is not None:
             try:
-                round_ = self._next_round(course)
-            except CheckpointError as error:
-                self._failed(course, None, error)
-                continue
-            if round_ is not None:
-                self._carry_out(course, round_)
-        self._rounds.close()
+                self._step(course)
+            except Exception as error:
+                # a bug must cost this step, and not all that come
+                logger.exception("saving step %s", self._newest(course))
+                self._hall.failed(course, self._newest(course), f"{type(error).__name__}: {error}")
+                self._pending.pop(course.generation, None)
+                self._hall.lose(course)
+        if self._rounds is not None:
+            self._rounds.close()
 
-    def _next_round(self, course: Course) -> Round | None:
+    def _step(self, course: Course) -> None:
+        try:
+            self._rounds = rounds = self._opened()
+            round_ = self._next_round(course, rounds)
+        except CheckpointError as error:
+            self._failed(course, None, error)
+            return
+        if round_ is not None:
+            self._carry_out(course, round_, rounds)
+
+    def _next_round(self, course: Course, rounds: Rounds) -> Round | None:
         """The next save: one that failed half-way, or one that this node or the leading one
         announces; None if there is none yet."""
         wanted = self._hall.wanted(course)
-        pending = self._pending.pop(course.generation.id, None)
+        pending = self._pending.get(course.generation)
         if pending is not None:
-            if not wanted or wanted[-1] <= pending.save.step or not course.leads:
-                return pending
-            self._rounds.give_up(pending)
-        if not wanted:
-            return None
+            if wanted and wanted[-1] > pending.save.step and course.leads:
+                rounds.give_up(pending)
+                del self._pending[course.generation]
+            else:
+                return self._pending.pop(course.generation)
+        if course.epoch is None:
+            course.epoch = rounds.last_epoch(course.generation)
+            if self._has_missed(course, rounds, course.epoch):
+                return None
         if course.leads:
-            return self._rounds.lead(course.generation, course.ranks, wanted[-1])
-        found = self._rounds.follow(course.generation, course.ranks, course.epoch)
-        if found is not None and (found.epoch > course.epoch or found.save.step > course.settled):
+            if not wanted:
+                return None
+            self._hall.begin(course, wanted[-1])
+            return rounds.lead(course.generation, course.ranks, wanted[-1])
+        found = rounds.follow(course.generation, course.ranks, course.epoch)
+        if found is not None and found.save != course.given_up:
             course.epoch = found.epoch
+            self._hall.begin(course, found.save.step)
             return found
-        self._hall.later(course, course.poll)
+        if not self._has_missed(course, rounds, course.epoch):
+            self._wait(course, is_needed=bool(wanted))
         return None
 
-    def _carry_out(self, course: Course, round_: Round) -> None:
-        self._now = round_
+    def _has_missed(self, course: Course, rounds: Rounds, epoch: int) -> bool:
+        """Whether a step was committed while this process was not there."""
+        missed = rounds.missed(course.generation, epoch)
+        if missed is None or missed.save.step <= course.settled:
+            return False
+        step, id_ = missed.save.step, missed.save.id
+        if step in self._hall.wanted(course):
+            rounds.remember(missed.save, time.time(), 0)
+            self._hall.tell(course.generation, "committed", step=step, id=id_)
+        self._hall.settled(course, step)
+        return True
+
+    def _wait(self, course: Course, *, is_needed: bool) -> None:
+        """For the other node to announce, as long as it may."""
+        if (
+            is_needed
+            and min(self._hall.alone_s(), time.monotonic() - course.heard_s) > self._linger_s
+        ):
+            steps = self._hall.lose(course)
+            logger.error("steps %s are lost: the node with rank 0 saves no more", steps)
+        else:
+            self._hall.later(course, course.poll)
+
+    def _carry_out(self, course: Course, round_: Round, rounds: Rounds) -> None:
+        self.now = round_
         try:
-            self._rounds.carry_out(round_)
-            self._hall.settled(course, round_.save.step)
-            self._rounds.prune(round_)
+            rounds.carry_out(round_)
         except CheckpointError as error:
             self._failed(course, round_, error)
+        except BaseException:
+            self._hall.set_state(course, round_.save.step, State.LOST)
+            raise
+        else:
+            self._hall.settled(course, round_.save.step)
+            self.now = None
+            if not self._hall.is_draining:
+                rounds.prune(round_)
         finally:
-            self._now = None
+            self.now = None
             self._hall.look_again()
 
     def _failed(self, course: Course, round_: Round | None, error: CheckpointError) -> None:
-        step = round_.save.step if round_ else max(self._hall.wanted(course), default=None)
+        step = round_.save.step if round_ else course.saving
+        step = self._newest(course) if step is None else step
         logger.error("saving step %s: %s; earlier checkpoints are untouched", step, error)
-        if round_ is not None:
-            self._hall.set_state(course, round_.save.step, _afterwards(error))
-            if isinstance(error, StoreError):
-                self._pending[course.generation.id] = round_
-            else:
-                self._abandon(round_)
         self._hall.later(course, course.at_once if _is_hopeless(error) else course.retry)
+        if round_ is None and course.saving is not None:
+            self._hall.set_state(course, course.saving, State.WAITING)
+        if isinstance(error, TakenOverError):
+            self._hall.lose(course)
+        if round_ is not None:
+            if isinstance(error, StoreError):
+                self._pending[course.generation] = round_
+            elif self._abandon(round_):
+                course.given_up = round_.save
+            else:
+                self._hall.later(course, course.retry)
+            state = State.LOST if _is_hopeless(error) else State.WAITING
+            self._hall.set_state(course, round_.save.step, state)
         self._hall.failed(course, step, str(error))
 
-    def _abandon(self, round_: Round) -> None:
+    def _abandon(self, round_: Round) -> bool:
+        assert self._rounds is not None
         try:
             self._rounds.give_up(round_)
         except CheckpointError as error:
             logger.warning("%s stays announced until its lease is over: %s", round_.save.id, error)
+            return False
+        return True
+
+    def _newest(self, course: Course) -> int | None:
+        return max(self._hall.wanted(course), default=None)
 
 
 def _is_hopeless(error: CheckpointError) -> bool:
     return isinstance(error, HopelessError)
-
-
-def _afterwards(error: CheckpointError) -> State:
-    return State.LOST if _is_hopeless(error) else State.WAITING

@@ -10,7 +10,7 @@ from checkpointing.codec import Budget
 from checkpointing.format.manifest import Header
 from checkpointing.format.names import Save
 from checkpointing.service.snapshots import Snapshot
-from checkpointing.store.commit import has_part, write_part
+from checkpointing.store.commit import write_part
 from checkpointing.store.index import Known, View, look
 from checkpointing.store.store import Store
 from checkpointing.store.writer import Options, Piece, Written, write
@@ -23,6 +23,7 @@ class Writer:
     Attributes:
         damaged: ids of checkpoints that failed to load: nothing refers to them.
         distrusted: packs in which damage was found.
+        rank: whose part is being written, or was last.
     """
 
     store: Store
@@ -30,6 +31,7 @@ class Writer:
     options: Options
     damaged: frozenset[str] = frozenset()
     distrusted: frozenset[bytes] = frozenset()
+    rank: int | None = None
     _known: dict[int, Known] = field(default_factory=dict)  # by rank
     _budget: Budget | None = None
 
@@ -42,8 +44,8 @@ class Writer:
 
     def write(
         self, save: Save, snapshot: Snapshot, pieces: Sequence[Piece], view: View, arrived_s: float
-    ) -> Written | None:
-        """Make a part durable and say so; None if a service before this one has done it.
+    ) -> Written:
+        """Make a part durable and say so.
 
         Args:
             arrived_s: monotonic time from which the snapshot's deadline counts.
@@ -51,9 +53,9 @@ class Writer:
         Raises:
             StoreError: something could not be written; what was is left for prune.
         """
-        if has_part(self.store, save, snapshot.rank):
-            return None
         index = self._of(snapshot.rank).index(view)
+        budget = self._next_budget(snapshot, arrived_s)
+        self.rank = snapshot.rank
         written = write(
             self.store,
             save,
@@ -61,7 +63,7 @@ class Writer:
             snapshot.values,
             index,
             self.options,
-            self._next_budget(snapshot, arrived_s),
+            budget,
         )
         world_size = snapshot.generation.world_size
         header = Header(save, snapshot.created, world_size, snapshot.metrics)

@@ -45,21 +45,19 @@ class MemoryStorage:
         self._make(key, bytes(data))
 
     def get(self, key: str) -> bytes:
-        with self._place.lock:
-            found = self._place.objects.get(check_key(key))
-        if found is None:
-            raise FileNotFoundError(f"read {self._url}/{key}: no such object")
-        self.counters.add(requests=1, bytes_in=len(found[0]))
-        return found[0]
+        data = self._find(key)
+        self.counters.add(requests=1, bytes_in=len(data))
+        return data
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         check_range(start, length)
-        data = self.get(key)
+        data = self._find(key)
         if start + length > len(data):
             raise DamagedError(
                 f"{self._url}/{key}: bytes {start} to {start + length} wanted, but it ends at byte "
                 f"{len(data)}"
             )
+        self.counters.add(requests=1, bytes_in=length)
         return memoryview(data)[start : start + length]
 
     def list(self, prefix: str) -> list[Entry]:
@@ -77,6 +75,13 @@ class MemoryStorage:
 
     def close(self) -> None:
         """The objects stay, for whoever opens the URL again."""
+
+    def _find(self, key: str) -> bytes:
+        with self._place.lock:
+            found = self._place.objects.get(check_key(key))
+        if found is None:
+            raise FileNotFoundError(f"read {self._url}/{key}: no such object")
+        return found[0]
 
     def _make(self, key: str, data: bytes, *, replace: bool = True) -> bool:
         check_key(key)

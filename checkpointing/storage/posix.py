@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,6 +81,13 @@ class PosixStorage:
         self.counters.add(bytes_in=len(data))
         return data
 
+    def read_into(self, key: str, start: int, into: memoryview) -> None:
+        """See `ReadsInto`."""
+        check_range(start, len(into))
+        path = self._path(key)
+        self._run("read", path, lambda: self._found(path, lambda: self._fill(path, start, into)))
+        self.counters.add(bytes_in=len(into))
+
     def list(self, prefix: str) -> list[Entry]:
         check_prefix(prefix)
         found = self._run("list", f"{self._root}/{prefix}", lambda: self._list(prefix))
@@ -116,7 +124,16 @@ class PosixStorage:
         return f"{self._root}/{check_key(key)}"
 
     def _run(self, verb: str, path: str, call: Callable[[], T]) -> T:
-        return self._retrier.run(f"{verb} {path}", call)
+        def once() -> T:
+            try:
+                return call()
+            except OSError as error:
+                if error.errno == errno.ESTALE:  # or an NFS client finds the old folder again
+                    with suppress(OSError):
+                        files.refresh(self._sys, self._root, files.parent(path))
+                raise
+
+        return self._retrier.run(f"{verb} {path}", once)
 
     def _write(self, verb: str, path: str, call: Callable[[], T]) -> T:
         def once() -> T:
@@ -206,25 +223,36 @@ class PosixStorage:
             self._ready.add(folder)
 
     def _read(self, path: str, start: int, length: int | None) -> bytearray:
+        return self._found(path, lambda: self._read_once(path, start, length))
+
+    def _found(self, path: str, read: Callable[[], T]) -> T:
+        """What `read` returns; if there is no such file, it may only be a view of its folder that
+        is too old.
+
+        Raises:
+            FileNotFoundError: there is none, or it is no file.
+        """
         try:
-            return self._read_once(path, start, length)
+            return _of_a_file(read)
         except FileNotFoundError:
             files.refresh(self._sys, self._root, files.parent(path))
-            return self._read_once(path, start, length)
+            files.list_again(self._sys, files.parent(path))
+            return _of_a_file(read)
 
     def _read_once(self, path: str, start: int, length: int | None) -> bytearray:
-        try:
-            with files.opened(self._sys, path) as fd:
-                size = self._sys.fstat(fd).size
-                wanted = size - start if length is None else length
-                data = files.read_at(self._sys, fd, start, max(0, min(wanted, size - start)))
-        except (IsADirectoryError, NotADirectoryError) as error:
-            raise FileNotFoundError(error.errno, "a directory, or under a file") from error
-        if start > size or len(data) < wanted:
-            raise DamagedError(
-                f"{path}: bytes {start} to {start + wanted} wanted, but it ends at byte {size}"
-            )
+        with files.opened(self._sys, path) as fd:
+            size = self._sys.fstat(fd).size
+            wanted = size - start if length is None else length
+            data = bytearray(max(0, min(wanted, size - start)))  # no more than there is
+            count = files.read_at(self._sys, fd, start, memoryview(data))
+        _check_end(path, start, wanted, count, size)
         return data
+
+    def _fill(self, path: str, start: int, into: memoryview) -> None:
+        with files.opened(self._sys, path) as fd:
+            count = files.read_at(self._sys, fd, start, into)
+            size = self._sys.fstat(fd).size
+        _check_end(path, start, len(into), count, size)
 
     def _list(self, prefix: str) -> Sequence[tuple[Entry, bool]]:
         """All files in a folder and below, each with whether it is a temporary."""
@@ -266,3 +294,17 @@ class PosixStorage:
             return self._sys.stat(temporary).modified
         finally:
             files.discard(self._sys, temporary)
+
+
+def _of_a_file(read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise FileNotFoundError(error.errno, "a directory, or under a file") from error
+
+
+def _check_end(path: str, start: int, wanted: int, count: int, size: int) -> None:
+    if start > size or count < wanted:
+        raise DamagedError(
+            f"{path}: bytes {start} to {start + wanted} wanted, but it ends at byte {size}"
+        )

@@ -113,7 +113,8 @@ def _is_dir(sys: Syscalls, path: str) -> bool:
 
 def refresh(sys: Syscalls, root: str, folder: str) -> None:
     """Let a name that another machine made be found: an NFS client remembers for up to a minute
-    that there was none, but asks the server about each directory that is opened."""
+    that there was none, but asks the server about each directory that is opened, and learns what
+    is in one that is listed anew."""
     chain = [folder]
     while chain[0] not in (root, "/"):
         chain.insert(0, parent(chain[0]))
@@ -123,7 +124,22 @@ def refresh(sys: Syscalls, root: str, folder: str) -> None:
         except PermissionError:
             continue
         except (FileNotFoundError, NotADirectoryError):
-            return
+            if path not in chain[1:] or not _appears(sys, path):
+                return
+
+
+def list_again(sys: Syscalls, folder: str) -> None:
+    """Let an NFS client forget what it believes of names in a folder."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        sys.scandir(folder)
+
+
+def _appears(sys: Syscalls, folder: str) -> bool:
+    """Whether a folder that seemed to be missing is there after all."""
+    list_again(sys, parent(folder))
+    with suppress(NotADirectoryError):
+        return _is_dir(sys, folder)
+    return False
 
 
 def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
@@ -135,28 +151,26 @@ def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
     with opened(sys, path) as fd:
         if sys.fstat(fd).size != sum(map(_size, parts)):
             return False
-        offset = 0
+        offset, room = 0, memoryview(bytearray(min(_COMPARE, max(map(_size, parts), default=0))))
         for view in map(_view, parts):
             for start in range(0, len(view), _COMPARE):
                 piece = view[start : start + _COMPARE]
-                if read_at(sys, fd, offset, len(piece)) != piece:
+                there = room[: len(piece)]
+                if read_at(sys, fd, offset, there) < len(piece) or there != piece:
                     return False
                 offset += len(piece)
     return True
 
 
-def read_at(sys: Syscalls, fd: int, offset: int, length: int) -> bytearray:
-    """`length` bytes from `offset`, fewer where the file ends before that."""
-    data = bytearray(length)
+def read_at(sys: Syscalls, fd: int, offset: int, into: memoryview) -> int:
+    """Fill `into` from `offset`; how many bytes, fewer where the file ends before that."""
     done = 0
-    with memoryview(data) as view:
-        while done < length:
-            count = sys.preadv(fd, view[done:], offset + done)
-            if count == 0:
-                break
-            done += count
-    del data[done:]
-    return data
+    while done < len(into):
+        count = sys.preadv(fd, into[done:], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checkpointing.storage.interface import Buffer
+
+_NO_ADVICE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ESPIPE)
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,31 @@ class Syscalls:
         os.mkdir(path)  # noqa: PTH102
 
     def scandir(self, path: str) -> list[tuple[str, bool]]:
-        """Names in a directory, each with whether it is a directory."""
-        with os.scandir(path) as entries:
-            return [(entry.name, entry.is_dir()) for entry in entries]
+        """Names in a directory, each with whether it is a directory; not from an NFS client's
+        memory of an earlier listing."""
+        fd = self.open_dir(path)
+        try:
+            _forget_listing(fd)
+            with os.scandir(fd) as entries:
+                return [(entry.name, entry.is_dir()) for entry in entries]
+        finally:
+            os.close(fd)
+
+
+def _forget_listing(fd: int) -> None:
+    """Drop what the kernel has cached of an open directory.
+
+    An NFS client (always with version 3) trusts its cache until the directory's time changes, and
+    many servers count that in ticks of 1 to 10 ms: what another machine makes in the tick of one
+    listing would be missing from all later ones.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        if error.errno not in _NO_ADVICE:  # file systems that have no such cache
+            raise
 
 
 def _stat(found: os.stat_result) -> Stat:

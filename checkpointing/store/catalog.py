@@ -3,8 +3,10 @@ of manifests alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from checkpointing.errors import DamagedError, FormatError
@@ -13,6 +15,8 @@ from checkpointing.format import names
 from checkpointing.format.manifest import Document
 from checkpointing.format.names import Save
 from checkpointing.store.store import Store, Stored
+
+THREADS = 16  # that read headers: each is a request, and most of its time is waiting for the reply
 
 State = Literal["committed", "partial", "incomplete", "damaged"]
 
@@ -64,21 +68,32 @@ def committed(store: Store, run: str | None = None) -> tuple[list[Found], dict[S
 
 
 def _readable(store: Store, listed: Iterable[Stored]) -> tuple[list[Found], dict[Save, str]]:
-    found: dict[Save, Found] = {}
-    problems: dict[Save, str] = {}
-    for stored in listed:  # later revisions first
-        if stored.save in found:
-            continue
+    revisions: dict[Save, list[Stored]] = {}
+    for stored in listed:
+        revisions.setdefault(stored.save, []).append(stored)
+    with ThreadPoolExecutor(THREADS, "catalog") as pool:
+        looked = list(pool.map(partial(_last_good, store), revisions.values()))
+    problems = {
+        save: one for save, one in zip(revisions, looked, strict=True) if isinstance(one, str)
+    }
+    return [one for one in looked if isinstance(one, Found)], problems
+
+
+def _last_good(store: Store, revisions: Sequence[Stored]) -> Found | str | None:
+    """Of one checkpoint: what is wrong with the last revision if no other is good; None if there
+    is nothing any more, or only a save that was declared dead."""
+    problem: str | None = None
+    for stored in revisions:  # later ones first
         try:
             document = store.document(stored)
         except FileNotFoundError:
             continue
         except (DamagedError, FormatError) as error:
-            problems.setdefault(stored.save, str(error))
+            problem = problem or str(error)
             continue
         if document.kind == forms.MANIFEST:
-            found[stored.save] = Found(stored, document)
-    return list(found.values()), {s: text for s, text in problems.items() if s not in found}
+            return Found(stored, document)
+    return problem
 
 
 def newest_first(store: Store, run: str) -> list[Found]:

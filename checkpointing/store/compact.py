@@ -13,7 +13,9 @@ from checkpointing.format.names import pack_key
 from checkpointing.format.packs import MAGIC, ROW, TRAILER
 from checkpointing.format.table import Table
 from checkpointing.store.catalog import Found, committed
-from checkpointing.store.fetch import Fetcher, check_stored, ranges
+from checkpointing.store.content import check_stored
+from checkpointing.store.fetch import Fetcher
+from checkpointing.store.grouping import ranges
 from checkpointing.store.packer import Packer
 from checkpointing.store.revise import publish, replace_chunks
 from checkpointing.store.session import Session
@@ -71,7 +73,7 @@ def compact(
         raise ValueError(f"threshold is a share from 0 to below 1, got {threshold!r}")
     live, of_run = _survey(store, run)
     victims = choose({p: (e.size, e.bytes) for p, e in live.items() if p in of_run}, threshold)
-    affected = [f for f in _committed(store) if f.document.packs().keys() & victims]
+    affected = [f for f in _committed(store) if _packs(f).keys() & victims]
     result = Compacted()
     if not affected:
         return result
@@ -112,14 +114,25 @@ def _survey(store: Store, run: str | None) -> tuple[dict[bytes, _Live], set[byte
     live: dict[bytes, _Live] = {}
     of_run: set[bytes] = set()
     for found in _committed(store):
-        sizes = found.document.packs()
+        try:
+            sizes, tables = found.document.packs(), list(_tables(found))
+        except FileNotFoundError:
+            continue  # removed since, or revised: then its chunks count a little too late
         if run in (None, found.stored.save.run):
             of_run |= sizes.keys()
-        for table in _tables(found):
+        for table in tables:
             for chunk in table.all_chunks():
                 entry = live.setdefault(chunk.pack, _Live(sizes[chunk.pack]))
                 entry.lengths[chunk.offset] = chunk.length
     return live, of_run
+
+
+def _packs(found: Found) -> Mapping[bytes, int]:
+    """Sizes of what it refers to; nothing if it was removed, or revised, since it was found."""
+    try:
+        return found.document.packs()
+    except FileNotFoundError:
+        return {}
 
 
 def _tables(found: Found) -> Iterator[Table]:
@@ -195,4 +208,4 @@ def _revise(
 
 
 def _referred(store: Store) -> set[bytes]:
-    return {pack for found in _committed(store) for pack in found.document.packs()}
+    return {pack for found in _committed(store) for pack in _packs(found)}

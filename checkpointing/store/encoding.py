@@ -18,7 +18,7 @@ from checkpointing.storage import Buffer
 
 logger = logging.getLogger("checkpointing")
 
-MOST_CYCLES = 1 << 20  # keyframes that are kept in mind
+MOST_CYCLES = 1 << 20  # bases that are kept in mind
 CHECK_EVERY = 64  # chunks of a kind: the first and then each so many-th is decoded again at once
 
 _NUMBER = re.compile(r"\d+")
@@ -39,14 +39,31 @@ class ChunkEncoder:
 
     Attributes:
         encoder: chooses by measured samples; None: everything is stored raw.
-        depth: bases that a reader may have to decode before a chunk. At 1 the base is always a
-            keyframe, a chunk that stands alone.
+        depth: bases that a reader may have to decode before a chunk, at least 1. At 1 the base is
+            always a keyframe, a chunk that stands alone. More store less, and read more, at a
+            restore and at each save: benchmarks/README.md says how much.
+
+    Raises:
+        ValueError: `depth` is less than 1.
     """
 
     encoder: Encoder | None = field(default_factory=Encoder)
     depth: int = 1
     _checks: _Checks = field(default_factory=lambda: _Checks())
     _cycles: _Cycles = field(default_factory=lambda: _Cycles())
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(
+                f"ChunkEncoder(depth=) is 1 or more, got {self.depth!r}; "
+                "ChunkEncoder(encoder=None) stores everything raw"
+            )
+
+    def reads(self, name: str, dtype: str, before: Chunk) -> Chunk | None:
+        """The base that `encode` is going to ask for, as far as one can tell; for reading ahead."""
+        if self.encoder is None or not self.encoder.chooser.wants_base(kind_of(name, dtype)):
+            return None
+        return base_of(before, self.depth)
 
     def encode(
         self,
@@ -77,9 +94,12 @@ class ChunkEncoder:
             content = _content(base, read)
         layout = Layout(element.word, element.is_float, row)
         found = self.encoder.encode(kind, raw, layout, content, budget)
-        if found.on_base and base is not None and self._cycles.is_over(base, len(found.data)):
-            content = None
-            found = self.encoder.encode(kind, raw, layout, None, budget)
+        while found.on_base and base is not None and self._cycles.is_over(base, len(found.data)):
+            base = self._cycles.older(base, len(found.data))
+            content = None if base is None else _content(base, read)
+            found = self.encoder.encode(kind, raw, layout, content, budget)
+        if found.on_base and base is not None:
+            self._cycles.add(base, len(found.data))
         if self._checks.is_due(kind, found.codec) and not _is_exact(found, raw, layout, content):
             logger.error("codec %s is not exact on %r: stored raw", found.codec.name, name)
             return Encoded(raw, Codec.RAW)
@@ -87,24 +107,38 @@ class ChunkEncoder:
 
 
 class _Cycles:
-    """When a keyframe has served its time: as soon as a delta to it is larger than the mean of all
-    that was stored in its place since, itself included. Going on would raise that mean."""
+    """When a base has served its time: as soon as a delta to it is larger than the mean of all that
+    was stored in its place since, itself included. Going on would raise that mean. Then the base's
+    own base, if it has one, is asked, and last of all a new keyframe is stored.
+    """
 
     def __init__(self) -> None:
-        self._stored: dict[bytes, tuple[int, int]] = {}  # keyframe -> bytes, chunks
+        self._stored: dict[bytes, tuple[int, int]] = {}  # base -> bytes, chunks
         self._lock = threading.Lock()
 
-    def is_over(self, keyframe: Chunk, delta: int) -> bool:
-        """Whether to store a new keyframe instead of a delta of so many bytes."""
+    def is_over(self, base: Chunk, delta: int) -> bool:
+        """Whether a delta of so many bytes is too large; never the first one."""
         with self._lock:
-            total, count = self._stored.get(keyframe.id, (keyframe.length, 1))
-            if delta * count > total:
-                self._stored.pop(keyframe.id, None)
-                return True
+            total, count = self._stored.get(base.id, (base.length, 1))
+            return count > 1 and delta * count > total
+
+    def older(self, base: Chunk, delta: int) -> Chunk | None:
+        """The nearest base below `base` that can still serve, if a delta to it has at least so many
+        bytes; None: there is none, and a new keyframe is due."""
+        with self._lock:
+            self._stored.pop(base.id, None)
+        older = base.base
+        while older is not None and self.is_over(older, delta):
+            older = older.base
+        return older
+
+    def add(self, base: Chunk, delta: int) -> None:
+        """A delta of so many bytes was stored."""
+        with self._lock:
+            total, count = self._stored.get(base.id, (base.length, 1))
             if len(self._stored) >= MOST_CYCLES:
                 self._stored.clear()  # of tensors long gone, for the most part
-            self._stored[keyframe.id] = (total + delta, count + 1)
-            return False
+            self._stored[base.id] = (total + delta, count + 1)
 
 
 class _Checks:

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from checkpointing.codec import Codec, Layout, decode
-from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.chunks import Chunk, Place, checksum, chunk_id
-from checkpointing.format.elements import element
+from checkpointing.codec.scratch import scratch
+from checkpointing.errors import DamagedError
+from checkpointing.format.chunks import Chunk, Place
 from checkpointing.format.names import pack_key
 from checkpointing.storage import Buffer, Storage
+from checkpointing.storage.reading import ReadsInto
+from checkpointing.store.content import Decoder, content, where
+from checkpointing.store.grouping import batches, chain, length, ranges
 
 logger = logging.getLogger("checkpointing")
 
 BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a time
-GAP = 64 << 10  # bytes that may be read in vain to save a request, but never more than 1/16
+HOT = 4 << 20  # the same where small reads cost little: what stays in the processor's cache
+BORROWED = 16 << 20  # bytes that are read into memory of the thread: of usual chunks, a batch
+PAGE = 4096  # bytes: as far into a page as in the file, or copying takes up to four times as long
 THREADS = min(8, 2 * (os.cpu_count() or 1))
 
 
@@ -53,18 +57,21 @@ class Copies(Protocol):
 
 
 class Fetcher:
-    """Reads from one store, and where that is damaged from other copies."""
+    """Reads from one store, and where that is damaged from other copies. Thread-safe."""
 
     def __init__(
         self, storage: Storage, copies: Copies | None = None, threads: int = THREADS
     ) -> None:
         self._storage, self._copies, self._threads = storage, copies, threads
+        self._fills = storage if isinstance(storage, ReadsInto) else None
+        self.batch_bytes = BATCH if self._fills is None else HOT
         self.healed: list[Damage] = []  # read from another copy
 
     def fetch(
         self, wants: Iterable[Want], on_batch: Callable[[int], None] | None = None
     ) -> list[Damage]:
-        """Read all `wants`, in any order; what could not be read from anywhere.
+        """Read all `wants`, in any order; what could not be read from anywhere. A base of several
+        of them is decoded once, as far as one thread can deal with them one after the other.
 
         Args:
             on_batch: told the raw bytes of each batch that is done, for progress.
@@ -74,35 +81,41 @@ class Fetcher:
         """
         damaged: list[Damage] = []
         with ThreadPoolExecutor(self._threads, "fetch") as pool:
-            for size, problems in pool.map(self._fetch_batch, batches(wants)):
+            cut = batches(wants, lambda want: want.chunk, self.batch_bytes)
+            for size, problems in pool.map(self._fetch_batch, cut):
                 damaged += problems
                 if on_batch:
                     on_batch(size)
         return damaged
 
     def one(self, chunk: Chunk, dtype: str, tensor: str) -> Buffer:
-        """The content of one chunk.
+        """The content of one chunk, in memory of its own.
 
         Raises:
             DamagedError: it cannot be read from anywhere.
         """
-        got: list[Buffer] = []
-        _, damaged = self._fetch_batch([Want(chunk, dtype, tensor, got.append)])
-        if damaged:
-            raise DamagedError(str(damaged[0]))
-        return got[0]
+        stored: dict[Place, Buffer | DamagedError] = {}
+        for group in ranges(chain(chunk)):
+            stored.update(self.read_group(group))
+        try:
+            return content(chunk, dtype, lambda at: stored[at.place])
+        except DamagedError as error:
+            damage = Damage(Want(chunk, dtype, tensor, lambda raw: None), str(error))
+            found = self._elsewhere(damage)
+            if found is None:
+                raise DamagedError(str(damage)) from error
+            return found
 
     def _fetch_batch(self, batch: Sequence[Want]) -> tuple[int, list[Damage]]:
-        stored = self._read_ranges(batch)
+        stored = self.borrow(at for want in batch for at in chain(want.chunk))
+        decoder = Decoder(lambda chunk: stored[chunk.place], room)
         damaged = []
         for want in batch:
             try:
-                raw = content(want.chunk, want.dtype, lambda chunk: stored[chunk.place])
+                raw = decoder.content(want.chunk, want.dtype)
             except DamagedError as error:
                 damage = Damage(want, str(error))
-                found = self._again(want)
-                if found is None and (found := self._from_copy(want)) is not None:
-                    self.healed.append(damage)
+                found = self._elsewhere(damage)
                 if found is None:
                     damaged.append(damage)
                     continue
@@ -110,19 +123,40 @@ class Fetcher:
             want.use(raw)
         return sum(want.chunk.raw_length for want in batch), damaged
 
-    def _read_ranges(self, batch: Sequence[Want]) -> dict[Place, Buffer | DamagedError]:
-        """The stored bytes of every chunk and base, or why there are none, by place."""
+    def borrow(self, chunks: Iterable[Chunk]) -> Mapping[Place, Buffer | DamagedError]:
+        """The stored bytes of chunks, or why there are none, by place; good until this thread
+        borrows again."""
+        groups = list(ranges(chunks))
         stored: dict[Place, Buffer | DamagedError] = {}
-        for group in ranges(chunk for want in batch for chunk in _chain(want.chunk)):
-            stored.update(self.read_group(group))
+        for group, into in zip(groups, self._rooms(groups), strict=True):
+            stored.update(self.read_group(group, into))
         return stored
 
-    def read_group(self, group: Sequence[Chunk]) -> dict[Place, Buffer | DamagedError]:
-        """The stored bytes of chunks that lie close together in one pack, by place."""
+    def _rooms(self, groups: Sequence[Sequence[Chunk]]) -> Iterator[memoryview | None]:
+        """Memory of this thread for each of these ranges; None: memory is for the storage to take,
+        after it has looked whether there is so much."""
+        total = sum(length(group) + PAGE for group in groups)
+        if not self._fills or total > BORROWED:
+            yield from (None for _ in groups)
+            return
+        memory = scratch("fetch stored", total)
+        at, address = 0, int(memory.__array_interface__["data"][0])
+        for group in groups:
+            at += (group[0].offset - address - at) % PAGE
+            yield memory.data[at : at + length(group)]
+            at += length(group)
+
+    def read_group(
+        self, group: Sequence[Chunk], into: memoryview | None = None
+    ) -> dict[Place, Buffer | DamagedError]:
+        """The stored bytes of chunks that lie close together in one pack, by place.
+
+        Args:
+            into: memory for what lies between the first one's start and the last one's end.
+        """
         start = group[0].offset
-        length = max(chunk.offset + chunk.length for chunk in group) - start
         try:
-            data = memoryview(self._storage.get_range(pack_key(group[0].pack), start, length))
+            data = self._read(group[0].pack, start, length(group), into)
         except (FileNotFoundError, DamagedError) as error:
             if len(group) == 1:
                 return {group[0].place: _read_problem(group[0], error)}
@@ -130,13 +164,26 @@ class Fetcher:
             return {k: v for chunk in group for k, v in self.read_group([chunk]).items()}
         return {c.place: data[c.offset - start :][: c.length] for c in group}
 
+    def _read(self, pack: bytes, start: int, size: int, into: memoryview | None) -> memoryview:
+        if into is None or self._fills is None:
+            return memoryview(self._storage.get_range(pack_key(pack), start, size))
+        self._fills.read_into(pack_key(pack), start, into)
+        return into
+
+    def _elsewhere(self, damage: Damage) -> Buffer | None:
+        """The content of a damaged chunk, read again or from a copy; None if from nowhere."""
+        found = self._again(damage.want)
+        if found is None and (found := self._from_copy(damage.want)) is not None:
+            self.healed.append(damage)
+        return found
+
     def _again(self, want: Want) -> Buffer | None:
         """The content, if what was damaged was so on its way only."""
         try:
             raw = content(want.chunk, want.dtype, self._stored)
         except DamagedError:
             return None
-        logger.warning("%s: damaged on its way, whole when read again", _place(want.chunk))
+        logger.warning("%s: damaged on its way, whole when read again", where(want.chunk))
         return raw
 
     def _from_copy(self, want: Want) -> Buffer | None:
@@ -154,105 +201,12 @@ class Fetcher:
         return self.read_group([chunk])[chunk.place]
 
 
-def content(chunk: Chunk, dtype: str, stored: Callable[[Chunk], Buffer | DamagedError]) -> Buffer:
-    """Decode a chunk, its bases first, and check it against its id.
-
-    Raises:
-        DamagedError: it is not what was written; names the object.
-    """
-    raw = _unchecked(chunk, dtype, stored)
-    if chunk_id(dtype, raw) != chunk.id:
-        if chunk.base is not None:
-            content(chunk.base, dtype, stored)  # raises if it is the base that is damaged
-        raise DamagedError(f"{_place(chunk)}: the bytes do not match their hash")
-    return raw
-
-
-def _unchecked(
-    chunk: Chunk, dtype: str, stored: Callable[[Chunk], Buffer | DamagedError]
-) -> Buffer:
-    data = stored(chunk)
-    if isinstance(data, DamagedError):
-        raise data
-    base = None if chunk.base is None else _unchecked(chunk.base, dtype, stored)
-    return _decode(chunk, dtype, data, base)
-
-
-def check_stored(chunk: Chunk, data: Buffer) -> None:
-    """Check stored bytes without decoding them.
-
-    Raises:
-        DamagedError: they do not match their checksum.
-    """
-    if checksum(data) != chunk.checksum:
-        raise DamagedError(f"{_place(chunk)}: the stored bytes do not match their checksum")
-
-
-def _decode(chunk: Chunk, dtype: str, data: Buffer, base: Buffer | None) -> Buffer:
-    if chunk.codec is Codec.RAW:
-        return data
-    kind = element(dtype)
-    out = bytearray(chunk.raw_length)
-    try:
-        decode(
-            chunk.codec,
-            data,
-            memoryview(out),
-            Layout(kind.word, kind.is_float, kind.itemsize),
-            base,
-        )
-    except (DamagedError, FormatError) as error:
-        raise type(error)(f"{_place(chunk)}: {error}") from error
-    return out
-
-
-def _chain(chunk: Chunk) -> Iterator[Chunk]:
-    at: Chunk | None = chunk
-    while at is not None:
-        yield at
-        at = at.base
-
-
-def batches(wants: Iterable[Want], size: int = BATCH) -> Iterator[list[Want]]:
-    """Groups of wants that lie close together, each of about `size` decoded bytes."""
-    batch: list[Want] = []
-    filled = 0
-    for want in sorted(wants, key=lambda w: (w.chunk.pack, w.chunk.offset)):
-        cost = sum(chunk.raw_length for chunk in _chain(want.chunk))
-        if batch and filled + cost > size:
-            yield batch
-            batch, filled = [], 0
-        batch.append(want)
-        filled += cost
-    if batch:
-        yield batch
-
-
-def ranges(chunks: Iterable[Chunk], gap: int = GAP) -> Iterator[list[Chunk]]:
-    """Chunks grouped into ranges to read at once: of one pack, with little between them."""
-    unique = {(c.pack, c.offset, c.length): c for c in chunks}
-    group: list[Chunk] = []
-    for _, chunk in sorted(unique.items(), key=lambda pair: pair[0]):
-        if group and not _joins(group, chunk, gap):
-            yield group
-            group = []
-        group.append(chunk)
-    if group:
-        yield group
-
-
-def _joins(group: Sequence[Chunk], chunk: Chunk, gap: int) -> bool:
-    first, last = group[0], group[-1]
-    between = chunk.offset - (last.offset + last.length)
-    span = last.offset + last.length - first.offset
-    return chunk.pack == first.pack and between <= min(gap, span // 16)
+def room(depth: int, size: int) -> memoryview:
+    """Memory of this thread for a chunk's content; another one for each number of bases."""
+    return scratch(f"fetch decoded {depth}", size).data
 
 
 def _read_problem(chunk: Chunk, error: Exception) -> DamagedError:
     if isinstance(error, FileNotFoundError):
-        return DamagedError(f"{_place(chunk)}: the pack is not there")
-    return DamagedError(f"{_place(chunk)}: {error}")
-
-
-def _place(chunk: Chunk) -> str:
-    return f"{pack_key(chunk.pack)} at byte {chunk.offset}"
+        return DamagedError(f"{where(chunk)}: the pack is not there")
+    return DamagedError(f"{where(chunk)}: {error}")

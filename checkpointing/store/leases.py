@@ -54,25 +54,36 @@ def leases(store: Store, now: float) -> list[Held]:
     return list(found.values())
 
 
-def _read_all(store: Store) -> list[tuple[Entry, str, Lease | None]]:
-    """All leases with their sessions; None for one that cannot be read.
+def of_session(store: Store, session: str) -> tuple[list[str], Held | None]:
+    """Keys of the leases of one session, and what they say; None if there are none. Its age is by
+    the clock of the storage, from its beginning."""
+    held: Held | None = None
+    found = _read_all(store, session)
+    for entry, _, lease in found:
+        one = Held(session, lease, -entry.modified)
+        held = one if held is None else _join(held, one)
+    return [entry.key for entry, _, _ in found], held
+
+
+def _read_all(store: Store, session: str | None = None) -> list[tuple[Entry, str, Lease | None]]:
+    """All leases, or those of one session, with their sessions; None for one that cannot be read.
 
     One that is gone when it is read may have been renewed, and a listing beside a renewal may show
     neither of the two: so until a second listing shows nothing new.
     """
-    listed = _listed(store)
+    listed = _listed(store, session)
     while True:
         found, before = _read(store, listed), {entry.key for entry, _ in listed}
-        listed = _listed(store)
+        listed = _listed(store, session)
         if found is not None and before.issuperset(entry.key for entry, _ in listed):
             return found
 
 
-def _listed(store: Store) -> list[tuple[Entry, str]]:
-    """All leases with their sessions."""
+def _listed(store: Store, session: str | None) -> list[tuple[Entry, str]]:
     entries = store.storage.list(names.LEASES)
     parsed = [(entry, names.parse_lease(entry.key)) for entry in entries]
-    return [(entry, found[0]) for entry, found in parsed if found and found[1] == "lease"]
+    found = [(entry, key[0]) for entry, key in parsed if key and key[1] == "lease"]
+    return [(entry, owner) for entry, owner in found if session in (None, owner)]
 
 
 def _read(
@@ -113,10 +124,10 @@ def fence(store: Store, session: str) -> list[str]:
     the fence. So one of them sees the other.
     """
     store.storage.create(names.fence(session), b"")
-    mine = [(entry.key, lease) for entry, owner, lease in _read_all(store) if owner == session]
-    announced = dict.fromkeys(key for _, lease in mine if lease for key in lease.saving)
+    mine = _read_all(store, session)
+    announced = dict.fromkeys(key for _, _, lease in mine if lease for key in lease.saving)
     abandoned = [key for key in announced if abandon(store, key)]
-    store.storage.delete(key for key, _ in mine)
+    store.storage.delete(entry.key for entry, _, _ in mine)
     return abandoned
 
 

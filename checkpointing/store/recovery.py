@@ -10,8 +10,8 @@ from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.names import pack_key
 from checkpointing.storage import Buffer, Storage
+from checkpointing.store.content import content
 from checkpointing.store.copies import StoreCopies
-from checkpointing.store.fetch import content
 from checkpointing.store.store import Store
 
 

@@ -97,15 +97,18 @@ def revisions(store: Store, saves: Collection[Save]) -> dict[Save, list[str]]:
 
 
 def superseded(store: Store) -> dict[Save, list[str]]:
-    """Keys of manifests that a later revision has replaced."""
+    """Keys of manifests, damaged ones too, that a later revision has replaced."""
     found: dict[Save, list[str]] = {}
     last: set[Save] = set()
     for stored in store.manifests():  # later revisions first
         try:
             if store.document(stored).kind != forms.MANIFEST:
                 continue
-        except (FileNotFoundError, DamagedError, FormatError):
+        except (FileNotFoundError, FormatError):
             continue  # it takes the place of nothing
+        except DamagedError:
+            if stored.save not in last:
+                continue
         if stored.save in last:
             found.setdefault(stored.save, []).append(stored.key)
         last.add(stored.save)

@@ -11,7 +11,7 @@ from checkpointing.codec import Codec
 from checkpointing.errors import DamagedError, SaveError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.manifest import MANIFEST, Content, Document
-from checkpointing.format.names import Save
+from checkpointing.format.names import Save, parse_manifest
 from checkpointing.storage import Buffer
 from checkpointing.store.adopt import adopt
 from checkpointing.store.catalog import Found
@@ -88,9 +88,11 @@ def repair(
     """
     result = Repaired()
     save = found if isinstance(found, Save) else found.stored.save
-    there = [stored for stored in store.manifests(save.run) if stored.save == save]
-    source, problem = _readable(store, save, there)
+    there, source, problem = _look(store, save)
+    if isinstance(found, Found) and not there:
+        raise FileNotFoundError(f"{save.id} of run {save.run!r} was removed since it was found")
     if source is None:
+        _check_committed(store, there)
         copy = _elsewhere(save, others)
         if copy is None:
             text = f"{problem}; no other store has it"
@@ -105,15 +107,44 @@ def repair(
             stack.enter_context(session.reading(source.stored.key))
         healing = _Healing(store, session, others, result, on_bytes)
         try:
-            if there:
-                last = there[0] if source is None else source.stored
-                result.key = publish(store, session, Found(last, copy), healing.change)
+            if source is not None:
+                result.key = publish(store, session, source, healing.change)
             else:
                 result.key = _bring_back(store, session, copy, healing.change)
         except _NothingToDo:
             return result
         _remove_others(store, session, save, result.key)
     return result
+
+
+def _revisions(store: Store, save: Save) -> list[Stored]:
+    """All manifests of a save, and what stands in their places, the last one first."""
+    return [stored for stored in store.manifests(save.run) if stored.save == save]
+
+
+def _check_committed(store: Store, there: Sequence[Stored]) -> None:
+    """Raises:
+    SaveError: the save was declared dead before it was committed. (A revision that was declared
+        dead says nothing of the checkpoint.)
+    """
+    for stored in there:
+        try:
+            if stored.revision == 0 and store.document(stored).kind != MANIFEST:
+                raise SaveError(
+                    f"{stored.save.id} was never committed: its session was declared dead"
+                )
+        except (DamagedError, FileNotFoundError):
+            continue
+
+
+def _look(store: Store, save: Save) -> tuple[list[Stored], Found | None, str]:
+    """All revisions, and the last that can be read, or what is wrong."""
+    while True:
+        there = _revisions(store, save)
+        found, problem = _readable(store, save, there)
+        # one that went meanwhile may have been revised
+        if found is not None or _revisions(store, save) == there:
+            return there, found, problem
 
 
 def _readable(store: Store, save: Save, there: Sequence[Stored]) -> tuple[Found | None, str]:
@@ -126,7 +157,6 @@ def _readable(store: Store, save: Save, there: Sequence[Stored]) -> tuple[Found 
             if document.kind == MANIFEST:
                 document.content()
                 return Found(stored, document), ""
-            raise SaveError(f"{save.id} was never committed: its session was declared dead")
         except DamagedError as error:
             text = str(error)
             problem = text if stored.key in text else f"{stored.key}: {text}"
@@ -138,8 +168,7 @@ def _readable(store: Store, save: Save, there: Sequence[Stored]) -> tuple[Found 
 def _elsewhere(save: Save, others: Sequence[Store]) -> Document | None:
     """The manifest of the same save in another store."""
     for other in others:
-        there = [stored for stored in other.manifests(save.run) if stored.save == save]
-        found, _ = _readable(other, save, there)
+        _, found, _ = _look(other, save)
         if found is not None:
             return found.document
     return None
@@ -148,13 +177,20 @@ def _elsewhere(save: Save, others: Sequence[Store]) -> Document | None:
 def _bring_back(
     store: Store, session: Session, copy: Document, change: Callable[[Content], Content]
 ) -> str:
-    """Make a manifest that is gone anew, in the order of a save; its key."""
-    key = copy.save.manifest()
+    """Make a manifest that is gone or damaged anew, in the order of a save; its key.
+
+    It is a revision: under the first one's key, what stands for a repair that was declared dead
+    would say that there never was a checkpoint.
+    """
+    number = _next_revision(store, copy.save)
+    key = copy.save.manifest(number)
     session.announce(key)
     try:
         condemned = condemned_packs(store)
+        if _next_revision(store, copy.save) != number:
+            raise SaveError(f"{copy.save.id} was repaired by somebody else at the same time")
         content = change(copy.content())
-        content = replace(content, header=replace(content.header, revision=0))
+        content = replace(content, header=replace(content.header, revision=number))
         check_packs(copy.save, content, condemned)
         make_manifest(store, key, content, session.check)
     finally:
@@ -162,10 +198,14 @@ def _bring_back(
     return key
 
 
+def _next_revision(store: Store, save: Save) -> int:
+    return 1 + max((stored.revision for stored in _revisions(store, save)), default=0)
+
+
 def _remove_others(store: Store, session: Session, save: Save, key: str) -> None:
     """Remove what `key` supersedes, and manifests that cannot be read: while there is one, nothing
     is swept."""
-    others = [other for other in revisions(store, [save])[save] if other != key]
+    others = [other for other in revisions(store, [save])[save] if _number(other) < _number(key)]
     if others:
         with condemning(store, others, by=session.id) as removal:
             if not removal.why_needed(save):
@@ -235,6 +275,12 @@ class _Healing:
             return None
         codec, stored = self_contained(found[0], damaged.dtype)
         return _Good(stored, codec, found[1])
+
+
+def _number(key: str) -> int:
+    """Of a manifest's key: which revision it is."""
+    parsed = parse_manifest(key)
+    return -1 if parsed is None else parsed[1]
 
 
 def _packs(chunk: Chunk) -> set[bytes]:

@@ -7,8 +7,6 @@ how fast another process is; time decides only when a silent session counts as d
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +18,8 @@ from checkpointing.errors import SaveError, StoreError
 from checkpointing.format import names
 from checkpointing.format.names import Save
 from checkpointing.format.records import Lease, dump_lease
+from checkpointing.store import leases, owners
+from checkpointing.store.commit import part_entries
 from checkpointing.store.store import Store
 from checkpointing.store.tombs import condemned
 
@@ -27,6 +27,7 @@ logger = logging.getLogger("checkpointing")
 
 TTL_S = 600.0  # seconds without renewal after which prune may declare a session dead
 _RENEWALS = 4  # per TTL, so that three may fail in a row
+_GAP = 1_000_000  # renewals: what a killed process has under way lands below its successor's
 
 
 class Session:
@@ -36,27 +37,60 @@ class Session:
     """
 
     def __init__(
-        self, store: Store, run: str, *, session: str | None = None, ttl_s: float = TTL_S
+        self,
+        store: Store,
+        run: str,
+        *,
+        session: str | None = None,
+        owner: int | None = None,
+        ttl_s: float = TTL_S,
     ) -> None:
+        """
+        Args:
+            session: to go on with that of another process, which must have ended: what it had
+                announced is held from now on. What is not begun anew before the first save ends
+                is given up then.
+            owner: the number of the take-over (`takeover.take_over`) that this session's saves go
+                by; None: the one that this process made or, if it made none, found.
+
+        Raises:
+            SaveError: `session` was declared dead, or its leases cannot be read.
+            StoreError: there is a `session`, and the store is out of reach.
+            ValueError: `session` or `run` cannot be the name of one.
+        """
+        if session is not None and not names.is_session(session):
+            raise ValueError(f"a session is eight hex digits, got {session!r}")
         self.store, self.run = store, names.check_run(run)
         self.id = session or names.new_session()
-        owner = f"{socket.gethostname()}:{os.getpid()}"
-        self._lease = Lease(self.id, run, owner, ttl_s)
+        self._owner, self._may_have_parts = owner, session is not None
+        self._inherited: set[str] = set()  # announced by the process before, and not begun here
+        self._lease = Lease(self.id, run, owners.whoami(), ttl_s)
         self._keys: list[str] = []  # of leases that were written or tried, the newest last
         self._lock = threading.RLock()
         self._renewals = 0
         self._renewed_s: float | None = None  # monotonic time of the last renewal; None: no lease
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        if session is not None:
+            self._continue()
 
     def begin(self, step: int) -> Save:
         """Announce a save. Only after this may any rank look for chunks to refer to.
 
         Raises:
-            SaveError: the session was declared dead meanwhile: a new one is needed.
+            SaveError: the session was declared dead meanwhile: a new one is needed. Or another
+                process took over the run.
         """
         save = Save(self.run, step, self.id)
+        self._check_not_given_up(save)
         self.announce(save.manifest())
+        try:
+            # the lease first, then the look: who takes over becomes the owner first, then looks at
+            # the leases
+            owners.check(self.store, self.run, self._owner)
+        except SaveError:
+            self.end(save.manifest())
+            raise
         return save
 
     def announce(self, key: str) -> None:
@@ -65,6 +99,10 @@ class Session:
         # any rank lists manifests; one that is not read here will wait for this save
         tombs = tuple(entry.key for entry in self.store.storage.list(names.TOMBS))
         with self._lock:
+            # said before, by another process of this session too: what was chosen since then
+            # counts on what was said then
+            tombs = self._lease.saving.get(key, tombs)
+            self._inherited.discard(key)
             self._renew(replace(self._lease, saving={**self._lease.saving, key: tombs}))
         self._check_fence()
 
@@ -84,7 +122,9 @@ class Session:
     def end(self, key: str) -> None:
         """The manifest was committed or given up; what it refers to is protected no longer."""
         with self._lock:
-            saving = {k: v for k, v in self._lease.saving.items() if k != key}
+            over = {key} | self._inherited
+            self._inherited.clear()
+            saving = {k: v for k, v in self._lease.saving.items() if k not in over}
             self._renew_or_drop(replace(self._lease, saving=saving))
 
     @contextmanager
@@ -170,6 +210,43 @@ class Session:
     def _keep(self) -> None:
         while not self._stop.wait(self._lease.ttl_s / _RENEWALS):
             self.renew()
+
+    def _continue(self) -> None:
+        """Hold what a process before has announced."""
+        self._check_fence()
+        keys, held = leases.of_session(self.store, self.id)
+        if held is None:
+            return
+        if held.lease is None or held.lease.run != self.run:
+            problem = "cannot be read" if held.lease is None else f"is of run {held.lease.run!r}"
+            raise SaveError(
+                f"session {self.id} of run {self.run!r} cannot be continued, because its lease "
+                f"{problem}: begin a new session"
+            )
+        self._keys, self._renewals = keys, held.lease.renewals + _GAP
+        self._inherited = set(held.lease.saving)
+        with self._lock:
+            if held.lease.saving:
+                self._renew(replace(self._lease, saving=held.lease.saving))
+            else:
+                self._delete_leases(self._keys)
+        try:
+            self._check_fence()
+        except SaveError:
+            self.close()
+            raise
+
+    def _check_not_given_up(self, save: Save) -> None:
+        """Raises:
+        SaveError: there are parts from before, of which nobody knows whether prune has removed
+            what they refer to, since for a while nobody had announced them.
+        """
+        is_held = save.manifest() in self._lease.saving
+        if self._may_have_parts and not is_held and part_entries(self.store, save):
+            raise SaveError(
+                f"{save.id} was given up by the process that began it: save the step under a new "
+                "session"
+            )
 
     def _check_fence(self) -> None:
         try:

@@ -35,6 +35,7 @@ class Store:
 
     def __init__(self, storage: Storage, record: StoreRecord) -> None:
         self.storage, self.record = storage, record
+        self.owners: dict[str, int] = {}  # by run: the take-over that saves go by, see owners.py
         self._documents: dict[str, tuple[Stored, Document]] = {}  # by key
         self._lock = threading.Lock()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from checkpointing.errors import CheckpointError
 from checkpointing.format import names
-from checkpointing.store import leases
+from checkpointing.store import leases, owners
 from checkpointing.store.commit import commit, part_entries
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
@@ -20,18 +20,22 @@ logger = logging.getLogger("checkpointing")
 class TakenOver:
     """What was found."""
 
+    owner: int = 0  # its number: what sessions of other processes of the new owner go by
     committed: list[str] = field(default_factory=list)  # ids of saves that only lacked the commit
     abandoned: list[str] = field(default_factory=list)  # ids of saves that can never be committed
     sessions: list[str] = field(default_factory=list)  # that were ended
 
 
 def take_over(store: Store, run: str) -> TakenOver:
-    """Become the only writer of a run. Whoever still saves it fails from now on, and says so.
+    """Become the only writer of a run. Whoever saved it before fails from now on, and says so,
+    also if it is not saving at this moment.
 
     Raises:
         StoreError: the store is out of reach.
     """
-    result = TakenOver()
+    # the owner first, then the leases: who begins a save writes its lease first, then looks at the
+    # owners
+    result = TakenOver(owners.claim(store, run))
     for held in leases.leases(store, now=0.0):
         if held.lease is None or held.lease.run != run or not held.lease.saving:
             continue
@@ -39,7 +43,8 @@ def take_over(store: Store, run: str) -> TakenOver:
             if (id_ := _finish(store, key)) is not None:
                 result.committed.append(id_)
         for key in leases.fence(store, held.session):
-            if parsed := names.parse_manifest(key):
+            parsed = names.parse_manifest(key)
+            if parsed is not None and parsed[1] == 0:  # else a revision, and the save is there
                 result.abandoned.append(parsed[0].id)
         result.sessions.append(held.session)
     return result

@@ -1,25 +1,29 @@
-"""Whether a checkpoint is whole: three levels, each says object, tensor and step."""
+"""Whether checkpoints are whole: three levels, each says object, tensor and step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import packs as pack_format
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.manifest import Document
 from checkpointing.format.names import pack_key
 from checkpointing.format.table import Table
 from checkpointing.storage import Storage
 from checkpointing.store.catalog import Found
-from checkpointing.store.fetch import THREADS, Damage, Fetcher, Want, check_stored, ranges
+from checkpointing.store.content import check_stored
+from checkpointing.store.fetch import THREADS, Fetcher, Want
+from checkpointing.store.grouping import by_place, chain
 from checkpointing.store.store import Store
 
 Level = Literal["quick", "crc", "full"]
+
+TOGETHER = 8  # checkpoints: a base that all of them need is read once and not eight times
+MOST_CHUNKS = 1 << 20  # of checkpoints that are checked together: some hundred bytes of memory each
 
 
 @dataclass(frozen=True)
@@ -35,87 +39,123 @@ class Problem:
         return f"step {self.step}: {self.tensor + ': ' if self.tensor else ''}{self.text}"
 
 
+def together(found: Sequence[Found]) -> Iterator[Sequence[Found]]:
+    """Checkpoints in groups to `verify_all`, in their order: as many as memory is for."""
+    group: list[Found] = []
+    chunks = 0
+    for one in found:
+        more = sum(item.chunks for item in one.document.items.values())
+        if group and (len(group) >= TOGETHER or chunks + more > MOST_CHUNKS):
+            yield group
+            group, chunks = [], 0
+        group.append(one)
+        chunks += more
+    if group:
+        yield group
+
+
 def verify(
     store: Store,
     found: Found,
     level: Level = "full",
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[Problem]:
-    """Check a checkpoint; what is wrong with it, nothing if it is whole.
+    """Check a checkpoint; what is wrong with it, nothing if it is whole. See `verify_all`."""
+    return verify_all(store, [found], level, on_bytes)[0]
+
+
+def verify_all(
+    store: Store,
+    found: Sequence[Found],
+    level: Level = "full",
+    on_bytes: Callable[[int], None] | None = None,
+) -> list[list[Problem]]:
+    """Check checkpoints; what is wrong with each, nothing if it is whole. Chunks that several need
+    are read once. The tables of all are in memory: `together` says how many to give at a time.
 
     Args:
-        level: "quick" compares the manifest with the tables at the ends of its packs, "crc" reads
+        level: "quick" compares the manifests with the tables at the ends of the packs, "crc" reads
             all stored bytes and compares checksums, "full" decodes them and compares hashes.
         on_bytes: told how many stored bytes were dealt with, from any thread.
 
     Raises:
         StoreError: the store is out of reach.
     """
-    save, document = found.stored.save, found.document
-    tables: dict[str, Table] = {}
-    problems = []
-    for item in document.items:
-        try:
-            tables[item] = document.table(item)
-        except (DamagedError, FormatError, FileNotFoundError) as error:
-            problems.append(Problem(save.step, save.id, "", str(error)))
-    owners = _owners(tables)
+    if level == "quick" and len(found) > 1:  # of the packs it is one manifest that says the sizes
+        return [verify(store, one, level, on_bytes) for one in found]
+    problems: list[list[Problem]] = [[] for _ in found]
+    owners: Owners = {}
+    for i, one in enumerate(found):
+        problems[i] += _add_owners(owners, i, one)
     check = {"quick": _quick, "crc": _crc, "full": _full}[level]
-    for chunk, text in check(store.storage, document, owners, on_bytes or (lambda _: None)):
-        problems.append(Problem(save.step, save.id, owners[chunk][0] if chunk else "", text))
+    for needed, text in check(store.storage, found, owners, on_bytes or (lambda _: None)):
+        for i, tensor in owners[needed].items():
+            save = found[i].stored.save
+            problems[i].append(Problem(save.step, save.id, tensor, text))
     return problems
 
 
-Owners = Mapping[Chunk, tuple[str, str]]  # chunk -> a tensor that needs it, its dtype
+Needed: TypeAlias = tuple[Chunk, str]  # and its dtype, without which an id says nothing
+Owners: TypeAlias = dict[Needed, dict[int, str]]  # a tensor that needs it, by number of checkpoint
 
 
-def _owners(tables: Mapping[str, Table]) -> dict[Chunk, tuple[str, str]]:
-    owners: dict[Chunk, tuple[str, str]] = {}
-    for table in tables.values():
-        for name, placed in table.chunks.items():
-            for chunk in placed.values():
-                at: Chunk | None = chunk
-                while at is not None:
-                    owners.setdefault(at, (name, table.tensors[name].dtype))
-                    at = at.base
-    return owners
+def _add_owners(owners: Owners, number: int, found: Found) -> Iterator[Problem]:
+    """Add what a checkpoint needs; what is wrong with its tables."""
+    save = found.stored.save
+    for item in found.document.items:
+        try:
+            table = found.document.table(item)
+        except (DamagedError, FormatError, FileNotFoundError) as error:
+            yield Problem(save.step, save.id, "", str(error))
+            continue
+        for name, chunk in _chunks(table):
+            needed = chunk, table.tensors[name].dtype
+            owners.setdefault(needed, {}).setdefault(number, name)
 
 
-Wrong = Iterator[tuple[Chunk | None, str]]
+def _chunks(table: Table) -> Iterator[tuple[str, Chunk]]:
+    for name, placed in table.chunks.items():
+        for chunk in placed.values():
+            for at in chain(chunk):
+                yield name, at
+
+
+Wrong: TypeAlias = Iterator[tuple[Needed, str]]
 
 
 def _quick(
-    storage: Storage, document: Document, owners: Owners, on_bytes: Callable[[int], None]
+    storage: Storage, found: Sequence[Found], owners: Owners, on_bytes: Callable[[int], None]
 ) -> Wrong:
-    by_pack: dict[bytes, list[Chunk]] = {}
-    for chunk in owners:
-        by_pack.setdefault(chunk.pack, []).append(chunk)
-    sizes = document.packs() if owners else {}  # no tables, maybe because it is damaged
+    by_pack: dict[bytes, list[Needed]] = {}
+    for needed in owners:
+        by_pack.setdefault(needed[0].pack, []).append(needed)
+    sizes = found[0].document.packs() if owners else {}  # no tables, maybe because it is damaged
     with ThreadPoolExecutor(THREADS, "verify") as pool:
         check = partial(_check_pack, storage, sizes)
-        for problems, chunks in zip(
+        for problems, group in zip(
             pool.map(check, by_pack.values()), by_pack.values(), strict=True
         ):
-            on_bytes(sum(chunk.length for chunk in chunks))
+            on_bytes(sum(chunk.length for chunk, _ in group))
             yield from problems
 
 
 def _check_pack(
-    storage: Storage, sizes: Mapping[bytes, int], chunks: list[Chunk]
-) -> list[tuple[Chunk | None, str]]:
-    key = pack_key(chunks[0].pack)
+    storage: Storage, sizes: Mapping[bytes, int], needed: Sequence[Needed]
+) -> list[tuple[Needed, str]]:
+    pack = needed[0][0].pack
+    key = pack_key(pack)
     try:
-        rows = read_footer(storage, key, sizes[chunks[0].pack])
+        rows = read_footer(storage, key, sizes[pack])
     except FileNotFoundError:
-        return [(chunk, f"{key}: the pack is not there") for chunk in chunks]
+        return [(one, f"{key}: the pack is not there") for one in needed]
     except DamagedError as error:
-        return [(chunk, f"{key}: {error}") for chunk in chunks]
+        return [(one, f"{key}: {error}") for one in needed]
     stated = {
         (int(r["offset"]), int(r["length"]), int(r["checksum"]), r["id"].tobytes()) for r in rows
     }
     return [
-        (c, f"{key} at byte {c.offset}: the pack's own table does not have this chunk")
-        for c in chunks
+        ((c, dtype), f"{key} at byte {c.offset}: the pack's own table does not have this chunk")
+        for c, dtype in needed
         if (c.offset, c.length, c.checksum, c.id) not in stated
     ]
 
@@ -134,35 +174,40 @@ def read_footer(storage: Storage, key: str, size: int) -> pack_format.Rows:
 
 
 def _crc(
-    storage: Storage, document: Document, owners: Owners, on_bytes: Callable[[int], None]
+    storage: Storage, found: Sequence[Found], owners: Owners, on_bytes: Callable[[int], None]
 ) -> Wrong:
+    fetcher = Fetcher(storage)
+    groups = by_place(owners, lambda needed: needed[0], fetcher.batch_bytes)
     with ThreadPoolExecutor(THREADS, "verify") as pool:
-        for size, problems in pool.map(partial(_check_range, storage), ranges(owners)):
+        for size, problems in pool.map(partial(_check_stored, fetcher), groups):
             on_bytes(size)
             yield from problems
 
 
-def _check_range(
-    storage: Storage, group: list[Chunk]
-) -> tuple[int, list[tuple[Chunk | None, str]]]:
-    problems: list[tuple[Chunk | None, str]] = []
-    stored = Fetcher(storage).read_group(group)
-    for chunk in group:
+def _check_stored(
+    fetcher: Fetcher, group: Iterable[Needed]
+) -> tuple[int, list[tuple[Needed, str]]]:
+    problems: list[tuple[Needed, str]] = []
+    stored = fetcher.borrow(chunk for chunk, _ in group)
+    for needed in group:
         try:
-            data = stored[chunk.place]
+            data = stored[needed[0].place]
             if isinstance(data, DamagedError):
                 raise data
-            check_stored(chunk, data)
+            check_stored(needed[0], data)
         except DamagedError as error:
-            problems.append((chunk, str(error)))
-    return sum(chunk.length for chunk in group), problems
+            problems.append((needed, str(error)))
+    return sum(chunk.length for chunk, _ in group), problems
 
 
 def _full(
-    storage: Storage, document: Document, owners: Owners, on_bytes: Callable[[int], None]
+    storage: Storage, found: Sequence[Found], owners: Owners, on_bytes: Callable[[int], None]
 ) -> Wrong:
-    wants = [Want(chunk, dtype, name, lambda raw: None) for chunk, (name, dtype) in owners.items()]
-    ratio = sum(c.length for c in owners) / max(sum(c.raw_length for c in owners), 1)
-    damaged: list[Damage] = Fetcher(storage).fetch(wants, lambda n: on_bytes(int(n * ratio)))
+    wants = [
+        Want(chunk, dtype, next(iter(numbers.values())), lambda raw: None)
+        for (chunk, dtype), numbers in owners.items()
+    ]
+    ratio = sum(c.length for c, _ in owners) / max(sum(c.raw_length for c, _ in owners), 1)
+    damaged = Fetcher(storage).fetch(wants, lambda n: on_bytes(int(n * ratio)))
     for damage in damaged:
-        yield damage.want.chunk, damage.problem
+        yield (damage.want.chunk, damage.want.dtype), damage.problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,8 @@ from checkpointing.format.names import Save
 from checkpointing.format.table import Spec, Table
 from checkpointing.format.tiles import Box, Shape, tile_shape, tiles
 from checkpointing.storage import Buffer
-from checkpointing.store.encoding import ChunkEncoder, Encoded
+from checkpointing.store.bases import Bases
+from checkpointing.store.encoding import ChunkEncoder, Encoded, kind_of
 from checkpointing.store.fetch import Fetcher
 from checkpointing.store.index import Index
 from checkpointing.store.packer import PACK_BYTES, Packer
@@ -29,6 +30,7 @@ from checkpointing.store.store import Store
 from checkpointing.values import Json
 
 WINDOW = 64 << 20  # bytes of tiles that are being worked on at a time
+GROUP = 8 << 20  # bytes of tiles that one thread deals with, and reads the bases for at once
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -146,45 +148,90 @@ def _tiles(pieces: Iterable[Piece]) -> Iterator[_Tile]:
             yield _Tile(piece.name, piece.dtype, box, view)
 
 
+def _groups(tiles: Iterable[_Tile]) -> Iterator[list[_Tile]]:
+    group: list[_Tile] = []
+    for tile in tiles:
+        if group and _bytes(group) + tile.data.nbytes > GROUP:
+            yield group
+            group = []
+        group.append(tile)
+    if group:
+        yield group
+
+
 def _in_order(work: _Work, pieces: Iterable[Piece], threads: int) -> Iterator[_Done]:
     """Every tile once it is done, in the order of the pieces, with a bounded number in flight."""
-    waiting: deque[Future[_Done]] = deque()
+    waiting: deque[tuple[int, Future[list[_Done]]]] = deque()
     in_flight = 0
     with ThreadPoolExecutor(threads, "encode") as pool:
-        for tile in itertools.chain(_tiles(pieces), [None]):
-            while waiting and (tile is None or in_flight + tile.data.nbytes > WINDOW):
-                done = waiting.popleft().result()
-                in_flight -= done.tile.data.nbytes
-                yield done
-            if tile is not None:
-                in_flight += tile.data.nbytes
-                waiting.append(pool.submit(work.do, tile))
+        for group in itertools.chain(_groups(_tiles(pieces)), [None]):
+            while waiting and (group is None or in_flight + _bytes(group) > WINDOW):
+                size, job = waiting.popleft()
+                yield from job.result()
+                in_flight -= size
+            if group is not None:
+                in_flight += _bytes(group)
+                waiting.append((_bytes(group), pool.submit(work.do, group)))
+
+
+def _bytes(tiles: Iterable[_Tile]) -> int:
+    return sum(tile.data.nbytes for tile in tiles)
 
 
 class _Work:
-    """What is done to a tile, in any thread."""
+    """What is done to tiles, in any thread."""
 
     def __init__(self, store: Store, index: Index, options: Options, budget: Budget | None) -> None:
         self._index, self._encoder, self._budget = index, options.encoder, budget
         self._fetcher = Fetcher(store.storage, threads=1)
+        self._relative: set[str] = set()  # kinds of which the last chunk was stored on a base
 
-    def do(self, tile: _Tile) -> _Done:
+    def do(self, group: Sequence[_Tile]) -> list[_Done]:
+        """Deal with tiles that lie one after the other."""
+        hashed = [self._hash(tile) for tile in group]
+        rest = deque(tile for tile, _, _, known in hashed if known is None)
+        bases = Bases(self._fetcher, lambda: self._to_come(rest))
+        done = []
+        for tile, raw, id_, known in hashed:
+            if known is None:
+                rest.popleft()
+                done.append(_Done(tile, id_, encoded=self._encode(tile, raw, bases)))
+            else:
+                done.append(_Done(tile, id_, known=known))
+        return done
+
+    def _hash(self, tile: _Tile) -> tuple[_Tile, Buffer, bytes, Chunk | None]:
+        """A tile, its bytes, its id, and the chunk that holds it already."""
         raw = _contiguous(tile.data)
         id_ = chunk_id(tile.dtype, raw)
-        if known := self._index.by_id.get(id_):
-            if self._budget is not None:
-                self._budget.written(len(raw), 0, 0.0)
-            return _Done(tile, id_, known=known)
+        known = self._index.by_id.get(id_)
+        if known is not None and self._budget is not None:
+            self._budget.written(len(raw), 0, 0.0)
+        return tile, raw, id_, known
+
+    def _encode(self, tile: _Tile, raw: Buffer, bases: Bases) -> Encoded:
         encoded = self._encoder.encode(
             raw=raw,
             name=tile.name,
             element=element(tile.dtype),
             row=_row_bytes(tile.box, element(tile.dtype)),
             before=self._index.at(tile.name, tile.box),
-            read=lambda chunk: self._fetcher.one(chunk, tile.dtype, tile.name),
+            read=lambda chunk: bases.read(chunk, tile.dtype, tile.name),
             budget=self._budget,
         )
-        return _Done(tile, id_, encoded=encoded)
+        change = self._relative.discard if encoded.base is None else self._relative.add
+        change(kind_of(tile.name, tile.dtype))
+        return encoded
+
+    def _to_come(self, tiles: Iterable[_Tile]) -> Iterator[Chunk]:
+        """What will be read for tiles, if they fare like the last ones of their kinds."""
+        for tile in tiles:
+            before = self._index.at(tile.name, tile.box)
+            if before is None or kind_of(tile.name, tile.dtype) not in self._relative:
+                continue
+            base = self._encoder.reads(tile.name, tile.dtype, before)
+            if base is not None and base.raw_length == tile.data.nbytes:
+                yield base
 
 
 def _contiguous(data: NDArray[Any]) -> Buffer:

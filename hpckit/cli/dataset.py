@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
-from data import DataError, PackReport, pack_folder, python_stdlib
-from hpckit.launch.main import refuse
+if TYPE_CHECKING:
+    from data import PackReport
 
 app = typer.Typer(help="Make WebDataset shards.", no_args_is_help=True)
 
@@ -34,6 +32,13 @@ def pack(
     samples_per_shard: Annotated[int, typer.Option(min=1, help="Samples of one tar.")] = 256,
 ) -> None:
     """Pack any folder of files into WebDataset tars, with their index."""
+    # here, because it takes longer than the help of other commands
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from data import DataError, pack_folder, python_stdlib
+    from hpckit.launch.main import refuse
+
     folder, left_out = python_stdlib() if source == "stdlib" else (Path(source), ())
     suffixes = suffix or ([".py"] if source == "stdlib" else [])
     console = Console(stderr=True)

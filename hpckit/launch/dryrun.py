@@ -12,7 +12,7 @@ from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
-from hpckit.run.spec import RunSpec
+from hpckit.run.spec import CheckpointSpec, RunSpec
 
 
 def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
@@ -39,9 +39,17 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.shards)} shards"
     yield f"# steps       {train.steps}" + _epochs(spec, dataset)
-    every = ckpt.every_steps and f"{ckpt.every_steps} steps"
-    every = every or (ckpt.every_minutes and f"{ckpt.every_minutes} minutes") or "the end only"
-    yield f"# checkpoints every {every}, into {ckpt.url or run.checkpoints}"
+    yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
+
+
+def _when(spec: CheckpointSpec) -> str:
+    if spec.every_steps is not None:
+        return f"every {spec.every_steps} steps"
+    if spec.every_minutes is not None:
+        return f"every {spec.every_minutes} minutes"
+    if spec.mtbf_hours is not None:
+        return f"as often as is best for a failure each {spec.mtbf_hours:g} h"
+    return "at the end only"
 
 
 def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:

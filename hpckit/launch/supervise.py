@@ -18,7 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from checkpointing import CheckpointError, list_run
+from checkpointing import CheckpointError, list_run, local_folder
+from checkpointing.service.ending import end_services
 from hpckit.elastic.agent import HELD_SIGNALS
 from hpckit.elastic.devices import Devices, choose, visible_gpus
 from hpckit.elastic.drill import Drill
@@ -117,15 +118,25 @@ class Supervisor:
         self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
         store_log = self._run.logs / "store.log"
         with RendezvousStore(self.spec.cluster.address, _environment(), store_log) as store:
-            verdict = self._one_generation(store)
-            while not verdict.final:
-                if self._request is Request.STOP:
-                    verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
-                    self._record(verdict)
-                else:
-                    verdict = self._one_generation(store)
+            try:
+                verdict = self._one_generation(store)
+                while not verdict.final:
+                    if self._request is Request.STOP:
+                        verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
+                        self._record(verdict)
+                    else:
+                        verdict = self._one_generation(store)
+            finally:
+                self._end_services()
         self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
         return verdict
+
+    def _end_services(self) -> None:
+        """What trainers left in memory is made durable, then nothing of the run is left here."""
+        root = checkpoint_root(self.spec, self._run)
+        within_s = self.spec.cluster.grace_s + REPORT_MARGIN_S
+        if not end_services(str(local_folder(root) or root), run_name(self.spec), within_s):
+            self._events.emit("degraded", what="a checkpoint service is still writing")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._request = max(self._request, _REQUESTS[signal.Signals(number)])

@@ -66,8 +66,14 @@ def _optim(spec: RunSpec) -> Iterator[str]:
 
 def _checkpoint(spec: RunSpec) -> Iterator[str]:
     ckpt = spec.checkpoint
-    if ckpt.every_steps is not None and ckpt.every_minutes is not None:
-        yield "checkpoint.every_minutes: give this or checkpoint.every_steps, the other null"
+    given = {
+        "every_steps": ckpt.every_steps,
+        "every_minutes": ckpt.every_minutes,
+        "mtbf_hours": ckpt.mtbf_hours,
+    }
+    names = [f"checkpoint.{name}" for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        yield f"{names[-1]}: give one of {', '.join(names)}, the others null"
 
 
 def _drill(spec: RunSpec) -> Iterator[str]:

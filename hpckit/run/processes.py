@@ -84,15 +84,16 @@ def kill_all(processes: Iterable[Process]) -> None:
 
 
 def strays(run: Path) -> list[psutil.Process]:
-    """This user's processes on this host that carry `run` in their environment, but for this one
-    and those it descends from."""
+    """This user's processes on this host that carry `run` in their environment, but for this one,
+    those it descends from, and services, which are there to outlive a generation."""
     me = psutil.Process()
     mine = {me.pid, *(parent.pid for parent in me.parents())}
     found = []
     for process in psutil.process_iter():
         try:
             mine_to_kill = process.pid not in mine and process.uids().real == os.getuid()
-            if mine_to_kill and process.environ().get("HPCKIT_RUN") == str(run):
+            env = process.environ() if mine_to_kill else {}
+            if env.get("HPCKIT_RUN") == str(run) and "HPCKIT_SERVICE" not in env:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue

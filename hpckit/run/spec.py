@@ -183,11 +183,17 @@ class CheckpointSpec:
     """Store of the checkpoints: a path, s3://bucket/folder, or any URL that fsspec knows; null: the
     folder `checkpoints` in the run directory."""
     every_steps: Count | None
-    """Save each so many steps (exclusive with `every_minutes`; both null: only at the end)."""
+    """Save each so many steps (one of this and the next two; all null: only at the end)."""
     every_minutes: Positive | None
     """Save each so many minutes."""
+    mtbf_hours: Positive | None
+    """Save as often as is best for a job that fails each so many hours (Young and Daly)."""
+    max_unsaved_minutes: Positive | None
+    """Give up training when nothing has become durable for so long; null: never."""
     compress: bool
-    """Store what pays compressed, or as the difference to the last save (exactly, either way)."""
+    """Store what pays compressed, or as the difference to an earlier save (exactly, either way)."""
+    depth: Count
+    """Earlier saves that a restore has to read for such a difference, at most."""
     keep: KeepSpec
     """Retention."""
 

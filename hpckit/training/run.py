@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checkpointing import Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
+from checkpointing import Auto, Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
 from data import Batch, Loader
 from hpckit.run.board import Board, Phase, Request
 from hpckit.run.directory import checkpoint_root, run_name
@@ -87,6 +87,8 @@ class TrainingRun:
             every=_interval(cfg.checkpoint),
             keep=_retention(cfg.checkpoint.keep),
             compress=cfg.checkpoint.compress,
+            depth=cfg.checkpoint.depth,
+            max_unsaved=cfg.checkpoint.max_unsaved_minutes,
             on_event=self._events.emit,
         )
         self._metrics: Metrics | None = None
@@ -229,9 +231,11 @@ class TrainingRun:
         self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
 
 
-def _interval(spec: CheckpointSpec) -> Steps | Minutes | None:
+def _interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
     if spec.every_steps is not None:
         return Steps(spec.every_steps)
+    if spec.mtbf_hours is not None:
+        return Auto(mtbf_s=3600 * spec.mtbf_hours)
     return Minutes(spec.every_minutes) if spec.every_minutes is not None else None
 
 

@@ -141,13 +141,15 @@ def check_after_all(storage: Storage) -> None:
 
 
 def leaks(store: Store) -> list[str]:
-    """Objects that nothing needs; fences and abandoned saves, which stay for a week, aside."""
+    """Objects that nothing needs; owners, and fences and abandoned saves, which stay for a week,
+    aside."""
     found = catalog.committed(store)[0]
     needed = {one.stored.key for one in found} | {names.STORE}
     needed |= {names.pack_key(pack) for one in found for pack in one.document.packs()}
     dead = {s.key for s in store.manifests() if store.document(s).kind == "hpckit-abandoned"}
     listed = {e.key for e in store.storage.list("")}
-    return sorted(k for k in listed - needed - dead if not k.startswith(names.LEASES) or _held(k))
+    left = {k for k in listed - needed - dead if "/owners/" not in k}
+    return sorted(k for k in left if not k.startswith(names.LEASES) or _held(k))
 
 
 def _held(key: str) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
-from checkpointing.errors import CheckpointError
+from checkpointing.errors import CheckpointError, SaveError
 from checkpointing.format.names import Save
 from checkpointing.retention import Last
 from checkpointing.store import catalog, marks
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.commit import commit
+from checkpointing.store.compact import compact
+from checkpointing.store.flatten import flatten
 from checkpointing.store.index import Known
 from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
@@ -114,6 +116,21 @@ def pruner(place: Place, run: str, seconds: float) -> int:
     return count
 
 
+def maintainer(place: Place, run: str, seconds: float) -> int:
+    """Flatten checkpoints, and rewrite packs; how many revisions were made."""
+    count = 0
+    with opened(place) as storage:
+        together()
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            store = Store.at(storage)
+            count += len(compact(store, run, threshold=0.0).revisions)
+            for found in catalog.newest_first(store, run)[-1:]:
+                with suppress(SaveError, FileNotFoundError):  # pruned or revised meanwhile
+                    count += flatten(store, run, found) != found.stored.key
+    return count
+
+
 def _pin_for_a_moment(store: Store, run: str) -> None:
     found = catalog.newest_first(store, run)
     if not found:
@@ -137,11 +154,12 @@ def committer(place: Place, save: Save, ranks: int) -> int:
         return len(commit(store, save, ranks).packs)
 
 
-def creator(place: Place, name: str, rounds: int) -> list[bool]:
-    """Make the same objects as everybody else, with a content of its own."""
-    with opened(place) as storage:
-        made = []
-        for number in range(rounds):
+def creator(place: Place, name: str, rounds: int, width: int) -> list[bool]:
+    """Make the same objects as everybody else, `width` at a time, with a content of its own."""
+    made: list[bool] = []
+    with opened(place) as storage, ThreadPoolExecutor(width) as pool:
+        for start in range(0, rounds, width):
+            keys = [f"race/{number}" for number in range(start, min(start + width, rounds))]
             together()
-            made.append(storage.create(f"race/{number}", name.encode()))
-        return made
+            made += pool.map(lambda key: storage.create(key, name.encode()), keys)
+    return made

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import os
+import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-import checkpointing.saving as saving
 from checkpointing import (
     Checkpointer,
     CheckpointError,
@@ -24,10 +23,10 @@ from checkpointing import (
     list_checkpoints,
 )
 from checkpointing.dtypes import dtype_name, is_placeholder
-from checkpointing.ranks import Ranks
-from checkpointing.store import writer
+from checkpointing.shipping import Shipper
 from tests.integration.checkpoints import recorder, restore_one, save_one
 from tests.integration.damage import check, packs_of, reseal
+from tests.integration.nodeservices import pid_of
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -171,29 +170,33 @@ def test_fp32_moments_of_bf16_weights_stay_fp32(tmp_path: Path) -> None:
 
 
 def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
-    """The writer is held back until the trainer has changed everything."""
-    gate = threading.Event()
-    write = writer.write
-
-    def held_back(*args: Any) -> Any:
-        assert gate.wait(60)
-        return write(*args)
-
+    """The service is stopped until the trainer has changed everything."""
     events, on_event = recorder()
     state: dict[str, Any] = {"w": torch.ones(1000), "values": {"list": [1]}}
-    with mock.patch.object(saving, "write", held_back):
-        ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
-        ckpt.save(1, state)
-        ckpt.save(1, state)  # started already: nothing happens, nobody waits
-        state["w"].fill_(2.0)
-        state["values"]["list"].append(2)
-        threading.Timer(0.2, gate.set).start()
-        ckpt.save(2, state)  # waits for the first, whose buffers it needs
-        state["w"].fill_(3.0)
-        ckpt.close()
+    ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
+    ship = Shipper.ship
+
+    def save_and_change(step: int) -> None:
+        pid = pid_of(tmp_path)
+
+        def stop_first(*args: Any) -> None:
+            os.kill(pid, signal.SIGSTOP)
+            ship(*args)
+
+        with mock.patch.object(Shipper, "ship", stop_first):
+            ckpt.save(step, state)
+            ckpt.save(step, state)  # started already: nothing happens, nobody waits
+        state["w"].fill_(step + 1.0)
+        state["values"]["list"].append(step + 1)
+        os.kill(pid, signal.SIGCONT)
+        ckpt.wait()
+
+    save_and_change(1)
+    save_and_change(2)
+    ckpt.close()
     kinds = [kind for kind, _ in events]
-    assert kinds.count("checkpoint_started") == kinds.count("checkpoint_committed") == 2
-    assert kinds.index("checkpoint_waited") > kinds.index("checkpoint_committed")
+    expected = ["checkpoint_started", "checkpoint_staged", "checkpoint_committed"]
+    assert kinds == expected * 2
     assert restore_one(tmp_path, state) == 2
     assert torch.equal(state["w"], torch.full((1000,), 2.0))
     assert state["values"] == {"list": [1, 2]}
@@ -201,22 +204,6 @@ def test_changes_after_save_do_not_reach_the_checkpoint(tmp_path: Path) -> None:
     assert restore_one(tmp_path, state) == 1
     assert torch.equal(state["w"], torch.ones(1000))
     assert state["values"] == {"list": [1]}
-
-
-def test_a_commit_counts_even_if_a_peer_is_gone_before_it_is_told(tmp_path: Path) -> None:
-    together = Ranks.together
-
-    def lose_the_peer(ranks: Ranks, do: Callable[[], Any], group: Any) -> Any:
-        answers = together(ranks, do, group)
-        if do.__name__ == "commit_it":
-            raise RuntimeError("Connection closed by peer")
-        return answers
-
-    events, on_event = recorder()
-    with mock.patch.object(Ranks, "together", lose_the_peer):
-        save_one(tmp_path, 1, {"w": torch.ones(2)}, on_event=on_event)
-    assert check(tmp_path) == {1: []}
-    assert [kind for kind, _ in events][-1] == "checkpoint_committed"
 
 
 def test_what_is_told_of_a_save(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +19,6 @@ from checkpointing import (
     list_checkpoints,
     verify,
 )
-from checkpointing.store.index import Index, Known
 from checkpointing.store.marks import pin
 from tests.integration.checkpoints import recorder, restore_one, save_one
 from tests.integration.damage import check, damage_newest, packs_of, reseal
@@ -35,6 +34,7 @@ def test_retention_prunes_and_what_is_left_of_a_prune_is_no_checkpoint(tmp_path:
         if ckpt.due(step):
             state["w"].fill_(step)
             ckpt.save(step, state, metrics={"loss": losses[step]})
+            ckpt.wait()
     ckpt.close()
     assert check(tmp_path) == {4: [], 8: [], 10: []}
     assert [f["step"] for kind, f in events if kind == "checkpoint_pruned"] == [2, 6]
@@ -88,7 +88,7 @@ def test_going_back_saves_the_same_steps_again(tmp_path: Path) -> None:
     for step in (1, 2):
         state["w"].fill_(step)
         ckpt.save(step, state)
-    ckpt.wait()
+        ckpt.wait()
     damage_newest(tmp_path)
     assert ckpt.restore(state) == 1
     assert not ckpt.due(1)
@@ -139,11 +139,12 @@ def test_what_is_saved_after_damage_refers_to_nothing_damaged(tmp_path: Path) ->
 
 def test_what_was_read_from_another_copy_is_stored_anew(tmp_path: Path) -> None:
     state = {"w": torch.rand(1000)}
-    with mock.patch.object(Known, "index", return_value=Index()):  # each run has its own copy
-        for run in ("other", "r"):
-            ckpt = Checkpointer(tmp_path, run=run)
-            ckpt.save(1, state)
-            ckpt.close()
+    for root, run in ((tmp_path, "r"), (tmp_path / "second", "other")):
+        ckpt = Checkpointer(root, run=run)
+        ckpt.save(1, state)
+        ckpt.close()
+    for folder in ("packs", "runs"):  # each run has its own copy
+        shutil.copytree(tmp_path / "second" / folder, tmp_path / folder, dirs_exist_ok=True)
     damage_newest(tmp_path, run="r")
     ckpt = Checkpointer(tmp_path, run="r")
     restored = {"w": torch.zeros(1000)}

@@ -5,44 +5,105 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
-from checkpointing import Checkpointer, Last, SaveError, Store, list_checkpoints, saving
+from checkpointing import Checkpointer, Last, SaveError, Store, list_checkpoints
 from checkpointing.format.names import LEASES, PACKS, parse_pack
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
 from tests.integration.damage import check
+from tests.integration.nodeservices import REPOSITORY, sabotaged
 from tests.integration.worlds import Recorder
 
-REPOSITORY = Path(__file__).parents[2]
+WAIT_S = 60.0
 
-# Saves step 1, and is killed in step 2 when it calls the function that it is told.
-KILLED_PROGRAM = """
-import os, signal, sys, torch
-import checkpointing.saving as saving
+# Saves step 1, then 2, and says who it is
+TRAINER = """
+import os, sys, time, torch
+from pathlib import Path
 from checkpointing import Checkpointer
 
-ckpt = Checkpointer(sys.argv[1], run="r")
+root = Path(sys.argv[1])
+ckpt = Checkpointer(root, run="r")
 ckpt.save(1, {"w": torch.full((1000,), 1.0)})
 ckpt.wait()
-setattr(saving, sys.argv[2], lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL))
+(root / "trainer").write_text(str(os.getpid()))
 ckpt.save(2, {"w": torch.rand(1000)})
 ckpt.wait()
 """
 
+# The service dies at a function in step 2, and its trainer with it
+DIES_AT = """
+import os, signal
+import checkpointing.service.{module} as module
+original = module.{function}
 
-def killed_in(store: Path, function: str) -> None:
-    program = [sys.executable, "-c", KILLED_PROGRAM, str(store), function]
-    ended = subprocess.run(program, timeout=60, cwd=REPOSITORY, check=False)
+def dies(*args, **options):
+    if os.path.exists({trainer!r}):
+        os.kill(int(open({trainer!r}).read()), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **options)
+
+module.{function} = dies
+"""
+
+# The service waits at a function for as long as there is a file
+HELD_AT = """
+import os, time
+import checkpointing.service.{module} as module
+original = module.{function}
+
+def held(*args, **options):
+    while os.path.exists({gate!r}):
+        open({reached!r}, "w").close()
+        time.sleep(0.01)
+    return original(*args, **options)
+
+module.{function} = held
+"""
+WRITE_PART = ("writing", "write_part")
+COMMIT = ("leading", "commit")
+
+
+def killed_in(root: Path, where: tuple[str, str]) -> None:
+    """Of step 2, everything before this function was done."""
+    module, function = where
+    sabotage = DIES_AT.format(module=module, function=function, trainer=str(root / "trainer"))
+    with sabotaged(root, sabotage):
+        ended = subprocess.run(
+            [sys.executable, "-c", TRAINER, str(root)], timeout=60, cwd=REPOSITORY, check=False
+        )
     assert ended.returncode == -9
+
+
+class Hold:
+    """Saves stop at a function of the service until `release`."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.gate, self.reached = tmp / "gate", tmp / "reached"
+
+    def sabotage(self, where: tuple[str, str]) -> str:
+        module, function = where
+        gate, reached = str(self.gate), str(self.reached)
+        return HELD_AT.format(module=module, function=function, gate=gate, reached=reached)
+
+    def close(self) -> None:
+        self.gate.touch()
+
+    def wait(self) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while not self.reached.exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    def release(self) -> None:
+        self.gate.unlink()
 
 
 def packs(store: Store) -> set[bytes | None]:
@@ -54,7 +115,7 @@ def referred(store: Store) -> set[bytes | None]:
 
 
 def test_a_save_that_only_lacked_the_commit_is_committed(tmp_path: Path) -> None:
-    killed_in(tmp_path, "commit")
+    killed_in(tmp_path, COMMIT)
     assert [(i.step, i.state) for i in list_checkpoints(tmp_path)] == [
         (1, "committed"),
         (2, "incomplete"),
@@ -71,7 +132,7 @@ def test_a_save_that_only_lacked_the_commit_is_committed(tmp_path: Path) -> None
 
 
 def test_a_save_that_lacked_a_part_never_becomes_a_checkpoint(tmp_path: Path) -> None:
-    killed_in(tmp_path, "write_part")
+    killed_in(tmp_path, WRITE_PART)
     events, state = Recorder(), {"w": torch.zeros(1000)}
     ckpt = Checkpointer(tmp_path, run="r", on_event=events)
     assert ckpt.restore(state) == 1
@@ -85,16 +146,18 @@ def test_a_save_that_lacked_a_part_never_becomes_a_checkpoint(tmp_path: Path) ->
 
 def test_what_a_killed_save_wrote_is_removed_once_its_lease_has_run_out(tmp_path: Path) -> None:
     """By the prune of anybody, of another run too; and not before."""
-    killed_in(tmp_path, "write_part")
+    killed_in(tmp_path, WRITE_PART)
     other = Checkpointer(tmp_path, run="other", keep=[Last(1)])
     store = Store.open(tmp_path)
     other.save(1, {"v": torch.zeros(1)})
     other.wait()
     sweep(store, grace_s=0)
     assert packs(store) > referred(store), "who wrote it may live"
-    (lease,) = (tmp_path / LEASES).glob("*.lease")
-    long_ago = lease.stat().st_mtime - 3600
-    os.utime(lease, (long_ago, long_ago))
+    leases = list((tmp_path / LEASES).glob("*.lease"))
+    assert leases
+    for lease in leases:
+        long_ago = lease.stat().st_mtime - 3600
+        os.utime(lease, (long_ago, long_ago))
     other.save(2, {"v": torch.ones(1)})
     other.close()
     sweep(store, grace_s=0)
@@ -105,83 +168,82 @@ def test_what_a_killed_save_wrote_is_removed_once_its_lease_has_run_out(tmp_path
 
 
 @contextmanager
-def held_back(function: str) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Saving stops where it calls `function`, says so by the first event, waits for the second."""
-    reached, go_on = threading.Event(), threading.Event()
-    original = getattr(saving, function)
-
-    def wait_first(*args: Any, **options: Any) -> Any:
-        reached.set()
-        assert go_on.wait(60)
-        return original(*args, **options)
-
-    with mock.patch.object(saving, function, wait_first):
-        yield reached, go_on
-        go_on.set()
+def elsewhere() -> Iterator[None]:
+    """What is constructed in the block is on another node."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCKIT_NODE", "another")
+        yield
 
 
 def take_over(root: Path) -> int | None:
-    """What the next incarnation of the job does first; the step that it goes on from."""
-    ckpt = Checkpointer(root, run="r")
-    step = ckpt.restore({"w": torch.zeros(1000)})
-    ckpt.close()
-    return step
+    """What the next start of the job, on other nodes, does first; the step that it goes on from."""
+    with elsewhere():
+        ckpt = Checkpointer(root, run="r")
+        step = ckpt.restore({"w": torch.zeros(1000)})
+        ckpt.close()
+        return step
 
 
-def test_who_was_taken_over_fails_once_and_then_saves_as_somebody_new(tmp_path: Path) -> None:
+def test_who_was_taken_over_says_so_until_it_takes_the_run_back(tmp_path: Path) -> None:
+    root, hold = tmp_path / "store", Hold(tmp_path)
     state, events = {"w": torch.rand(1000)}, Recorder()
-    old = Checkpointer(tmp_path, run="r", on_event=events)
-    old.save(1, state)
-    old.wait()
-    state["w"].copy_(torch.rand(1000))
-    with held_back("write_part") as (reached, go_on):
+    with sabotaged(root, hold.sabotage(WRITE_PART)):
+        old = Checkpointer(root, run="r", on_event=events)
+        old.save(1, state)
+        old.wait()
+        state["w"].copy_(torch.rand(1000))
+        hold.close()
         old.save(2, state)
-        assert reached.wait(60)
-        assert take_over(tmp_path) == 1
-        go_on.set()
-        with pytest.raises(SaveError, match=r"step 2: .* took over the run 'r'"):
+        hold.wait()
+        assert take_over(root) == 1
+        hold.release()
+        with pytest.raises(SaveError, match=r"step 2: .*(took over the run 'r'|declared dead)"):
             old.wait()
-    assert events.kinds()[-1] == "checkpoint_failed"
-    assert check(tmp_path) == {1: []}
+        assert "checkpoint_failed" in events.kinds()
+        assert check(root) == {1: []}
 
-    # all that it wrote goes; its next save, of the same content, must not count on any of it
-    store = Store.open(tmp_path)
-    sweep(store, grace_s=0)
-    sweep(store, grace_s=0)
-    assert packs(store) == referred(store)
-    store.close()
-    old.save(2, state)
-    old.save(3, state)
-    old.close()
-    assert check(tmp_path) == {1: [], 2: [], 3: []}
-    assert len({info.id.partition("-")[2] for info in list_checkpoints(tmp_path)}) == 2
-    restored = {"w": torch.zeros(1000)}
-    ckpt = Checkpointer(tmp_path, run="r")
-    assert ckpt.restore(restored) == 3
-    ckpt.close()
-    assert torch.equal(restored["w"], state["w"])
+        # all that it wrote goes
+        store = Store.open(root)
+        sweep(store, grace_s=0)
+        sweep(store, grace_s=0)
+        assert packs(store) == referred(store)
+        store.close()
+        old.save(3, state)
+        with pytest.raises(SaveError, match=r"step 3: .*another process took over the run 'r'"):
+            old.wait()
+        assert check(root) == {1: []}
+
+        # what it goes on from now is what it has staged, which no one else has gone beyond
+        restored = {"w": torch.zeros(1000)}
+        assert old.restore(restored) == 1
+        old.save(2, state)
+        old.close()
+    assert check(root) == {1: [], 2: []}
+    assert len({info.id.partition("-")[2] for info in list_checkpoints(root)}) == 2
 
 
 def test_a_save_that_is_adopted_under_ones_hands_is_a_success(tmp_path: Path) -> None:
-    events = Recorder()
-    old = Checkpointer(tmp_path, run="r", on_event=events)
-    with held_back("commit") as (reached, go_on):
+    root, hold, events = tmp_path / "store", Hold(tmp_path), Recorder()
+    hold.close()
+    with sabotaged(root, hold.sabotage(COMMIT)):
+        old = Checkpointer(root, run="r", on_event=events)
         old.save(1, {"w": torch.rand(1000)})
-        assert reached.wait(60)
-        assert take_over(tmp_path) == 1
-        go_on.set()
+        hold.wait()
+        assert take_over(root) == 1
+        hold.release()
         old.wait()
-    old.close()
+        old.close()
     assert events.kinds()[-1] == "checkpoint_committed"
-    assert check(tmp_path) == {1: []}
+    assert check(root) == {1: []}
 
 
-def test_an_idle_writer_is_not_in_the_way_and_need_not_know(tmp_path: Path) -> None:
-    """Who takes over ends saves, not processes: one that begins its save later is a new one."""
+def test_an_idle_writer_that_was_taken_over_commits_nothing_any_more(tmp_path: Path) -> None:
     old = Checkpointer(tmp_path, run="r")
     old.save(1, {"w": torch.ones(1000)})
     old.wait()
     assert take_over(tmp_path) == 1
     old.save(2, {"w": torch.full((1000,), 2.0)})
+    with pytest.raises(SaveError, match="another process took over the run 'r'"):
+        old.wait()
     old.close()
-    assert check(tmp_path) == {1: [], 2: []}
+    assert check(tmp_path) == {1: []}

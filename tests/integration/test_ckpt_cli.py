@@ -386,3 +386,10 @@ def test_a_process_has_the_exit_status(store: Store) -> None:
 def test_no_command_imports_torch() -> None:
     code = "import sys, hpckit.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_help_waits_for_no_command_of_another_group() -> None:
+    slow = ["hpckit.launch", "hpckit.run", "data", "obstore", "fsspec", "hydra"]
+    code = f"import sys, hpckit.cli.main; sys.exit(str([m for m in {slow} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import secrets
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +22,45 @@ Worker = Callable[[int, Path], Any]
 
 def run_world(world_size: int, worker: Worker, tmp: Path) -> list[Any]:
     """What `worker(rank, tmp)` returned on each rank of a real process group."""
+    return run_worlds([world_size], worker, tmp)[world_size]
+
+
+def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[int, list[Any]]:
+    """The same in several process groups at once, by their sizes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
-    rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"
-    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-    processes = [
-        context.Process(
-            target=_run, args=(rank, world_size, rendezvous, worker, tmp, pipes[rank][1])
-        )
-        for rank in range(world_size)
-    ]
+    processes, pipes = [], {}
+    for world_size in world_sizes:
+        rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"
+        pipes[world_size] = [context.Pipe(duplex=False) for _ in range(world_size)]
+        processes += [
+            context.Process(target=_run, args=(rank, world_size, rendezvous, worker, tmp, pipe))
+            for rank, (_, pipe) in enumerate(pipes[world_size])
+        ]
     for process in processes:
         process.start()
     try:
-        answers = [_answer(reader) for reader, _ in pipes]
+        answers = {size: [_answer(reader) for reader, _ in pipes[size]] for size in world_sizes}
         for process in processes:
             process.join(JOIN_S)
     finally:
         for process in processes:
             process.kill()
-    failed = [a for a in answers if isinstance(a, str)]
+    failed = [f"world of {n}: {a}" for n in answers for a in answers[n] if isinstance(a, str)]
     assert not failed, "\n".join(failed)
-    assert [process.exitcode for process in processes] == [0] * world_size
-    return [answer[0] for answer in answers]
+    assert [process.exitcode for process in processes] == [0] * sum(world_sizes)
+    return {size: [answer[0] for answer in answers[size]] for size in world_sizes}
+
+
+def meet(tmp: Path, name: str, world_sizes: Sequence[int]) -> None:
+    """Wait until every rank of all of these worlds has come here."""
+    (tmp / f"{name}-{dist.get_world_size()}-{dist.get_rank()}").touch()
+    wanted = {f"{name}-{size}-{rank}" for size in world_sizes for rank in range(size)}
+    deadline_s = time.monotonic() + JOIN_S / 2
+    while missing := wanted - {path.name for path in tmp.iterdir()}:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"waiting in vain for {sorted(missing)}")
+        time.sleep(0.05)
 
 
 def _answer(reader: Any) -> Any:

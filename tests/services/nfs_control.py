@@ -45,13 +45,27 @@ def set_quota(mib: int) -> None:
     _ask("set_quota", mib)
 
 
-def second_client() -> Path:
-    """Mount the file system as another machine would, once; where it is."""
-    _ask("second_client")
+def second_client(options: str = "") -> Path:
+    """Mount the file system as another machine would; where it is. Once more: mounts it anew.
+
+    Args:
+        options: of the mount, as of mount(8), which come after those of `run_in_nfs`.
+    """
+    _ask("second_client", options)
     return SECOND
 
 
-def _ask(name: str, *arguments: int) -> None:
+def lose_disk() -> None:
+    """The server comes back without its disk: what it exports is the empty folder below."""
+    _ask("lose_disk")
+
+
+def find_disk() -> None:
+    """The server comes back with its disk, and all that was on it."""
+    _ask("find_disk")
+
+
+def _ask(name: str, *arguments: int | str) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(CONTROL))
         connection.sendall(json.dumps([name, *arguments]).encode() + b"\n")

@@ -59,9 +59,16 @@ class Disk:
         sh("dmsetup", "mknodes")
         sh("mkfs.ext4", "-q", "-m", "0", "-O", "quota", str(_DEVICE))
         EXPORT.mkdir()
-        mount("ext4", EXPORT, "usrquota", source=str(_DEVICE))
+        os.chown(EXPORT, _OWNER, _OWNER)
+        self.mount()
         (EXPORT / "lost+found").rmdir()
         os.chown(EXPORT, _OWNER, _OWNER)
+
+    def mount(self) -> None:
+        mount("ext4", EXPORT, "usrquota", source=str(_DEVICE))
+
+    def unmount(self) -> None:
+        sh("umount", str(EXPORT))
 
     def break_writes(self) -> None:
         self._load(self._table("flakey", "0 0 1 1 error_writes"))
@@ -128,6 +135,7 @@ class Guest:
         self._config = config
         self._disk = Disk(config["size_mib"])
         self._server = Server(config["version"])
+        NFS.mkdir()
         self._mount("127.0.0.1", NFS)
         self.requests: dict[str, Callable[..., None]] = {
             "stop_server": self._server.stop,
@@ -136,17 +144,34 @@ class Guest:
             "heal_disk": self._disk.heal,
             "set_quota": self._disk.set_quota,
             "second_client": self._second_client,
+            "lose_disk": lambda: self._change_disk(self._disk.unmount),
+            "find_disk": lambda: self._change_disk(self._disk.mount),
         }
 
-    def _mount(self, host: str, target: Path, *before: str) -> None:
-        target.mkdir()
+    def _change_disk(self, change: Callable[[], None]) -> None:
+        self._server.stop()
+        sh("exportfs", "-f")  # the kernel forgets the file system, or it could not be unmounted
+        change()
+        self._server.start()
+
+    def _mount(self, host: str, target: Path, *before: str, more: str = "") -> None:
         version = self._config["version"]
-        options = f"vers={version},{self._config['options']}"
+        options = f"vers={version},{self._config['options']}{',' if more else ''}{more}"
         path = EXPORT if version == "3" else "/"
         sh(*before, "mount", "-t", "nfs", "-o", options, f"{host}:{path}", str(target))
 
-    def _second_client(self) -> None:
+    def _second_client(self, options: str) -> None:
         """Its own network and host name make the server take it for another machine."""
+        if SECOND.exists():
+            sh("umount", str(SECOND))
+        else:
+            self._second_network()
+        other_host = ("nsenter", "--net=/run/netns/second", "unshare", "--uts")
+        program = 'hostname second; exec "$@"'
+        self._mount("10.9.0.1", SECOND, *other_host, "sh", "-c", program, "sh", more=options)
+
+    def _second_network(self) -> None:
+        SECOND.mkdir()
         modprobe("veth")
         sh("ip", "netns", "add", "second")
         sh("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", "second")
@@ -156,9 +181,6 @@ class Guest:
         sh(*within, "ip", "addr", "add", "10.9.0.2/24", "dev", "v1")
         sh(*within, "ip", "link", "set", "v1", "up")
         self._server.export("10.9.0.0/24")
-        other_host = ("nsenter", "--net=/run/netns/second", "unshare", "--uts")
-        program = 'hostname second; exec "$@"'
-        self._mount("10.9.0.1", SECOND, *other_host, "sh", "-c", program, "sh")
 
 
 def answer(connection: socket.socket, guest: Guest) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from checkpointing.format.names import Save
 from checkpointing.store.catalog import Found, committed
-from checkpointing.store.verify import Level, Problem, verify
+from checkpointing.store.verify import Level, Problem, together, verify_all
 from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded
 from hpckit.cli.ckpt.holding import held, is_there
 from hpckit.cli.ckpt.options import JsonOption, MaybeStepArg, PlaceArg, RunOption
@@ -55,12 +55,12 @@ def verify_them(
     with opened(place, run) as at:
         found, unreadable = _wanted(at, step, out)
         started_s = time.monotonic()
-        checked = [_check(at, one, level, out) for one in found]
+        checked, read = _check_all(at, found, level, out)
         seconds = time.monotonic() - started_s
     broken = [_manifest_problem(save, text) for save, text in unreadable.items()]
     for problem in broken:
         out.line(f"damaged: {problem}")
-    _print_sum(out, at, checked, len(broken), level, seconds)
+    _print_sum(out, at, checked, len(broken), level, _speed(level, read, seconds))
     out.document(_plain(at, checked, broken, level, seconds))
     return DAMAGED if broken or any(one.problems for one in checked) else 0
 
@@ -72,17 +72,54 @@ def _wanted(at: Place, step: str | None, out: Out) -> tuple[Sequence[Found], dic
     return sorted(found, key=lambda f: f.stored.save), unreadable
 
 
-def _check(at: Place, found: Found, level: Level, out: Out) -> Checked:
-    save = found.stored.save
-    total = sum(item.stored_bytes for item in found.document.items.values())
+def _check_all(
+    at: Place, found: Sequence[Found], level: Level, out: Out
+) -> tuple[list[Checked], int]:
+    """What was found out about each, and how many bytes were dealt with for all of them."""
+    checked: list[Checked] = []
+    total = 0
+    for group in together(found):
+        of_group, dealt_with = _check(at, group, level, out)
+        checked += of_group
+        total += dealt_with
+    return checked, total
+
+
+def _check(at: Place, found: Sequence[Found], level: Level, out: Out) -> tuple[list[Checked], int]:
+    told: list[int] = []
     with ExitStack() as stack:
-        try:
-            stack.enter_context(held(at.store, found, out.note))
-        except RefusedError as error:  # prune was faster: nothing is wrong with it
-            out.note(str(error))
-            return Checked(save, 0, [], is_gone=True)
-        on_bytes = stack.enter_context(out.progress(f"step {save.step}", total))
-        problems = verify(at.store, found, level, on_bytes)
+        there = [one for one in found if _hold(stack, at, one, out)]
+        advance = stack.enter_context(out.progress(_title(found), sum(map(_bytes, there))))
+
+        def on_bytes(n: int) -> None:
+            told.append(n)
+            advance(n)
+
+        answers = verify_all(at.store, there, level, on_bytes)
+    problems = {one.stored.save: texts for one, texts in zip(there, answers, strict=True)}
+    return [_checked(at, one, problems.get(one.stored.save), out) for one in found], sum(told)
+
+
+def _hold(stack: ExitStack, at: Place, found: Found, out: Out) -> bool:
+    """Keep a checkpoint until the stack ends; False if it is gone already."""
+    try:
+        stack.enter_context(held(at.store, found, out.note))
+    except RefusedError as error:  # prune was faster: nothing is wrong with it
+        out.note(str(error))
+        return False
+    return True
+
+
+def _title(found: Sequence[Found]) -> str:
+    first, last = found[0].stored.save.step, found[-1].stored.save.step
+    return f"step {first}" if len(found) == 1 else f"steps {first} to {last}"
+
+
+def _checked(at: Place, found: Found, problems: list[Problem] | None, out: Out) -> Checked:
+    """What was found out about one, printed."""
+    save, total = found.stored.save, _bytes(found)
+    if problems is None:
+        return Checked(save, 0, [], is_gone=True)
     if problems and not is_there(at.store, found):
         out.note(f"step {save.step} ({save.id}) was removed while it was read")
         return Checked(save, 0, [], is_gone=True)
@@ -96,27 +133,35 @@ def _check(at: Place, found: Found, level: Level, out: Out) -> Checked:
     return Checked(save, total, problems)
 
 
+def _bytes(found: Found) -> int:
+    return sum(item.stored_bytes for item in found.document.items.values())
+
+
 def _manifest_problem(save: Save, text: str) -> Problem:
     return Problem(save.step, save.id, "", text)
 
 
 def _print_sum(
-    out: Out, at: Place, checked: Sequence[Checked], broken: int, level: Level, seconds: float
+    out: Out, at: Place, checked: Sequence[Checked], broken: int, level: Level, speed: str
 ) -> None:
     if not checked and not broken:
         out.line(f"no checkpoints in {at.store.url}")
         return
     bad = broken + sum(bool(one.problems) for one in checked)
-    total = sum(one.bytes for one in checked)
-    read = f", {total / 1e9:.3g} GB in {seconds:.1f} s: {rate(total, seconds)}"
     looked = count(len(checked) + broken, "checkpoint")
     verdict = f"{bad:,} damaged" if bad else "all whole"
-    out.line(f"{looked} checked ({level}): {verdict}{'' if level == 'quick' else read}")
+    out.line(f"{looked} checked ({level}): {verdict}{speed}")
     if bad:
         out.line(
             f"next: `hpckit ckpt repair {at.text}` looks for intact copies of what is damaged "
             "(--from names other stores to look in)"
         )
+
+
+def _speed(level: Level, read: int, seconds: float) -> str:
+    if level == "quick":
+        return ""
+    return f", {read / 1e9:.3g} GB in {seconds:.1f} s: {rate(read, seconds)}"
 
 
 def rate(total: int, seconds: float) -> str:

@@ -85,7 +85,10 @@ ANOTHER_VALUE: dict[str, Any] = {
     "checkpoint.url": "/ckpts",
     "checkpoint.every_steps": 7,
     "checkpoint.every_minutes": None,
+    "checkpoint.mtbf_hours": None,
+    "checkpoint.max_unsaved_minutes": 30.0,
     "checkpoint.compress": False,
+    "checkpoint.depth": 2,
     "checkpoint.keep.last": 4,
     "checkpoint.keep.every": 50,
     "checkpoint.keep.best": "loss",
@@ -247,7 +250,7 @@ def test_every_key_has_another_value_here() -> None:
 def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> None:
     before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None})
     changes: dict[str, Any] = {"checkpoint.every_steps": 5, key: ANOTHER_VALUE[key]}
-    if key == "checkpoint.every_minutes":
+    if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
     after = make_spec(changes)
     assert after != before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from checkpointing.codec import Chooser, Layout, Measured, Way, choose
-from checkpointing.codec.choosing import DELTA, PLANES, RAW, ROWS, ROWS_ON_BASE, ZSTD
+from checkpointing.codec.choosing import DELTA, GROUPS, PLANES, RAW, ROWS, ROWS_ON_BASE, ZSTD
 from checkpointing.codec.samples import SIZE, sample
 
 LAYOUT = Layout(4, True, 256)
@@ -17,7 +17,7 @@ FAST = 1 / 1.5e9  # seconds per byte
 
 def shares(**share: float) -> dict[Way, Measured]:
     ways = {"planes": PLANES, "rows": ROWS, "zstd": ZSTD, "rows_on_base": ROWS_ON_BASE}
-    ways["delta"] = DELTA
+    ways |= {"delta": DELTA, "groups": GROUPS}
     return {ways[name]: Measured(1.0, value, FAST) for name, value in share.items()}
 
 
@@ -30,7 +30,9 @@ def shares(**share: float) -> dict[Way, Measured]:
         (shares(planes=0.96), True, PLANES),
         (shares(planes=0.84, zstd=0.93, delta=0.70), True, DELTA),
         (shares(planes=0.84, zstd=0.93, delta=0.70), False, PLANES),
-        (shares(planes=0.84, zstd=0.93, delta=0.81), True, PLANES),  # less than 4 %
+        (shares(planes=0.84, zstd=0.93, delta=0.83), True, PLANES),  # less than 2 %
+        (shares(planes=0.84, delta=0.80, groups=0.77), True, GROUPS),
+        (shares(planes=0.84, delta=0.80, groups=0.79), True, DELTA),
         (shares(planes=0.84, zstd=0.4), True, ZSTD),
         (shares(planes=0.5, rows=0.01, zstd=0.02), True, ROWS),
         (shares(planes=0.84, rows=0.84, rows_on_base=0.1, delta=0.3), True, ROWS_ON_BASE),
@@ -73,6 +75,16 @@ class TestChooser:
             PLANES,
         )
         assert chooser.way("text", b"a line of text, and again; " * 12 * (1 << 12), LAYOUT) == ZSTD
+
+    def test_groups_are_for_short_floats(self) -> None:
+        chooser = Chooser(clock=no_time)
+        before = weights(1)
+        base, raw = (
+            np.frombuffer(data, "<u2")[1::2].tobytes() for data in (before, stepped(before, 0.05))
+        )
+        assert chooser.way("bfloat16", raw, Layout(2, True, 256), base) == GROUPS
+        assert chooser.way("int16", raw, Layout(2, False, 256), base) != GROUPS
+        assert GROUPS not in chooser.measured()["int16"]
 
     def test_no_base_no_delta(self) -> None:
         chooser = Chooser(clock=no_time)

@@ -16,6 +16,7 @@ from checkpointing.errors import DamagedError, FormatError
 from tests.unit.checkpointing.codec.chunks import contents, fill, layouts, near
 
 WORDS = (1, 2, 4, 8)
+ON_BASE = (Codec.DELTA, Codec.GROUPS)
 KINDS = ("noise", "run", "special", "weights", "sparse", "constant")
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -35,9 +36,14 @@ def decoded(
 def ways(raw: bytes, base: bytes, layout: Layout) -> Iterator[tuple[Codec, bytes | None]]:
     """All codecs that can take `raw`."""
     yield from ((codec, None) for codec in (Codec.RAW, Codec.ZSTD, Codec.PLANES, Codec.ROWS))
-    yield from ((Codec.DELTA, base), (Codec.ROWS, base))
+    yield from ((Codec.DELTA, base), (Codec.GROUPS, base), (Codec.ROWS, base))
     if raw == raw[: layout.word] * (len(raw) // layout.word):
         yield Codec.CONSTANT, None
+
+
+def room(codec: Codec) -> int:
+    """Bytes that a stored form may have beyond the raw ones."""
+    return 1024 if codec is Codec.GROUPS else 256
 
 
 @given(st.data())
@@ -48,7 +54,7 @@ def test_comes_back_bit_by_bit_and_hardly_larger(data: st.DataObject) -> None:
     base = data.draw(near(raw))
     for codec, before in ways(raw, base, layout):
         stored = encode(codec, raw, layout, before)
-        assert len(stored) <= len(raw) * 1.0001 + 256, codec
+        assert len(stored) <= len(raw) * 1.0001 + room(codec), codec
         assert decoded(codec, stored, len(raw), layout, before) == raw, codec
 
 
@@ -61,26 +67,26 @@ def test_chunks_of_several_blocks(word: int, is_float: bool, kind: str) -> None:
     raw, base = (fill(kind, (600 << 10) // word, layout, rng) for _ in range(2))
     for codec, before in ways(raw, base, layout):
         stored = encode(codec, raw, layout, before)
-        assert len(stored) <= len(raw) * 1.0001 + 256, codec
+        assert len(stored) <= len(raw) * 1.0001 + room(codec), codec
         assert decoded(codec, stored, len(raw), layout, before) == raw, codec
 
 
 @pytest.mark.parametrize("word", [1, 2])
-@pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.ROWS])
+@pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.GROUPS, Codec.ROWS])
 def test_every_word_there_is(word: int, codec: Codec) -> None:
     layout = Layout(word, True, word)
     every = np.arange(256**word, dtype=f"<u{word}")
     raw, base = every.tobytes(), every[::-1].tobytes()
-    before = base if codec is Codec.DELTA else None
+    before = base if codec in ON_BASE else None
     assert decoded(codec, encode(codec, raw, layout, before), len(raw), layout, before) == raw
 
 
-@pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.ROWS, Codec.ZSTD])
+@pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.GROUPS, Codec.ROWS, Codec.ZSTD])
 def test_buffers_at_odd_addresses(codec: Codec) -> None:
     layout = Layout(4, True, 64)
     rng = np.random.default_rng(0)
     raw, base = (b"x" + fill("weights", 4096, layout, rng) for _ in range(2))
-    before = memoryview(base)[1:] if codec is Codec.DELTA else None
+    before = memoryview(base)[1:] if codec in ON_BASE else None
     stored = b"x" + bytes(encode(codec, memoryview(raw)[1:], layout, before))
     out = bytearray(len(raw))
     decode(codec, memoryview(stored)[1:], memoryview(out)[1:], layout, before)
@@ -115,6 +121,28 @@ def test_what_should_shrink_shrinks() -> None:
     assert len(encode(Codec.ROWS, touched, layout, base)) < 4000
     assert len(encode(Codec.CONSTANT, bytes(4096), layout)) == 4
     assert len(encode(Codec.ROWS, bytes(4096), layout)) == 12
+
+
+def test_groups_are_smaller_where_small_weights_move_as_far_as_large_ones() -> None:
+    layout = Layout(2, True, 256)
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal(1 << 17, np.float32) * np.float32(0.02)
+    moved = weights + np.float32(1e-3) * rng.standard_normal(1 << 17, np.float32)
+    raw, base = ((w.view(np.uint32) >> 16).astype("<u2").tobytes() for w in (moved, weights))
+    delta = len(encode(Codec.DELTA, raw, layout, base))
+    groups = encode(Codec.GROUPS, raw, layout, base)
+    assert len(groups) < 0.96 * delta < 0.96 * len(encode(Codec.PLANES, raw, layout))
+    assert decoded(Codec.GROUPS, groups, len(raw), layout, base) == raw
+
+
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.35, 0.9])
+def test_a_plane_of_some_zeros_comes_near_its_entropy(share: float) -> None:
+    rng = np.random.default_rng(0)
+    there = rng.random(1 << 17) < share
+    words = np.where(there, rng.integers(1, 9, 1 << 17), 0).astype("<u1")
+    stored = encode(Codec.PLANES, words.tobytes(), Layout(1, False, 1))
+    bits = share * np.log2(8 / share) + (1 - share) * np.log2(1 / (1 - share))
+    assert len(stored) < 1.06 * bits * len(words) / 8
 
 
 def test_a_sparse_plane_takes_less_than_its_frame_would() -> None:
@@ -209,6 +237,22 @@ def test_a_frame_that_states_too_much_takes_no_memory(
     assert peak < 1 << 20
 
 
+@pytest.mark.parametrize("word", [1, 2, 4, 8])
+def test_groups_take_bounded_memory(word: int) -> None:
+    """All words are in one group, and the places of its words take more than they do."""
+    size, layout = 4 << 20, Layout(word, True, word)
+    raw = np.arange(size // word, dtype=f"<u{word}").tobytes()
+    stored, out = encode(Codec.GROUPS, raw, layout, bytes(size)), bytearray(size)
+    tracemalloc.start()
+    try:
+        decode(Codec.GROUPS, stored, memoryview(out), layout, bytes(size))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert out == raw
+    assert peak < 16 * size
+
+
 class TestMisuse:
     LAYOUT = Layout(4, True, 8)
 
@@ -219,10 +263,14 @@ class TestMisuse:
     def test_base_missing_or_not_expected(self) -> None:
         raw = np.arange(1024, dtype="<u4").tobytes()
         delta = encode(Codec.DELTA, raw, self.LAYOUT, bytes(4096))
+        groups = encode(Codec.GROUPS, raw, self.LAYOUT, bytes(4096))
         planes = encode(Codec.PLANES, raw, self.LAYOUT)
         rows = encode(Codec.ROWS, raw, self.LAYOUT, bytes(4096))
         for codec, stored, base in (
             (Codec.DELTA, delta, None),
+            (Codec.GROUPS, groups, None),
+            (Codec.GROUPS, groups, bytes(4092)),
+            (Codec.GROUPS, delta, bytes(4096)),
             (Codec.PLANES, delta, None),
             (Codec.DELTA, planes, bytes(4096)),
             (Codec.ROWS, rows, None),
@@ -237,6 +285,7 @@ class TestMisuse:
             (Codec.ROWS, bytes(12), None),
             (Codec.DELTA, bytes(8), bytes(4)),
             (Codec.DELTA, bytes(8), None),
+            (Codec.GROUPS, bytes(8), None),
             (Codec.CONSTANT, bytes(7) + b"1", None),
         ):
             with pytest.raises(ValueError):

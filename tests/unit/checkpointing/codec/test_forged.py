@@ -34,6 +34,14 @@ def rows(*, relative: int = 0, zero: int = 0, row: int = 2, kept: int, rest: byt
     return bytes([relative, zero, 0, 0]) + u32(row) + u32(kept) + rest
 
 
+def groups(limits: bytes, *bodies: bytes, head: bytes = b"") -> bytes:
+    head = head or bytes([len(bodies), 0, 0, 0])
+    return head + limits + b"".join(u32(len(body)) for body in bodies) + b"".join(bodies)
+
+
+BASE = (np.arange(COUNT, dtype="<u2") * 9999).tobytes()  # of GROUPS: 6 words below 0x3000
+SIX = planes(b"\x01\0\0\0", stored=NOISE[:COUNT])
+LIMIT = b"\0\x30"
 HALF = NOISE[:COUNT]
 TWO = NOISE[:4]  # two words, as the body of two rows
 WHOLE = {
@@ -49,6 +57,8 @@ WHOLE = {
     "rows": (Codec.ROWS, rows(kept=2, rest=b"\x01\x08" + planes(b"\x01\0\0\0", stored=TWO))),
     "all rows": (Codec.ROWS, rows(kept=COUNT, rest=planes(b"\x01\0\0\0", stored=NOISE))),
     "no rows": (Codec.ROWS, rows(kept=0, rest=b"")),
+    "two groups": (Codec.GROUPS, groups(LIMIT, SIX, SIX)),
+    "an empty group": (Codec.GROUPS, groups(b"\0\0" + LIMIT, b"", SIX, SIX)),
 }
 FORGED = {
     "a cut past the word": (Codec.PLANES, planes(b"\x05\0\0\0", stored=NOISE)),
@@ -91,6 +101,18 @@ FORGED = {
     "rows on a base": (Codec.ROWS, rows(relative=1, kept=0, rest=b"")),
     "rows on what": (Codec.ROWS, rows(relative=2, kept=0, rest=b"")),
     "no rows, and more": (Codec.ROWS, rows(kept=0, rest=b"\0")),
+    "one group": (Codec.GROUPS, groups(b"", planes(b"\x01\0\0\0", stored=NOISE))),
+    "no group": (Codec.GROUPS, groups(b"", head=bytes(4))),
+    "nine groups": (Codec.GROUPS, groups(b"".join(bytes([i, i]) for i in range(8)), *[SIX] * 9)),
+    "groups with reserved bytes": (Codec.GROUPS, groups(LIMIT, SIX, SIX, head=b"\x02\0\x01\0")),
+    "limits that do not rise": (Codec.GROUPS, groups(LIMIT + LIMIT, SIX, b"", SIX)),
+    "no lengths of groups": (Codec.GROUPS, b"\x02\0\0\0" + LIMIT + u32(0)),
+    "groups, and more": (Codec.GROUPS, groups(LIMIT, SIX, SIX) + b"\0"),
+    "groups of other words": (Codec.GROUPS, groups(b"\0\x40", SIX, SIX)),
+    "a group that needs a base": (
+        Codec.GROUPS,
+        groups(LIMIT, SIX, planes(b"\x01\0\0\x02", stored=HALF)),
+    ),
     "a long constant": (Codec.CONSTANT, b"\0\0\0"),
     "two frames": (Codec.ZSTD, frame(NOISE) + frame(b"")),
     "a short raw": (Codec.RAW, NOISE[1:]),
@@ -100,14 +122,16 @@ FORGED = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_forger_knows_the_format(name: str) -> None:
     codec, stored = WHOLE[name]
-    decode(codec, stored, memoryview(bytearray(2 * COUNT)), LAYOUT)
+    base = BASE if codec is Codec.GROUPS else None
+    decode(codec, stored, memoryview(bytearray(2 * COUNT)), LAYOUT, base)
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_refused(name: str) -> None:
     codec, stored = FORGED[name]
+    base = BASE if codec is Codec.GROUPS else None
     with pytest.raises(DamagedError):
-        decode(codec, stored, memoryview(bytearray(2 * COUNT)), LAYOUT)
+        decode(codec, stored, memoryview(bytearray(2 * COUNT)), LAYOUT, base)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -149,4 +173,11 @@ def test_the_layout_of_the_blobs() -> None:
     )
     zigzag = rotated.astype(np.int64)
     difference = np.where(zigzag % 2, -(zigzag + 1) // 2, zigzag // 2)
+    assert out == ((base + difference) % 65536).astype("<u2").tobytes()
+
+    below = np.frombuffer(base.tobytes(), "<u2") & 0x7FFF < 0x3000
+    numbers = np.empty(COUNT, np.int64)
+    numbers[below] = numbers[~below] = zigzag[:6]
+    difference = np.where(numbers % 2, -(numbers + 1) // 2, numbers // 2)
+    decode(Codec.GROUPS, WHOLE["two groups"][1], memoryview(out), LAYOUT, BASE)
     assert out == ((base + difference) % 65536).astype("<u2").tobytes()

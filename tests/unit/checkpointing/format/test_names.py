@@ -56,6 +56,9 @@ def test_how_keys_look() -> None:
     assert save.part(123_456).endswith(".123456")
     assert names.pack_key(bytes(range(16))) == "packs/00/000102030405060708090a0b0c0d0e0f.pack"
     assert names.lease("89abcdef", 12) == "leases/89abcdef.0000000012.lease"
+    assert names.owner("gpt-7b", 12) == "runs/gpt-7b/owners/0000000012"
+    assert names.parse_owner("runs/gpt-7b/owners/0000000012") == ("gpt-7b", 12)
+    assert names.parse_owner("runs/gpt-7b/owners/0000000012~claims/1.body") is None
     assert names.mark("gpt-7b", "best") == "runs/gpt-7b/marks/best"
 
 

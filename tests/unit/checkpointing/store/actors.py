@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from checkpointing.errors import CheckpointError, DamagedError, SaveError
-from checkpointing.format.chunks import Chunk
-from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save
 from checkpointing.retention import KeepPolicy, Last, Only
-from checkpointing.store import catalog, marks, revise, takeover
+from checkpointing.store import catalog, marks, takeover
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.fetch import Fetcher
+from checkpointing.store.encoding import ChunkEncoder, Encoded
 from checkpointing.store.index import Known
-from checkpointing.store.packer import Packer
 from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.sweep import sweep
-from tests.unit.checkpointing.store import saves
+from checkpointing.store.writer import Options
+from tests.unit.checkpointing.store import rewrites, saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage
 from tests.unit.checkpointing.store.saves import Values
 
 NAMES = ("model/a", "optim/a")
 KINDS = 3  # contents that a tensor may have: few, so that steps and runs share chunks
 KEEP = 1  # what every prune leaves of a run
-OPTIONS = replace(saves.PLAIN, pack_bytes=1)  # every chunk is a pack, so that much becomes garbage
+
+
+class _Deltas(rewrites.Deltas):
+    """As the store's own encoder, goes without a base that is damaged."""
+
+    def encode(self, raw: Any, element: Any, before: Any, read: Any, **rest: object) -> Encoded:
+        try:
+            return super().encode(raw, element, before, read, **rest)
+        except DamagedError:
+            return super().encode(raw, element, None, read, **rest)
+
+
+def options(rng: random.Random) -> Options:
+    """How a world's savers write: packs of one chunk, so that much becomes garbage, or of several,
+    so that some become half garbage; with bases or without."""
+    chosen = replace(saves.PLAIN, pack_bytes=rng.choice((1, 1, 250, 1 << 20)))
+    if rng.random() < 0.5:
+        chosen = replace(chosen, encoder=cast(ChunkEncoder, _Deltas()))
+    return chosen
 
 
 @dataclass
 class Facts:
     """What the store has promised, and to whom."""
 
+    options: Options = saves.PLAIN  # of all savers
+    mirror: Store | None = None  # a copy from before the damage; None: nothing was damaged
+    gone: list[Save] = field(default_factory=list)  # whose manifests the damage has taken
+    goes_by: dict[str, int] = field(default_factory=dict)  # session -> owner, see owners.py
+    # run, owner, and how many objects had been made when the take-over was over
+    taken: list[tuple[str, int, int]] = field(default_factory=list)
     begun: dict[Save, Values] = field(default_factory=dict)
     committed: list[Save] = field(default_factory=list)
     pinned: set[Save] = field(default_factory=set)
@@ -56,15 +79,19 @@ def saver(
     store: Callable[[], Store], facts: Facts, run: str, steps: Sequence[int], seed: int, ranks: int
 ) -> None:
     """Saves some steps of a run, after taking it over or beside others."""
+    _save(store(), facts, run, steps, seed, ranks)
+
+
+def _save(here: Store, facts: Facts, run: str, steps: Sequence[int], seed: int, ranks: int) -> None:
     rng = random.Random(seed)
-    here, values = store(), fresh(rng)
-    with _session(here, run) as session:
+    values = fresh(rng)
+    with Session(here, run) as session:
         known = [Known(here, run) for _ in range(ranks)]
         for step in steps:
             values = change(values, rng)
             facts.begun[Save(run, step, session.id)] = values
             try:
-                facts.committed.append(saves.save(session, known, step, values, OPTIONS))
+                facts.committed.append(saves.save(session, known, step, values, facts.options))
             except SaveError as error:
                 facts.refused.append(str(error))
                 return
@@ -73,8 +100,12 @@ def saver(
 def taker(
     store: Callable[[], Store], facts: Facts, run: str, steps: Sequence[int], seed: int
 ) -> None:
-    takeover.take_over(store(), run)
-    saver(store, facts, run, steps, seed, ranks=1)
+    """Takes a run over, and saves it."""
+    here = store()
+    owner = takeover.take_over(here, run).owner
+    assert isinstance(here.storage, ModelStorage)
+    facts.taken.append((run, owner, len(here.storage.world.made)))
+    _save(here, facts, run, steps, seed, ranks=1)
 
 
 def pruner(store: Callable[[], Store], facts: Facts, run: str, *, reduces: bool) -> None:
@@ -127,7 +158,7 @@ def reader(
     if not found:
         return
     stored = rng.choice(found).stored
-    with _session(here, run) as session, ExitStack() as stack:
+    with Session(here, run) as session, ExitStack() as stack:
         try:
             stack.enter_context(session.reading(stored.key))
         except FileNotFoundError as error:
@@ -136,47 +167,8 @@ def reader(
         try:
             read = saves.contents(Checkpoint(here, stored))
         except (FileNotFoundError, DamagedError) as error:
-            if not slept():
+            if not slept() and facts.mirror is None:
                 facts.broken.append(f"{session.id} could not read {stored.key}: {error}")
             return
         if not read.items() <= saves.expected(facts.begun[stored.save]).items():
             facts.broken.append(f"{stored.key} was read wrong")
-
-
-def compactor(store: Callable[[], Store], facts: Facts, run: str, seed: int) -> None:
-    """Moves the chunks of one pack of a checkpoint into a new one."""
-    rng, here = random.Random(seed), store()
-    found = catalog.committed(here, run)[0]
-    if not found:
-        return
-    chosen = rng.choice(found)
-    with _session(here, run) as session:
-        try:
-            revise.publish(here, session, chosen, lambda c: _compacted(here, session, c))
-        except (SaveError, FileNotFoundError) as error:
-            facts.refused.append(str(error))
-
-
-@contextmanager
-def _session(store: Store, run: str) -> Iterator[Session]:
-    """A session that renews its lease now and then, between any two operations of its actor."""
-    storage = store.storage
-    assert isinstance(storage, ModelStorage)
-    with Session(store, run) as session:
-        storage.renew = session.renew
-        try:
-            yield session
-        finally:
-            storage.renew = None
-
-
-def _compacted(store: Store, session: Session, content: Content) -> Content:
-    old = min(content.packs)
-    moved: dict[bytes, Chunk] = {}
-    chunks = {c.id: c for t in content.items.values() for c in t.all_chunks() if c.pack == old}
-    with Packer(store.storage, session.id) as packer:
-        for id_, chunk in chunks.items():
-            raw = Fetcher(store.storage, threads=1).one(chunk, "float32", "moved")
-            moved[id_] = packer.add(id_, raw, len(raw), chunk.codec, None)
-        packer.finish()
-    return revise.replace_chunks(content, lambda c: moved.get(c.id, c), packer.packs)

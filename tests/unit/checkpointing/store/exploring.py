@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from checkpointing.store.session import TTL_S
-from tests.unit.checkpointing.store import actors, saves
+from checkpointing.store.store import Store
+from tests.unit.checkpointing.store import actors, maintaining, saves
 from tests.unit.checkpointing.store.model import Body, Model
-from tests.unit.checkpointing.store.scheduler import Actor
+from tests.unit.checkpointing.store.model_storage import ModelStorage, World
+from tests.unit.checkpointing.store.scheduler import Actor, Scheduler
 
 RUNS = ("a", "b")
 _KINDS = ["saver", "saver", "pruner", "pruner", "reducer", "sweeper", "pinner", "reader"]
-_KINDS += ["compactor", "taker"]
+_KINDS += ["compactor", "flattener", "repairer", "taker", "taker"]
+_HARMED = 0.3  # of all worlds have damage in them
 _CRITICAL = (  # operations before which to freeze tells most
     "create runs/",
     "put packs/",
@@ -49,7 +52,8 @@ def explore(seed: int) -> Model:
     rng, model = random.Random(seed), Model(seed)
     with model.in_force():
         _populate(model, rng)
-        kinds = ["saver", "saver", "pruner", "pruner", *rng.choices(_KINDS, k=rng.randint(0, 2))]
+        kinds = ["saver", rng.choice(("saver", "saver", "taker")), "pruner", "pruner"]
+        kinds += rng.choices(_KINDS, k=rng.randint(0, 2))
         for number, kind in enumerate(kinds):
             model.add(f"{kind}{number}", _body(model, f"{kind}{number}", kind, rng))
         fates = {a.name: _fate(rng) for a in model.scheduler.actors if rng.random() < 0.5}
@@ -59,21 +63,30 @@ def explore(seed: int) -> Model:
 
 def _populate(model: Model, rng: random.Random) -> None:
     """The checkpoints that are there when the actors come."""
+    model.facts.options = actors.options(rng)
     for run in RUNS[: rng.randint(1, 2)]:
         values, by_step = actors.fresh(rng), {}
         for step in range(1, rng.randint(2, 5)):
             by_step[step] = values = actors.change(values, rng)
         for made in saves.save_all(
-            model.store(), run, by_step, ranks=rng.randint(1, 2), options=actors.OPTIONS
+            model.store(), run, by_step, ranks=rng.randint(1, 2), options=model.facts.options
         ):
             model.facts.begun[made] = by_step[made.step]
             model.facts.committed.append(made)
+    if rng.random() < _HARMED:
+        copy = World(objects=dict(model.world.objects))
+        mirror = Store.at(ModelStorage(copy, Scheduler()))
+        maintaining.harm(model.world, model.facts, mirror, rng)
 
 
 def _body(model: Model, name: str, kind: str, rng: random.Random) -> Body:
     run = RUNS[rng.random() < 0.25]  # mostly the same one, so that they meet
     seed, first = rng.randrange(1 << 30), rng.randint(3, 8)
-    steps = range(first, first + rng.randint(1, 3))
+    steps = range(first, first + rng.randint(1, 4))
+
+    def slept() -> bool:
+        return name in model.slept
+
     match kind:
         case "saver":
             return partial(actors.saver, run=run, steps=steps, seed=seed, ranks=rng.randint(1, 2))
@@ -86,9 +99,13 @@ def _body(model: Model, name: str, kind: str, rng: random.Random) -> Body:
         case "pinner":
             return partial(actors.pinner, run=run, seed=seed)
         case "compactor":
-            return partial(actors.compactor, run=run, seed=seed)
+            return partial(maintaining.compactor, run=run, seed=seed, slept=slept)
+        case "flattener":
+            return partial(maintaining.flattener, run=run, seed=seed, slept=slept)
+        case "repairer":
+            return partial(maintaining.repairer, run=run, slept=slept)
         case _:
-            return partial(actors.reader, run=run, seed=seed, slept=lambda: name in model.slept)
+            return partial(actors.reader, run=run, seed=seed, slept=slept)
 
 
 def _fate(rng: random.Random) -> _Fate:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from checkpointing.errors import CheckpointError
 from checkpointing.format import names
 from checkpointing.format.records import load_tomb
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.removal import CONDEMNED_S
 from checkpointing.store.session import TTL_S
 from checkpointing.store.store import Store
 from checkpointing.store.sweep import FENCED_S, sweep
-from tests.unit.checkpointing.store import saves
+from tests.unit.checkpointing.store import maintaining, saves
 from tests.unit.checkpointing.store.actors import KEEP
 from tests.unit.checkpointing.store.model import Model
 
@@ -23,6 +25,7 @@ def judge(model: Model, keep: int = KEEP) -> list[str]:
     with model.in_force():
         wrong = [*model.facts.broken, *_errors(model)]
         wrong += [f"changed: {key}" for key in model.world.changed]
+        wrong += _interleaved(model) + _unmended(model)
         wrong += [f"before the sweeps: {text}" for text in _losses(model, keep)]
         model.sleep(2 * TTL_S)
         for _ in range(2):
@@ -32,6 +35,34 @@ def judge(model: Model, keep: int = KEEP) -> list[str]:
         model.sleep(FENCED_S + 1)
         sweep(model.store(), grace_s=0)
         wrong += [f"left after a week: {key}" for key in _leaks(model, late=True)]
+    return wrong
+
+
+def _interleaved(model: Model) -> list[str]:
+    """Checkpoints that were made by those whose run had been taken over."""
+    wrong, facts = [], model.facts
+    for run, owner, before in facts.taken:
+        for key, is_checkpoint in model.world.made[before:]:
+            parsed = names.parse_manifest(key) if is_checkpoint else None
+            if parsed is None or parsed[0].run != run or parsed[1] != 0:
+                continue
+            if facts.goes_by.get(parsed[0].session, owner) < owner:
+                wrong.append(f"{key} was committed after the run was taken over by {owner}")
+    return wrong
+
+
+def _unmended(model: Model) -> list[str]:
+    """Repair what was damaged, as a person would in the end; what could not be."""
+    if model.facts.mirror is None:
+        return []
+    wrong, store = [], model.store()
+    model.sleep(CONDEMNED_S + 1)  # while what died had condemned a checkpoint nobody can hold it
+    sweep(store, grace_s=0)
+    for save in maintaining.to_repair(store, model.facts, None):
+        try:
+            maintaining.mend(store, model.facts, save)
+        except (CheckpointError, FileNotFoundError) as error:
+            wrong.append(f"{save} cannot be repaired: {error}")
     return wrong
 
 
@@ -77,7 +108,7 @@ def _leaks(model: Model, *, late: bool) -> list[str]:
     needed = {one.stored.key for one in found} | {names.STORE}
     needed |= {names.pack_key(pack) for one in found for pack in one.document.packs()}
     left = [entry.key for entry in store.storage.list("") if entry.key not in needed]
-    left = [key for key in left if "/marks/" not in key]
+    left = [key for key in left if "/marks/" not in key and "/owners/" not in key]
     return left if late else [key for key in left if not _waits(store, key)]
 
 

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from checkpointing.format import names
-from checkpointing.store import leases, removal, session, tombs
+from checkpointing.format.names import Save
+from checkpointing.store import (
+    catalog,
+    compact,
+    fetch,
+    flatten,
+    leases,
+    owners,
+    packer,
+    prune,
+    removal,
+    repair,
+    session,
+    takeover,
+    tombs,
+    verify,
+    writer,
+)
 from checkpointing.store.store import Store
+from tests.unit.checkpointing.store import actors
 from tests.unit.checkpointing.store.actors import Facts
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.scheduler import Actor, Scheduler
+from tests.unit.checkpointing.store.serial import Serial
 
 Body = Callable[[Callable[[], Store], Facts], None]
+_NAMED = (names, tombs, leases, owners)  # modules that take names from `secrets`
+_TIMED = (session, removal)  # that look at their own clock
+_THREADED = (packer, catalog, fetch, writer, repair, verify)  # that have threads
+_HELD = (actors, compact, flatten, prune, repair, takeover)  # that hold sessions
 
 
 @dataclass
@@ -27,7 +51,11 @@ class Model:
     world: World = field(default_factory=World)
     scheduler: Scheduler = field(default_factory=Scheduler)
     facts: Facts = field(default_factory=Facts)
+    random: random.Random = field(init=False)  # of the names that nobody of the actors makes
     slept: set[str] = field(default_factory=set)  # names of actors that were silent for too long
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
 
     def store(self, actor: Actor | None = None) -> Store:
         return Store.at(ModelStorage(self.world, self.scheduler, actor), create=True)
@@ -55,11 +83,10 @@ class Model:
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """Names and clocks come from the model meanwhile."""
-        rest = random.Random(self.seed)
 
         def rng() -> random.Random:
             actor = self.scheduler.current()
-            return rest if actor is None else actor.random
+            return self.random if actor is None else actor.random
 
         def monotonic() -> float:
             actor = self.scheduler.current()
@@ -68,11 +95,39 @@ class Model:
         secrets = SimpleNamespace(
             token_hex=lambda n: rng().randbytes(n).hex(), token_bytes=lambda n: rng().randbytes(n)
         )
-        with (
-            mock.patch.object(names, "secrets", secrets),
-            mock.patch.object(tombs, "secrets", secrets),
-            mock.patch.object(leases, "secrets", secrets),
-            mock.patch.object(session, "time", SimpleNamespace(monotonic=monotonic)),
-            mock.patch.object(removal, "time", SimpleNamespace(monotonic=monotonic)),
-        ):
+        time = SimpleNamespace(monotonic=monotonic)
+        with ExitStack() as stack:
+            patches: list[tuple[Iterable[Any], str, object]] = [
+                (_NAMED, "secrets", secrets),
+                (_TIMED, "time", time),
+                (_THREADED, "ThreadPoolExecutor", Serial),
+                (_HELD, "Session", _sessions(self.facts)),
+            ]
+            for modules, name, stand_in in patches:
+                for module in modules:
+                    stack.enter_context(mock.patch.object(module, name, stand_in))
             yield
+
+
+def _sessions(facts: Facts) -> type[session.Session]:
+    """Sessions that renew their leases now and then, between any two operations of their actors,
+    and of which it is known by which owner they go."""
+
+    class Watched(session.Session):
+        def __init__(self, store: Store, *arguments: Any, **options: Any) -> None:
+            super().__init__(store, *arguments, **options)
+            if isinstance(store.storage, ModelStorage):
+                store.storage.renews.append(self.renew)
+
+        def begin(self, step: int) -> Save:
+            save = super().begin(step)
+            facts.goes_by[self.id] = self.store.owners[self.run]
+            return save
+
+        def close(self) -> None:
+            storage = self.store.storage
+            if isinstance(storage, ModelStorage) and self.renew in storage.renews:
+                storage.renews.remove(self.renew)
+            super().close()
+
+    return Watched

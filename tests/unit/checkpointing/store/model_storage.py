@@ -23,6 +23,7 @@ class World:
     objects: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     owners: dict[str, Actor | None] = field(default_factory=dict)  # of leases: who wrote it last
     now: float = 1e9  # Unix time, seconds
+    made: list[tuple[str, bool]] = field(default_factory=list)  # keys; whether it is a checkpoint
     changed: list[str] = field(default_factory=list)  # keys of immutable objects that changed
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -38,7 +39,7 @@ class ModelStorage:
 
     def __init__(self, world: World, scheduler: Scheduler, actor: Actor | None = None) -> None:
         self.world, self._scheduler, self._actor = world, scheduler, actor
-        self.renew: Callable[[], None] | None = None  # what a session does from time to time
+        self.renews: list[Callable[[], None]] = []  # what its sessions do from time to time
 
     @property
     def url(self) -> str:
@@ -94,9 +95,10 @@ class ModelStorage:
 
     def _ask(self, verb: str, key: str) -> None:
         if self._actor is not None:
-            renew = None if key.startswith("leases/") else self.renew
-            if renew is not None and self._actor.random.random() < _RENEWS:
-                renew()
+            renews = [] if key.startswith("leases/") else list(self.renews)
+            for renew in renews:
+                if self._actor.random.random() < _RENEWS:
+                    renew()
             self._scheduler.operation(self._actor, f"{verb} {key}")
         self.world.now += TICK_S
 
@@ -114,5 +116,7 @@ class ModelStorage:
                 self.world.changed.append(key)
             if may_change and "/marks/" not in key:
                 self.world.changed.append(key)
+            if held is None:
+                self.world.made.append((key, b'"hpckit-manifest"' in data))
             self.world.objects[key] = (data, self.world.now)
             self.world.owners[key] = self._actor

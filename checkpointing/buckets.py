@@ -1,0 +1,149 @@
+"""Cutting a state into buckets that are smaller than it: pure functions over boxes and sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from checkpointing.format.tiles import Box, Shape
+from checkpointing.slots import PAGE, Staged, next_offset
+
+BUCKET_BYTES = 256 << 20
+BUCKETS = 4
+MIN_BUCKET = 1 << 20  # bytes
+_SHARE = 0.3  # of the state that all buckets together may have
+_PARTS = 4  # per bucket at least, of what is cut: a bucket that is closed early is almost full
+
+
+@dataclass(frozen=True)
+class Part:
+    """A box of a piece, in coordinates of the piece: its first cell is at zeros."""
+
+    piece: int  # index
+    box: Box
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that is full. Plain data.
+
+    Attributes:
+        content: where it lies; one entry per part.
+        parts: what it is of the pieces; each part of each piece comes once.
+        number: counted from 0.
+        is_last: whether the state is complete with it.
+    """
+
+    content: Staged
+    parts: tuple[Part, ...]
+    number: int
+    is_last: bool
+
+
+def bucket_sizes(
+    state_bytes: int, bucket_bytes: int = BUCKET_BYTES, count: int = BUCKETS
+) -> tuple[int, int]:
+    """How many buckets, and their size in bytes: together at most 0.3 of the state.
+
+    First there are fewer, but two at least, then they are smaller, but never below 1 MiB: then a
+    state of a few MiB has more.
+    """
+    allowed = int(state_bytes * _SHARE)
+    count = max(2, min(count, allowed // max(1, bucket_bytes)))
+    size = min(bucket_bytes, allowed // count) // PAGE * PAGE
+    return count, max(size, MIN_BUCKET)
+
+
+def cut(box: Box, tile: Shape, itemsize: int, limit: int) -> list[Box]:
+    """`box` in boxes of at most `limit` bytes, in row-major order, along the grid of tiles.
+
+    Only a tile that alone is larger is cut elsewhere, and a single element stays whole.
+
+    Args:
+        box: in the coordinates of the grid.
+        tile: extents of a tile.
+        itemsize: bytes per element.
+    """
+    return list(_cut(box, tile, itemsize, limit, 0))
+
+
+def divide(
+    pieces: Sequence[tuple[Box, Shape, int]], bucket_bytes: int
+) -> Iterator[tuple[list[Part], list[int]]]:
+    """The content of one bucket after another.
+
+    Args:
+        pieces: box in the whole tensor, extents of a tile, bytes per element.
+
+    Yields:
+        The parts in a bucket, and their offsets from its start in bytes.
+
+    Raises:
+        ValueError: an element is larger than a bucket.
+    """
+    parts: list[Part] = []
+    offsets: list[int] = []
+    end = 0
+    for part, size in _parts(pieces, bucket_bytes):
+        start = next_offset(end, size)
+        if start + size > bucket_bytes and parts:
+            yield parts, offsets
+            parts, offsets, start = [], [], 0
+        parts.append(part)
+        offsets.append(start)
+        end = start + size
+    if parts:
+        yield parts, offsets
+
+
+def _parts(
+    pieces: Sequence[tuple[Box, Shape, int]], bucket_bytes: int
+) -> Iterator[tuple[Part, int]]:
+    """Parts in the order of the pieces, with their bytes."""
+    for index, (box, tile, itemsize) in enumerate(pieces):
+        if itemsize > bucket_bytes:
+            raise ValueError(f"a bucket of {bucket_bytes} bytes cannot hold one of {itemsize}")
+        limit = bucket_bytes
+        if box.count * itemsize > bucket_bytes:
+            limit = max(bucket_bytes // _PARTS, min(math.prod(tile) * itemsize, bucket_bytes))
+        for part in cut(box, tile, itemsize, limit):
+            yield Part(index, part.relative_to(box)), part.count * itemsize
+
+
+def _cut(box: Box, tile: Shape, itemsize: int, limit: int, dim: int) -> Iterator[Box]:
+    if box.count * itemsize <= limit or box.count == 1:
+        yield box
+    elif dim == len(tile):
+        yield from _halve(box, itemsize, limit)
+    else:
+        offset, size = box.offsets[dim], box.sizes[dim]
+        per_index = box.count // size * itemsize
+        for start, stop in _spans(offset, offset + size, tile[dim], limit // per_index):
+            yield from _cut(_between(box, dim, start, stop), tile, itemsize, limit, dim + 1)
+
+
+def _spans(start: int, end: int, extent: int, room: int) -> Iterator[tuple[int, int]]:
+    """`start` to `end` in spans that end on multiples of `extent`: the longest that are not above
+    `room`, or one extent each."""
+    while start < end:
+        stop = max((start + room) // extent, start // extent + 1) * extent
+        yield start, min(stop, end)
+        start = stop
+
+
+def _halve(box: Box, itemsize: int, limit: int) -> Iterator[Box]:
+    """What has no grid any more, in two along its first dimension that has two."""
+    if box.count * itemsize <= limit or box.count == 1:
+        yield box
+        return
+    dim = next(d for d, size in enumerate(box.sizes) if size > 1)
+    start, size = box.offsets[dim], box.sizes[dim]
+    yield from _halve(_between(box, dim, start, start + size // 2), itemsize, limit)
+    yield from _halve(_between(box, dim, start + size // 2, start + size), itemsize, limit)
+
+
+def _between(box: Box, dim: int, start: int, stop: int) -> Box:
+    offsets, sizes = list(box.offsets), list(box.sizes)
+    offsets[dim], sizes[dim] = start, stop - start
+    return Box(tuple(offsets), tuple(sizes))

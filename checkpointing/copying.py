@@ -1,0 +1,70 @@
+"""Copying cells of tensors, bit for bit, into memory that was laid out for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from checkpointing.format.tiles import Box
+
+Copy = Callable[[Sequence[Tensor], Sequence[Tensor]], None]  # targets, sources
+
+_SMALL = 64 << 10  # bytes; below, torch's loop over many costs less than numpy's call for each
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
+    """The cells of a box of a tensor, without a copy.
+
+    Args:
+        tensor: of a DTensor, this rank's part is taken.
+        box: in the coordinates of that part; None: all of it.
+    """
+    held = tensor
+    if isinstance(tensor, DTensor):
+        with torch.no_grad():
+            held = tensor.to_local()
+    if box is not None and box.sizes != held.shape:
+        with torch.no_grad():
+            held = held[box.slices]
+    # as bool, odd bytes could become 1
+    return held.detach().view(torch.uint8) if held.dtype is torch.bool else held
+
+
+def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:
+    """A tensor at `offset` bytes of `memory`, in C order, that `cells` can be copied into."""
+    there = torch.from_numpy(memory[offset : offset + cells.numel() * cells.element_size()])
+    return there.view(cells.dtype).view(cells.shape)
+
+
+def copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy in torch's threads, without a call from Python for every tensor."""
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_(list(targets), list(sources))
+
+
+def copy_quietly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy in this thread alone, which holds Python's lock for a small part of the time: beside a
+    trainer, more threads would take its cores from it."""
+    few: list[tuple[Tensor, Tensor]] = []
+    for target, source in zip(targets, sources, strict=True):
+        if target.nbytes < _SMALL:
+            few.append((target, source))
+        elif source.is_cpu and not (source.is_conj() or source.is_neg()):
+            np.copyto(_bits(target), _bits(source))
+        else:
+            copy([target], [source])
+    copy([target for target, _ in few], [source for _, source in few])
+
+
+def _bits(tensor: Tensor) -> NDArray[np.generic]:
+    bits = _BITS.get(tensor.element_size())
+    held = tensor.detach()
+    array: NDArray[np.generic] = (held if bits is None else held.view(bits)).numpy()
+    return array

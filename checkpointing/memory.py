@@ -1,0 +1,126 @@
+"""Restoring from the memory of the nodes: snapshots that trainers left in the services there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from checkpointing.arena import Arena
+from checkpointing.copying import cells_of, copy, place_for
+from checkpointing.errors import ServiceError
+from checkpointing.planning import Planned
+from checkpointing.ranks import Ranks
+from checkpointing.service.client import Client, Found
+from checkpointing.service.snapshots import Generation
+
+logger = logging.getLogger("checkpointing")
+
+POLL_S = 0.5
+# without any change, after which a snapshot that is to become durable is given up: all parts of it
+# are in memory, or some that are not seen may be, on nodes that the job has left
+STUCK_S, UNSEEN_S = 600.0, 30.0
+TOLD_EVERY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A snapshot of which all ranks of its generation have their part in memory somewhere."""
+
+    step: int
+    generation: Generation
+
+
+def newest_whole(found: Iterable[Found]) -> Whole | None:
+    """The newest snapshot that is complete over its generation's ranks; a pure function."""
+    holders: dict[Whole, set[int]] = defaultdict(set)
+    for one in found:
+        holders[Whole(one.step, one.generation)].add(one.rank)
+    complete = [w for w, ranks in holders.items() if len(ranks) == w.generation.world_size]
+    return max(complete, key=lambda whole: whole.step, default=None)
+
+
+def newest_part(found: Iterable[Found]) -> Whole | None:
+    """The newest snapshot that any rank has a part of, complete or not."""
+    parts = [Whole(one.step, one.generation) for one in found]
+    return max(parts, key=lambda whole: whole.step, default=None)
+
+
+def own(found: Iterable[Found], whole: Whole, rank: int) -> Found | None:
+    """This rank's part, if it is on this node."""
+    return next(
+        (
+            f
+            for f in found
+            if (f.step, f.generation, f.rank) == (whole.step, whole.generation, rank)
+        ),
+        None,
+    )
+
+
+def load(arena: Arena, start: int, planned: Planned, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a snapshot into live tensors.
+
+    Args:
+        start: of its slot, bytes.
+        planned: the plan by which it was staged.
+    """
+    targets = [cells_of(tensors[name], part.local) for name, part in planned.parts]
+    sources = [
+        place_for(arena.view(start + place.start, place.length), 0, cells)
+        for place, cells in zip(planned.layout.places, targets, strict=True)
+    ]
+    copy(targets, sources)
+
+
+def await_durable(ranks: Ranks, client: Client, whole: Whole, patience_s: float) -> bool:
+    """Let the services make a snapshot durable that is in memory alone. A collective.
+
+    Args:
+        patience_s: seconds without any change after which it is given up.
+
+    Returns:
+        Whether it is; False if they cannot, and say so in their logs.
+    """
+    begun_s = told_s = changed_s = time.monotonic()
+    before: list[str] = []
+    while True:
+        states = ranks.all_gather(_state(client, whole), ranks.control)
+        if "durable" in states:
+            return True
+        if not {"waiting", "writing"} & set(states):
+            logger.warning("the snapshot of step %d cannot become a checkpoint", whole.step)
+            return False
+        now_s = time.monotonic()
+        changed_s = now_s if states != before else changed_s
+        is_stuck = ranks.broadcast(now_s - changed_s > patience_s, ranks.control)
+        if is_stuck:
+            logger.warning("the snapshot of step %d is not made durable: given up", whole.step)
+            return False
+        if now_s - told_s > TOLD_EVERY_S:
+            told_s = now_s
+            logger.info(
+                "step %d is in memory; its nodes write it: %.0f s", whole.step, now_s - begun_s
+            )
+        before = states
+        time.sleep(POLL_S)
+
+
+def _state(client: Client, whole: Whole) -> str:
+    """How far this node has come with it."""
+    try:
+        found = client.snapshots().found
+    except ServiceError as error:
+        logger.warning("%s", error)
+        return "none"
+    states = [
+        one.state for one in found if (one.step, one.generation) == (whole.step, whole.generation)
+    ]
+    for state in ("durable", "writing", "waiting"):
+        if state in states:
+            return state
+    return "none"

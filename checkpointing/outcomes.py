@@ -1,0 +1,108 @@
+"""What becomes of a trainer's saves, as its node's service tells it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from checkpointing.events import Events
+
+
+class Fate(Enum):
+    """How far a save has come."""
+
+    UNDER_WAY = "under way"  # being staged, or staged, or being written
+    COMMITTED = "committed"
+    FAILED = "failed"  # for now: the service goes on trying as long as nothing newer comes
+    GONE = "gone"  # skipped, dropped for a newer one, or torn
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one step's save. Plain data: it travels between ranks."""
+
+    fate: Fate
+    why: str = ""
+
+
+class Outcomes:
+    """Listens to the service of one rank's node. Thread-safe."""
+
+    def __init__(self, events: Events, store_url: str) -> None:
+        self._events, self._url = events, store_url
+        self._changed = threading.Condition()
+        self._by_step: dict[int, Outcome] = {}
+        self.trouble = ""  # why the last save that failed did
+        self.durable: int | None = None  # the newest step known to be committed
+        self.seconds = 0.0  # that the last committed save took to become durable
+        self.durable_s = time.monotonic()  # when that became known; before, when this was made
+
+    def begin(self, step: int) -> None:
+        """A save of this step was begun."""
+        self._set(step, Outcome(Fate.UNDER_WAY))
+
+    def end(self, step: int, fate: Fate, why: str = "") -> bool:
+        """What became of it, and whether that is news: nothing worse comes after a commit."""
+        with self._changed:
+            is_news = self.of(step).fate is not Fate.COMMITTED
+            if is_news:
+                self._set(step, Outcome(fate, why))
+            return is_news
+
+    def of(self, step: int) -> Outcome:
+        """A step that was never begun is gone."""
+        with self._changed:
+            return self._by_step.get(step, Outcome(Fate.GONE, "it was not saved"))
+
+    def clear(self) -> None:
+        """After going back in time."""
+        with self._changed:
+            self._by_step.clear()
+            self.durable, self.durable_s = None, time.monotonic()
+
+    def wait(self, step: int, timeout_s: float) -> Outcome:
+        """Its outcome, at the latest after so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.of(step).fate is not Fate.UNDER_WAY, timeout_s)
+            return self.of(step)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """What the service says."""
+        kind, step = message["kind"], message.get("step")
+        if kind == "committed":
+            self._committed(message)
+        elif kind == "failed" and step is not None:
+            self.trouble = message["error"]
+            if self.end(step, Fate.FAILED, self.trouble):
+                self._events.emit("checkpoint_failed", step=step, error=self.trouble)
+        elif kind == "dropped":
+            why = "dropped for a newer one: the store is slower than the saves"
+            if self.end(message["step"], Fate.GONE, why):
+                self._events.emit("save_dropped", step=step)
+        elif kind == "service_lost":
+            self._events.emit("service_lost")
+        elif kind == "checkpoint_pruned":
+            self._events.emit(kind, step=step, id=message["id"])
+
+    def _committed(self, message: dict[str, Any]) -> None:
+        step = int(message["step"])
+        with self._changed:
+            if self.of(step).fate is Fate.COMMITTED:
+                return  # said again, by a service that was started again
+            self.durable = max(step, -1 if self.durable is None else self.durable)
+            self.durable_s = time.monotonic()
+            self.seconds = float(message.get("seconds", self.seconds))
+        fields = {k: v for k, v in message.items() if k in ("id", "bytes", "new_bytes", "seconds")}
+        # before whoever waits for the step goes on: the event is written by then
+        self._events.emit("checkpoint_committed", step=step, store=self._url, **fields)
+        self._set(step, Outcome(Fate.COMMITTED))
+
+    def _set(self, step: int, outcome: Outcome) -> None:
+        with self._changed:
+            self._by_step[step] = outcome
+            for old in sorted(self._by_step)[:-16]:  # nobody asks for these any more
+                del self._by_step[old]
+            self._changed.notify_all()

@@ -1,0 +1,93 @@
+"""A snapshot that is copied while training goes on, and the verdict on whether it is one state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, wait
+
+from checkpointing.errors import StageError
+from checkpointing.guard import Versions
+from checkpointing.pinned import DeviceCopy
+from checkpointing.slots import Staged
+
+# An operation that was writing while the last cell was copied raises its tensor's version when it
+# is done. In the trainer's own thread nothing is being written; any other thread gives it this long
+GRACE_S = 1.0
+
+
+class Overlap:
+    """A snapshot on its way into its slot. `before_step` and `settle` belong to the thread that
+    trains; `result` to any."""
+
+    def __init__(
+        self,
+        staged: Staged,
+        versions: Versions,
+        copying: Future[None] | None,
+        on_device: DeviceCopy | None,
+    ) -> None:
+        """
+        Args:
+            versions: of what is copied, from before the copies began.
+            copying: what is copied by the CPU; None: nothing.
+            on_device: what CUDA devices copy; None: nothing.
+        """
+        self._staged, self._copying, self._on_device = staged, copying, on_device
+        self._versions: Versions | None = versions
+        self._torn: list[str] = []
+        self._judged = threading.Event()
+        self._lock = threading.Lock()
+        self.waited_s = 0.0  # seconds that optimizers waited for it
+
+    def before_step(self) -> None:
+        """Return when the tensors may change: the CPU waits for its own copies only."""
+        if self._on_device is not None:
+            self._on_device.hold()
+        self._wait_for_cpu()
+        self._judge()
+
+    def settle(self) -> None:
+        """Wait until all is copied, and judge."""
+        self._wait_for_cpu()
+        if self._on_device is not None:
+            self._on_device.wait()
+        self._judge()
+
+    def result(self) -> Staged:
+        """The snapshot, once it is whole.
+
+        Raises:
+            StageError: it is torn, for something wrote to what was being copied; or not copied.
+        """
+        if self._copying is not None and (error := self._copying.exception()) is not None:
+            raise StageError(f"cannot copy the state: {error}; stage with overlap=False") from error
+        if self._on_device is not None:
+            self._on_device.wait()
+        if not self._judged.wait(GRACE_S):
+            self._judge()
+        if self._torn:
+            raise StageError(_torn(self._torn))
+        return self._staged
+
+    def _wait_for_cpu(self) -> None:
+        if self._copying is not None and not self._copying.done():
+            begun_s = time.monotonic()
+            wait([self._copying])
+            self.waited_s += time.monotonic() - begun_s
+
+    def _judge(self) -> None:
+        with self._lock:
+            if self._versions is not None:
+                self._torn = self._versions.changed()
+                self._versions = None  # lets go of the tensors
+                self._judged.set()
+
+
+def _torn(names: list[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"{names[0]!r}{more} changed while the snapshot was copied, so it mixes two states and is "
+        "not used: something other than the optimizers that the stager knows writes to it between "
+        "a save and the next step; stage with overlap=False"
+    )

@@ -1,0 +1,124 @@
+"""What this rank saves of a state, and where in a slot it lies; planned anew only when the state's
+structure changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from blake3 import blake3
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from checkpointing.dtypes import dtype_name
+from checkpointing.errors import SaveError
+from checkpointing.format.elements import element
+from checkpointing.layout import Part, Structure
+from checkpointing.placement import structure
+from checkpointing.plan import Plan
+from checkpointing.ranks import Ranks
+from checkpointing.service.snapshots import Layout, Place
+from checkpointing.slots import PAGE, layout, round_up
+from checkpointing.staging import StagePiece
+from checkpointing.tree import Leaves
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One rank's part in saving states of one structure."""
+
+    structure: Structure  # this rank's
+    plan: Plan
+    parts: tuple[tuple[str, Part], ...]  # that it saves, in the order in which they lie in a slot
+    later: int  # how many of the parts, the last ones, are parameters or state of optimizers
+    saved_values: frozenset[str]
+    layout: Layout
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a slot that this rank's part fits into."""
+        return max(round_up(self.layout.end, PAGE), PAGE)
+
+    def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
+        """The live cells to stage."""
+        return [StagePiece(name, tensors[name], part.local) for name, part in self.parts]
+
+
+class Planner:
+    """Remembers the last plan, and gives the same object for as long as it holds."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._planned: Planned | None = None
+
+    def plan(self, leaves: Leaves, optimizers: Iterable[Optimizer]) -> Planned:
+        """The plan for this state. A collective for the first state, and for one of another
+        structure than the one before: that has to come on all ranks at the same save.
+
+        Raises:
+            SaveError: the states of the ranks do not fit together, or this rank's alone has
+                changed.
+            TypeError: a tensor is spread in a way that cannot be saved.
+        """
+        mine = structure(leaves.tensors, leaves.values)
+        if self._planned is None or self._planned.structure.digest != mine.digest:
+            everybody = self._everybody(mine)
+            late = _stepped(leaves, optimizers)
+            self._planned = _planned(mine, everybody, self._ranks.rank, leaves, late)
+        return self._planned
+
+    def _everybody(self, mine: Structure) -> list[Structure]:
+        try:
+            return self._ranks.all_gather(mine, self._ranks.structures)
+        except RuntimeError as error:
+            raise SaveError(
+                f"rank {self._ranks.rank}: its state has other tensors or values than at the save "
+                f"before, and not all ranks have come to a save where theirs do too: {error}"
+            ) from error
+
+
+def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
+    """Names of the tensors that nothing but a step of these optimizers changes: the parameters
+    that they have, and their own state."""
+    owned: set[int] = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            owned |= {_memory(parameter) for parameter in group["params"]}
+        for state in optimizer.state.values():
+            owned |= {_memory(value) for value in state.values() if isinstance(value, Tensor)}
+    return {name for name, tensor in leaves.tensors.items() if _memory(tensor) in owned}
+
+
+def _memory(tensor: Tensor) -> int:
+    held = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return held.untyped_storage().data_ptr()
+
+
+def _planned(
+    mine: Structure, everybody: list[Structure], rank: int, leaves: Leaves, late: set[str]
+) -> Planned:
+    plan = Plan(everybody)
+    found = plan.to_save(rank)
+    ordered = sorted(found, key=lambda name: name in late)
+    parts = tuple((name, part) for name in ordered for part in found[name])
+    specs = {name: (dtype_name(t.dtype), tuple(t.shape)) for name, t in leaves.tensors.items()}
+    sizes = [part.box.count * element(specs[name][0]).itemsize for name, part in parts]
+    offsets, _ = layout(sizes)
+    places = tuple(
+        Place(name, *specs[name], part.box.offsets, part.box.sizes, offset)
+        for (name, part), offset in zip(parts, offsets, strict=True)
+    )
+    contents = Layout(_digest(everybody, rank, places), places)
+    later = sum(len(found[name]) for name in found if name in late)
+    return Planned(mine, plan, parts, later, plan.values_to_save(rank), contents)
+
+
+def _digest(everybody: list[Structure], rank: int, places: tuple[Place, ...]) -> str:
+    """Equal where the ranks, what they hold and the places of this one's part are."""
+    whole = blake3(b"".join(one.digest for one in everybody) + rank.to_bytes(4, "little"))
+    whole.update(
+        json.dumps([[place.name, place.offsets, place.start] for place in places]).encode()
+    )
+    return whole.hexdigest(16)

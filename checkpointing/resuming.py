@@ -1,0 +1,166 @@
+"""Going on from where the run was: from the memory of its nodes, or from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from checkpointing import memory
+from checkpointing.events import Events
+from checkpointing.exchange import exchange
+from checkpointing.interruptions import Interruptions, interruptions
+from checkpointing.memory import Whole
+from checkpointing.planning import Planned, Planner
+from checkpointing.ranks import Ranks
+from checkpointing.restoring import Restorer
+from checkpointing.service.client import Client, Found, Memory, Said
+from checkpointing.staging import Staging
+from checkpointing.state import LoadTarget, optimizers
+from checkpointing.store.catalog import committed
+from checkpointing.store.store import Store
+from checkpointing.structure import Inventory
+from checkpointing.values import Json
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What the state was restored from."""
+
+    step: int
+    tier: Literal["memory", "store"]
+    bytes: int  # of this rank's tensors
+    found: Found | None = None  # this rank's part, if it was in memory, and
+    said: Said | None = None  # what was with it
+
+
+class Resumer:
+    """One attempt to go on. `resume` is a collective."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        ranks: Ranks,
+        client: Client,
+        planner: Planner,
+        events: Events,
+    ) -> None:
+        self._store, self._run, self._ranks = store, run, ranks
+        self._client, self._planner = client, planner
+        self._staging = Staging()
+        self._restorer = Restorer(store, run, ranks, self._staging, events)
+        self.interruptions = Interruptions()
+        self.distrusted: frozenset[bytes] = frozenset()  # packs in which damage was found
+
+    @property
+    def owner(self) -> int | None:
+        """The number of the take-over; None on other ranks than 0."""
+        return self._restorer.owner
+
+    @property
+    def damaged(self) -> frozenset[str]:
+        """Ids of checkpoints that cannot be loaded; known to rank 0."""
+        return frozenset(self._restorer.skipped)
+
+    def resume(self, state: dict[str, Any]) -> Resumed | None:
+        """Load the newest that there is; None if there is nothing. Raises as
+        `Checkpointer.restore`."""
+        target = self._ranks.all_or_none(lambda: LoadTarget(state))
+        try:
+            planned = self._planner.plan(target.leaves, optimizers(state))
+            left = self._ranks.all_or_none(self._client.snapshots)
+            whole = self._in_memory(left, planned)
+            has_checkpoints = self._restorer.take_over()
+            if whole is not None:
+                return self._from_memory(left, whole, planned, target)
+            if not has_checkpoints:
+                target.abandon()
+                return None
+            return self._from_store(target)
+        except BaseException:
+            target.abandon()
+            raise
+
+    def _in_memory(self, left: Memory, planned: Planned) -> Whole | None:
+        """The newest snapshot, if the store has nothing newer and each rank has its part of it on
+        its own node, in the form of its state now. One that is newer than what the store has, and
+        not to be had so, is made durable meanwhile, if that can be."""
+        gathered = self._ranks.all_gather(left.found, self._ranks.control)
+        found = [one for those in gathered for one in those]
+        durable, there, self.interruptions = self._ranks.from_rank0(self._history)
+        # who removes the last checkpoints of a run wants to go back behind them
+        found = [one for one in found if not (one.state == "durable" and one.step > there)]
+        whole, newest = memory.newest_whole(found), memory.newest_part(found)
+        is_in_parts = newest is not None and newest != whole and newest.step > durable
+        if is_in_parts and self._await(newest, memory.UNSEEN_S):
+            return None
+        if whole is None or whole.step < durable:
+            return None
+        if all(self._ranks.all_gather(self._fits(left, whole, planned), self._ranks.control)):
+            return whole
+        if whole.step > durable:
+            self._await(whole, memory.STUCK_S)
+        return None
+
+    def _await(self, whole: Whole | None, patience_s: float) -> bool:
+        return whole is not None and memory.await_durable(
+            self._ranks, self._client, whole, patience_s
+        )
+
+    def _fits(self, left: Memory, whole: Whole, planned: Planned) -> bool:
+        mine = memory.own(left.found, whole, self._ranks.rank)
+        return (
+            mine is not None
+            and mine.digest == planned.layout.digest
+            and whole.generation.world_size == self._ranks.world_size
+            and self._client.left is not None
+        )
+
+    def _history(self) -> tuple[int, int, Interruptions]:
+        """The newest step in the store that can be read, and that is there, -1 if there is none;
+        and how often the run was begun."""
+        found, problems = committed(self._store, self._run)
+        saves = [(one.stored.save.session, one.document.header.created) for one in found]
+        readable = max((one.stored.save.step for one in found), default=-1)
+        there = max((save.step for save in problems), default=-1)
+        return readable, max(readable, there), interruptions(saves)
+
+    def _from_memory(
+        self, left: Memory, whole: Whole, planned: Planned, target: LoadTarget
+    ) -> Resumed:
+        mine, arena = memory.own(left.found, whole, self._ranks.rank), self._client.left
+        assert mine is not None
+        assert arena is not None
+        tensors = target.leaves.tensors
+        groups = planned.plan.read_groups(self._ranks.rank)
+        is_shared = any(len(group.ranks) > 1 for group in groups)
+        into = self._staging.buffers(tensors) if is_shared else tensors
+        memory.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
+        if is_shared:
+            exchange(self._ranks, groups, into)
+        values: dict[str, Json] = {}
+        own = left.own[whole.generation, whole.step]
+        for theirs in self._ranks.all_gather(own.values, self._ranks.control):
+            values |= theirs
+        names = tensors if is_shared else {}
+        self._take(target, names, Inventory(target.wants().tensors, values))
+        return Resumed(whole.step, "memory", planned.layout.bytes, mine, own)
+
+    def _take(self, target: LoadTarget, names: Iterable[str], inventory: Inventory) -> None:
+        """Let the state take over what was read, on all ranks; from the buffers the tensors of
+        these names."""
+
+        def take_here() -> None:
+            self._staging.copy_back({name: target.leaves.tensors[name] for name in names})
+            target.finish(inventory)
+
+        self._ranks.all_or_none(take_here)
+
+    def _from_store(self, target: LoadTarget) -> Resumed:
+        restored = self._restorer.read_newest(target)
+        names = target.wants().of(restored.inventory).tensors
+        self._take(target, names, restored.inventory)
+        self.distrusted = restored.distrusted
+        step = restored.checkpoint.header.save.step
+        return Resumed(step, "store", restored.size)

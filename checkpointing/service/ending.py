@@ -1,0 +1,66 @@
+"""Telling the services of a run on this machine that it is over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.address import all_sockets
+from checkpointing.service.starting import attach
+from checkpointing.service.wire import Wire
+
+logger = logging.getLogger("checkpointing")
+
+
+def end_services(url: str, run: str, within_s: float) -> bool:
+    """Have them write what they hold, within their own time for that, and end.
+
+    Args:
+        url, run: as the trainers' `Checkpointer` got them, a path as an absolute one.
+        within_s: how long to wait for them.
+
+    Returns:
+        Whether they have ended.
+    """
+    wires = list(_services(url, run))
+    for pid, _ in wires:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + within_s
+    ended = [_has_ended(wire, deadline_s) for _, wire in wires]
+    for (pid, wire), has_ended in zip(wires, ended, strict=True):
+        wire.close()
+        if not has_ended:
+            logger.error("the checkpoint service of %s, process %d, is still writing", run, pid)
+    return all(ended)
+
+
+def _services(url: str, run: str) -> Iterator[tuple[int, Wire]]:
+    for path in all_sockets():
+        try:
+            wire = attach(path)
+            if wire is None:
+                continue
+            wire.send({"kind": "status", "number": 1})
+            answer = wire.receive()
+        except (OSError, ServiceError) as error:
+            logger.warning("%s: %s", path, error)
+            continue
+        status = answer[0] if answer else {}
+        if (status.get("root"), status.get("run")) == (url, run):
+            yield int(status["pid"]), wire
+        else:
+            wire.close()
+
+
+def _has_ended(wire: Wire, deadline_s: float) -> bool:
+    """Wait until the other side is gone."""
+    while time.monotonic() < deadline_s:
+        if wire.is_over(min(0.5, max(0.0, deadline_s - time.monotonic()))):
+            return True
+    return False

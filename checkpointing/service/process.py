@@ -1,0 +1,110 @@
+"""A service's life as a process: one per socket, until nobody needs it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+from checkpointing.errors import CheckpointError
+from checkpointing.service.config import Config, load
+from checkpointing.service.lifetime import why_to_end
+from checkpointing.service.server import Server
+from checkpointing.service.service import Service
+
+logger = logging.getLogger("checkpointing")
+
+POLL_S = 0.1
+
+
+def run(path: Path, text: str) -> int:
+    """Serve at `path`, as the configuration in `text` says; the exit status."""
+    try:
+        config = load(text)
+        log = Path(config.log) if config.log else path.with_suffix(".log")
+        lock = _locked(path.with_suffix(".lock"))
+        if lock is None:
+            _say(ready=False, error=None)  # another one is there, or about to be, or ending
+            return 0
+        _log_to(log)
+        told = _told_to_end()
+        server, service = _open(config, path)
+    except (CheckpointError, OSError, ValueError, TypeError, KeyError) as error:
+        _say(ready=False, error=str(error) or repr(error))
+        return 1
+    _say(ready=True, error=None)
+    if _serve(server, service, told) and not config.log:
+        log.unlink(missing_ok=True)
+    path.with_suffix(".lock").unlink(missing_ok=True)
+    logging.shutdown()
+    os._exit(0)  # a thread may hang in a dead store
+
+
+def _locked(path: Path) -> int | None:
+    """The lock's descriptor; None if another process has it, or had it a moment ago."""
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # one that has just ended has removed its file: who comes next locks another one
+        if os.path.samestat(os.fstat(fd), path.stat()):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(fd)
+    return None
+
+
+def _open(config: Config, path: Path) -> tuple[Server, Service]:
+    os.nice(config.budget.nice)
+    if config.budget.cpus:
+        os.sched_setaffinity(0, config.budget.cpus)
+    service = Service(config)
+    path.unlink(missing_ok=True)  # of a service that was killed: the lock says that it is gone
+    return Server(service, path), service
+
+
+def _serve(server: Server, service: Service, told: threading.Event) -> bool:
+    """Until nobody needs it; whether all was saved."""
+    linger_s = service.config.linger_s
+    why = None
+    while why is None and not told.wait(POLL_S):
+        why = service.hall.end_if(lambda now: why_to_end(now, linger_s))
+    logger.info("ending: %s", why or "told to by a signal")
+    if told.is_set():
+        service.drain(service.config.drain_s)
+    server.close()
+    unsaved = service.hall.unsaved()
+    for step, ranks in unsaved.items():
+        logger.error("ended with step %d of ranks %s not saved", step, ranks)
+    service.close()
+    return not unsaved
+
+
+def _told_to_end() -> threading.Event:
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    for other in (signal.SIGINT, signal.SIGHUP):  # of a terminal: trainers say goodbye
+        signal.signal(other, signal.SIG_IGN)
+    return told
+
+
+def _log_to(path: Path) -> None:
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(fd, 2)
+    logging.basicConfig(
+        stream=os.fdopen(fd, "w"),
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(process)d %(message)s",
+    )
+
+
+def _say(*, ready: bool, error: str | None) -> None:
+    os.write(1, json.dumps({"ready": ready, "error": error}).encode() + b"\n")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)

@@ -1,0 +1,216 @@
+"""One rank's way of a state into its node's shared memory, and on to the service."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from checkpointing import leaving
+from checkpointing.errors import ServiceError
+from checkpointing.events import Events
+from checkpointing.outcomes import Fate, Outcomes
+from checkpointing.overlap import Overlap
+from checkpointing.planning import Planned
+from checkpointing.service.client import Client
+from checkpointing.service.snapshots import Generation, Snapshot
+from checkpointing.staging import Stager
+from checkpointing.values import Json
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call of save() asks for."""
+
+    step: int
+    values: Mapping[str, Json]
+    metrics: Mapping[str, float]
+    created: float  # Unix time, seconds
+    started_s: float  # monotonic
+    deadline_s: float | None
+
+
+class Shipper:
+    """Copies states into slots and hands them to the service. For the thread that trains."""
+
+    def __init__(
+        self,
+        client: Client,
+        rank: int,
+        outcomes: Outcomes,
+        events: Events,
+        *,
+        slots: int,
+        overlap: bool,
+    ) -> None:
+        """
+        Args:
+            overlap: copy parameters and optimizer state while training goes on.
+        """
+        self._client, self._rank = client, rank
+        self._outcomes, self._events, self._overlap = outcomes, events, overlap
+        self._stager = Stager(slots, require=lambda slot_bytes, slots: None)  # see `needs`
+        self._optimizers: list[Optimizer] = []
+        self._prepared: Planned | None = None
+        self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
+        self._pool = ThreadPoolExecutor(1, "ship")
+        self.waited_s = 0.0  # seconds that optimizers waited for the last copy
+        self.slots = slots
+        self._move_in()
+        leaving.watch(self)
+
+    @property
+    def has_moved_in(self) -> bool:
+        """Whether slots lie in the memory that an earlier trainer has left."""
+        left = self._client.left
+        return left is not None and self._stager.arenas == 1 and left.slots == self.slots
+
+    def needs(self, planned: Planned) -> int:
+        """Bytes of a slot that `prepare` will take new memory for; 0 if what there is will do."""
+        slot_bytes = planned.slot_bytes
+        return slot_bytes if slot_bytes > self._stager.slot_bytes else 0
+
+    def prepare(
+        self, planned: Planned, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
+    ) -> None:
+        """Take the memory for states of this plan, and let the steps of these optimizers wait.
+
+        Raises:
+            StageError: there is not enough.
+        """
+        if len(optimizers) != len(self._optimizers) or any(
+            one is not other for one, other in zip(optimizers, self._optimizers, strict=True)
+        ):
+            self._stager.watch(optimizers)
+            self._optimizers = optimizers
+        if planned is not self._prepared:
+            self._stager.prepare(planned.pieces(tensors))
+            self._prepared = planned
+
+    def tell(self, planned: Planned) -> None:
+        """Tell the service where snapshots lie, and how.
+
+        Raises:
+            ServiceError: it does not answer.
+        """
+        stager = self._stager
+        now = (stager.arenas, planned.layout.digest)
+        if self._told is None or self._told[0] != now[0]:
+            self._client.furnish(stager.arena, stager.slots, stager.slot_bytes)
+            self._told = (stager.arenas, "")
+        if self._told != now:
+            self._client.layout(planned.layout)
+            self._told = now
+
+    def claim(self, step: int, planned: Planned) -> int | str:
+        """A slot for the snapshot of `step`, or why there is none."""
+        try:
+            self.tell(planned)
+        except ServiceError as error:
+            return f"the node's checkpoint service: {error}"
+        slot = self._client.claim(step)
+        if slot is not None:
+            return slot
+        if not self._client.is_connected:
+            return "the node's checkpoint service is gone, and being started again"
+        return "the store is slower than the saves: there is no place for another snapshot"
+
+    def ship(
+        self,
+        request: Request,
+        slot: int,
+        planned: Planned,
+        tensors: Mapping[str, Tensor],
+        generation: Generation,
+    ) -> None:
+        """Copy what may change at once, the rest at once too or while training goes on."""
+        pieces = planned.pieces(tensors)
+        snapshot = self._snapshot(request, slot, planned, generation)
+        if self._overlap and planned.later:
+            early = len(pieces) - planned.later
+            under_way = self._stager.stage_overlapped(pieces[:early], pieces[early:], slot)
+            self._pool.submit(self._hand_over, request, snapshot, under_way)
+        else:
+            self._stager.stage(pieces, slot)
+            self._hand_over(request, snapshot, None)
+
+    def adopt(self, request: Request, slot: int, planned: Planned, generation: Generation) -> None:
+        """Hand over what lies in a slot already."""
+        self._client.staged(self._snapshot(request, slot, planned, generation))
+
+    def settle(self) -> None:
+        """Return when nothing is being copied any more."""
+        self._stager.settle()
+        self._pool.submit(_nothing).result()
+
+    def fail(self, step: int, error: BaseException) -> None:
+        """Nothing will come of this step's save."""
+        why = str(error) or type(error).__name__
+        logger.error("step %d is not saved: %s", step, why)
+        self._client.unstaged(step)
+        self._outcomes.end(step, Fate.GONE, why)
+        self._events.emit("checkpoint_failed", step=step, error=why)
+
+    def finish(self, timeout_s: float) -> None:
+        """Copy to its end what is being copied, and hand it over, in no more than so long."""
+        self.settle()
+        if not self._client.await_told(timeout_s):
+            logger.error("the checkpoint service is not back: what is staged last is lost")
+
+    def close(self) -> None:
+        leaving.forget(self)
+        self._stager.close()
+        self._pool.shutdown()
+
+    def _move_in(self) -> None:
+        """Into the memory that an earlier trainer has left, which has the snapshot in it that this
+        one may be restored from."""
+        left = self._client.left
+        if left is not None and left.slots == self._stager.slots:
+            self._stager.adopt(left.arena, left.slot_bytes)
+            self._client.keep(left)
+            self._told = (self._stager.arenas, "")
+
+    def _snapshot(
+        self, request: Request, slot: int, planned: Planned, generation: Generation
+    ) -> Snapshot:
+        return Snapshot(
+            generation,
+            self._rank,
+            request.step,
+            slot,
+            planned.layout,
+            {name: request.values[name] for name in planned.saved_values},
+            request.metrics,
+            request.created,
+            request.deadline_s,
+        )
+
+    def _hand_over(self, request: Request, snapshot: Snapshot, under_way: Overlap | None) -> None:
+        self.waited_s = 0.0
+        try:
+            if under_way is not None:
+                under_way.result()
+                self.waited_s = under_way.waited_s
+            self._client.staged(snapshot)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for it must hear of it
+            self.fail(request.step, error)
+            return
+        self._events.emit(
+            "checkpoint_staged",
+            step=request.step,
+            waited_s=self.waited_s,
+            seconds=time.monotonic() - request.started_s,
+            bytes=snapshot.layout.bytes,
+        )
+
+
+def _nothing() -> None:
+    """Comes after what was submitted before."""

@@ -1,0 +1,101 @@
+"""Which chunks are read together: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from checkpointing.format.chunks import Chunk, Place
+
+T = TypeVar("T")
+
+GAP = 64 << 10  # bytes that may be read in vain to save a request, but never more than 1/16
+
+
+def chain(chunk: Chunk) -> Iterator[Chunk]:
+    """A chunk, and all that it is relative to."""
+    at: Chunk | None = chunk
+    while at is not None:
+        yield at
+        at = at.base
+
+
+def batches(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> Iterator[list[T]]:
+    """All `wants`, in groups that lie close together, each of about `size` decoded bytes with all
+    bases. Those that need one base are next to each other, after it if it is wanted itself."""
+    batch: list[T] = []
+    filled = 0
+    seen: tuple[Place, ...] = ()  # the last one's, after its bases
+    for path, want in _in_order(wants, chunk_of):
+        sizes = [at.raw_length for at in chain(chunk_of(want))]
+        shared = sum(a == b for a, b in zip(path, seen, strict=False))
+        cost = sum(sizes[: len(path) - shared])
+        if batch and filled + cost > size:
+            yield batch
+            batch, filled, cost = [], 0, sum(sizes)
+        batch.append(want)
+        filled, seen = filled + cost, path
+    if batch:
+        yield batch
+
+
+def _in_order(
+    wants: Iterable[T], chunk_of: Callable[[T], Chunk]
+) -> Iterator[tuple[tuple[Place, ...], T]]:
+    """The wants, each with its place after those of all its bases: families that have a base in
+    common one after the other, by where their most relative member lies, because those of one
+    checkpoint were written one after the other."""
+    families: dict[Place, list[tuple[tuple[Place, ...], T]]] = {}
+    for want in wants:
+        path = tuple(at.place for at in chain(chunk_of(want)))[::-1]
+        families.setdefault(path[0], []).append((path, want))
+    for family in sorted(families.values(), key=_key):
+        if len(family) > 1:
+            family.sort(key=lambda pair: pair[0])
+        yield from family
+
+
+def _key(family: Sequence[tuple[tuple[Place, ...], T]]) -> Place:
+    if len(family) == 1:
+        return family[0][0][-1]
+    return min((-len(path), path[-1]) for path, _ in family)[1]
+
+
+def by_place(wants: Iterable[T], chunk_of: Callable[[T], Chunk], size: int) -> Iterator[list[T]]:
+    """All `wants`, in groups that lie close together, each of about `size` stored bytes."""
+    group: list[T] = []
+    filled = 0
+    for want in sorted(wants, key=lambda want: chunk_of(want).place):
+        stored = chunk_of(want).length
+        if group and filled + stored > size:
+            yield group
+            group, filled = [], 0
+        group.append(want)
+        filled += stored
+    if group:
+        yield group
+
+
+def ranges(chunks: Iterable[Chunk], gap: int = GAP) -> Iterator[list[Chunk]]:
+    """Chunks grouped into ranges to read at once: of one pack, with little between them."""
+    unique = {(c.pack, c.offset, c.length): c for c in chunks}
+    group: list[Chunk] = []
+    for _, chunk in sorted(unique.items(), key=lambda pair: pair[0]):
+        if group and not _joins(group, chunk, gap):
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
+
+
+def length(group: Sequence[Chunk]) -> int:
+    """Bytes from the start of the first of a range to the end of all."""
+    return max(chunk.offset + chunk.length for chunk in group) - group[0].offset
+
+
+def _joins(group: Sequence[Chunk], chunk: Chunk, gap: int) -> bool:
+    first, last = group[0], group[-1]
+    between = chunk.offset - (last.offset + last.length)
+    span = last.offset + last.length - first.offset
+    return chunk.pack == first.pack and between <= min(gap, span // 16)

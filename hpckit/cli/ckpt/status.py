@@ -1,0 +1,167 @@
+"""`hpckit ckpt status`: what the checkpoint services of this user on this node are doing."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from checkpointing.errors import CheckpointError
+from checkpointing.service.address import all_sockets
+from checkpointing.service.starting import attach
+from hpckit.cli.ckpt.failures import OUT_OF_REACH, guarded
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table, when
+
+UNWELL = 1  # exit status: an error, or more lag than is wanted
+_NUMBERS = ("pid", "lag", "rate")
+
+RunArg = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="Only services of this run.", show_default=False),
+]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A socket, and what its service says of itself."""
+
+    socket: Path
+    status: dict[str, Any] | None  # None: nobody answers
+    why: str = ""  # nobody answers
+
+    def is_of(self, run: str | None) -> bool:
+        """Of one that does not answer, the socket's name says it."""
+        if run is None:
+            return True
+        if self.status is not None:
+            return bool(self.status["run"] == run)
+        return self.socket.stem.rpartition("-")[0] == run[:24]
+
+
+@guarded
+def status(
+    run: RunArg = None,
+    max_lag: Annotated[
+        float | None,
+        typer.Option(
+            "--max-lag",
+            min=0,
+            metavar="SECONDS",
+            help="Exit with 1 if a snapshot has been waiting for longer to be saved.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Show the checkpoint services of your runs on this node: what they save, and how far they lag.
+
+    Exit status: 0 all is well; 1 a service reports an error, or lags by more than --max-lag; 3 none
+    answers, of the run that was named.
+    """
+    out = Out(json)
+    found = [one for one in map(_ask, all_sockets()) if one.is_of(run)]
+    there = [one.status for one in found if one.status is not None]
+    _print(out, found, there, run)
+    unwell = [problem for one in there if (problem := _problem(one, max_lag))]
+    for problem in unwell:
+        out.note(problem)
+    silent = [{"socket": str(one.socket), "why": one.why} for one in found if not one.status]
+    out.document({"services": there, "silent": silent})
+    if unwell:
+        return UNWELL
+    return OUT_OF_REACH if run is not None and not there else 0
+
+
+def _ask(socket: Path) -> Found:
+    try:
+        wire = attach(socket)
+        if wire is None:
+            return Found(socket, None, "it was killed: the run's next trainer starts another one")
+        try:
+            answer = wire.ask({"kind": "status", "number": 1})
+        finally:
+            wire.close()
+    except (CheckpointError, ConnectionError) as error:
+        return Found(socket, None, str(error))
+    return Found(socket, {k: v for k, v in answer.items() if k not in ("kind", "number")})
+
+
+def _print(out: Out, found: list[Found], there: list[dict[str, Any]], run: str | None) -> None:
+    if there:
+        out.table(_table(there))
+    for one in there:
+        out.line(f"run {one['run']} in {one['url']}: {_told(one)}")
+    for silent in (one for one in found if one.status is None):
+        out.note(f"no answer at {silent.socket}: {silent.why}")
+    if not found:
+        whose = f"of run {run} " if run is not None else ""
+        out.line(f"no checkpoint service {whose}on this node, for user {os.getuid()}")
+
+
+def _table(there: list[dict[str, Any]]) -> Table:
+    columns = ("run", "pid", "ranks", "writing", "waiting", "lag", "rate", "durable")
+    rows = table(*columns, right=_NUMBERS, folded=("run", "waiting"))
+    for one in there:
+        cells = _cells(one)
+        rows.add_row(*(cells[name] for name in columns))
+    return rows
+
+
+def _cells(one: dict[str, Any]) -> dict[str, str | Text]:
+    alive = sum(rank["alive"] for rank in one["ranks"])
+    last, rate = one["last"], one["write_bytes_per_s"]
+    ranks = f"{alive} of {len(one['ranks'])}" if one["ranks"] else "none"
+    return {
+        "run": clean(one["run"]),
+        "pid": str(one["pid"]),
+        "ranks": Text(ranks, "" if alive == len(one["ranks"]) else "yellow"),
+        "writing": _writing(one),
+        "waiting": listing([str(step) for step in one["waiting"]], most=4),
+        "lag": duration(one["lag_s"]) if one["lag_s"] else "",
+        "rate": f"{size(rate)}/s" if rate else "",
+        "durable": f"{last['step']}, {duration(time.time() - last['committed'])} ago"
+        if last
+        else "none yet",
+    }
+
+
+def _writing(one: dict[str, Any]) -> str:
+    """The step, and how much of it this node has written."""
+    if one["writing"] is None:
+        return ""
+    total, left = one["writing_bytes"], one["to_write_bytes"]
+    return f"{one['writing']} {100 * (total - left) // total}%" if total else str(one["writing"])
+
+
+def _told(one: dict[str, Any]) -> str:
+    """What has happened since it was started, in a line."""
+    counts = ", ".join(
+        f"{one[name]} {name}" for name in ("failed", "dropped", "skipped") if one[name]
+    )
+    told = f"{count(one['committed'], 'save')} since {when(one['started'])}"
+    return ", ".join(part for part in (told, counts, "ending" if one["draining"] else "") if part)
+
+
+def _problem(one: dict[str, Any], max_lag: float | None) -> str | None:
+    """What is wrong with a service."""
+    if one["error"]:
+        return f"error: run {one['run']}: {one['error']}"
+    if max_lag is not None and one["lag_s"] > max_lag:
+        lag = duration(one["lag_s"])
+        return f"error: run {one['run']}: a snapshot has been waiting for {lag}"
+    return None
+
+
+def duration(seconds: float) -> str:
+    """For people, in at most 7 characters: "45 s", "3.5 min", "2.0 h"."""
+    if seconds < 60:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"

@@ -1,0 +1,118 @@
+"""The nodes' checkpoint services, as tests meet them: who runs, and services that are sabotaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from checkpointing.service.address import address, all_sockets
+from checkpointing.service.config import Config, dump
+from checkpointing.service.starting import attach
+
+REPOSITORY = Path(__file__).parents[2]
+END_S = 60.0
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from checkpointing.service.__main__ import main
+{sabotage}
+sys.exit(main(Path(sys.argv[1]), foreground=True))
+"""
+
+
+def statuses() -> list[dict[str, Any]]:
+    """What the services that are there say of themselves."""
+    found = [_status(path) for path in all_sockets()]
+    return [status for status in found if status is not None]
+
+
+def pid_of(root: Path, run: str = "r") -> int:
+    """The service of a run of this store, of which there is one."""
+    (pid,) = [s["pid"] for s in statuses() if (s["root"], s["run"]) == (str(root), run)]
+    return int(pid)
+
+
+def wait_until_ended(root: Path) -> None:
+    """Return when no service of this store is there any more.
+
+    Raises:
+        AssertionError: one stays.
+    """
+    deadline_s = time.monotonic() + END_S
+    while left := [s for s in statuses() if s["root"] == str(root)]:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.05)
+
+
+def kill_all() -> None:
+    """End all services in the folder of this test session."""
+    for path in all_sockets():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, suppress(OSError):
+            sock.connect(str(path))  # a stopped one does not answer, but has a socket
+            pid, _, _ = struct.unpack(
+                "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process does nothing while the block runs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def sabotaged(root: Path, sabotage: str, run: str = "r", **options: Any) -> Iterator[int]:
+    """This node's service for the run, with some lines of Python run first; its process.
+
+    Args:
+        options: of its `Config`.
+    """
+    config = Config(str(root), run, **options)
+    program = [
+        sys.executable,
+        "-c",
+        _PROGRAM.format(sabotage=sabotage),
+        str(address(str(root), run)),
+    ]
+    with subprocess.Popen(
+        program, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(dump(config))
+        process.stdin.close()
+        assert json.loads(process.stdout.readline()) == {"ready": True, "error": None}
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _status(path: Path) -> dict[str, Any] | None:
+    wire = attach(path)
+    if wire is None:
+        return None
+    try:
+        wire.send({"kind": "status", "number": 1})
+        received = wire.receive()
+        return received[0] if received is not None else None
+    except ConnectionError:
+        return None
+    finally:
+        wire.close()

@@ -1,0 +1,270 @@
+"""Nodes of trainers without torch: what they stage is a function of rank and step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.arena import Arena
+from checkpointing.errors import ServiceError
+from checkpointing.format.names import new_session
+from checkpointing.service.address import address
+from checkpointing.service.client import Client
+from checkpointing.service.config import Budget, Config
+from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
+from checkpointing.service.starting import attach
+from checkpointing.store.catalog import Found, committed
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.store import Store
+from checkpointing.store.verify import verify
+
+WITHIN_S = 60.0  # generous: nothing here is about speed
+RUN = "r"
+COLUMNS = 256
+Cells = NDArray[np.float32]
+
+
+def generation(world_size: int) -> Generation:
+    return Generation(new_session(), world_size)
+
+
+def config(store: Path | str, node: str = "a", **changes: Any) -> Config:
+    budget = Budget(cpu=1, nice=0, bytes_per_s=changes.pop("bytes_per_s", None))
+    return Config(url=str(store), run=RUN, node=node, budget=budget, **changes)
+
+
+def content(rank: int, step: int, rows: int) -> Cells:
+    """Noise, so that nothing of it is small in the store; all ranks and steps differ."""
+    rng = np.random.default_rng([rank, step])
+    return rng.standard_normal((rows, COLUMNS), dtype=np.float32)
+
+
+def layout(rank: int, world_size: int, rows: int) -> Layout:
+    shape, box = (rows * world_size, COLUMNS), (rows, COLUMNS)
+    place = Place("model/w", "float32", shape, (rank * rows, 0), box, 0)
+    return Layout(f"digest-{rank}-{rows}", (place,))
+
+
+def until(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
+        time.sleep(0.01)
+
+
+_trainers: list[Trainer] = []  # that were started and not closed
+
+
+class Trainer:
+    """One rank. Its client may be used directly, too."""
+
+    def __init__(
+        self,
+        config: Config,
+        rank: int,
+        ranks: frozenset[int],
+        generation: Generation,
+        *,
+        rows: int = 64,
+        slots: int = 2,
+    ) -> None:
+        self.rank, self.generation, self.rows = rank, generation, rows
+        self.heard: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        self.client = Client(config, rank, ranks, generation, self._hear)
+        self.layout = layout(rank, generation.world_size, rows)
+        self.slots, self.slot_bytes = slots, self.layout.end
+        self.arena: Arena | None = None
+        _trainers.append(self)
+
+    def furnish(self) -> None:
+        self.arena = Arena.create(self.slots * self.slot_bytes)
+        self.client.furnish(self.arena, self.slots, self.slot_bytes)
+        self.client.layout(self.layout)
+
+    def fill(self, step: int, slot: int) -> Snapshot:
+        assert self.arena is not None
+        view = self.arena.view(slot * self.slot_bytes, self.slot_bytes).view(np.float32)
+        view[:] = content(self.rank, step, self.rows).reshape(-1)
+        values = {"extra/step": step} if self.rank == 0 else {}
+        return Snapshot(
+            self.generation, self.rank, step, slot, self.layout, values, {"loss": 1.0}, time.time()
+        )
+
+    def save(self, step: int) -> bool:
+        """Whether there was a slot."""
+        slot = self.client.claim(step)
+        if slot is None:
+            return False
+        self.client.staged(self.fill(step, slot))
+        return True
+
+    def save_when_possible(self, step: int) -> None:
+        """To say that it skips the step would be the truth only if it did not try again."""
+        until(lambda: self.client.is_connected, "its service is there")
+        until(lambda: self.save(step), f"rank {self.rank} has a slot for step {step}")
+
+    def hears(self, kind: str, step: int) -> None:
+        until(
+            lambda: step in self.steps(kind),
+            f"rank {self.rank} hears that step {step} is {kind}: {self.heard[-8:]}",
+        )
+
+    def kinds(self, kind: str) -> list[dict[str, Any]]:
+        with self._lock:
+            return [message for message in self.heard if message["kind"] == kind]
+
+    def steps(self, kind: str) -> list[int]:
+        return [message["step"] for message in self.kinds(kind)]
+
+    def close(self, *, goodbye: bool = True) -> None:
+        with suppress(ValueError):
+            _trainers.remove(self)
+        self.client.close(goodbye=goodbye)
+        if self.arena is not None:
+            self.arena.close()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            self.heard.append(message)
+
+
+@dataclass
+class Nodes:
+    """All trainers of a generation."""
+
+    configs: Mapping[str, Config]  # by node
+    trainers: list[Trainer] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls, configs: Mapping[str, Config], per_node: int, *, rows: int = 64, slots: int = 2
+    ) -> Nodes:
+        nodes, made = cls(configs), generation(len(configs) * per_node)
+        for index, config in enumerate(configs.values()):
+            ranks = range(index * per_node, (index + 1) * per_node)
+            for rank in ranks:
+                trainer = Trainer(config, rank, frozenset(ranks), made, rows=rows, slots=slots)
+                nodes.trainers.append(trainer)
+        for trainer in nodes.trainers:
+            trainer.furnish()
+        return nodes
+
+    def save(self, step: int) -> None:
+        """On all ranks, as soon as each has a slot."""
+        for trainer in self.trainers:
+            trainer.save_when_possible(step)
+
+    def await_commit(self, step: int) -> None:
+        for trainer in self.trainers:
+            trainer.hears("committed", step)
+
+    def close(self, *, goodbye: bool = True) -> None:
+        for trainer in self.trainers:
+            trainer.close(goodbye=goodbye)
+
+
+def pid_of(config: Config) -> int | None:
+    """The service's process; None if there is none."""
+    found = status_of(config)
+    return None if found is None else int(found["pid"])
+
+
+def status_of(config: Config) -> dict[str, Any] | None:
+    try:
+        wire = attach(address(config.url, config.run, config.node))
+    except ServiceError:
+        return None
+    if wire is None:
+        return None
+    try:
+        wire.send({"kind": "status", "number": 1})
+        answer = wire.receive()
+    except ConnectionError:
+        return None
+    finally:
+        wire.close()
+    return None if answer is None else answer[0]
+
+
+def kill(config: Config, how: signal.Signals = signal.SIGKILL) -> int | None:
+    pid = pid_of(config)
+    if pid is not None:
+        os.kill(pid, how)
+    return pid
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def saved(store: Path) -> dict[int, Found]:
+    """Committed checkpoints by step, each the newest of its step."""
+    found, unreadable = committed(Store.open(store), RUN)
+    assert not unreadable
+    return {one.stored.save.step: one for one in sorted(found, key=lambda one: one.stored)}
+
+
+def assert_exact(store: Path, step: int, world_size: int, rows: int = 64) -> None:
+    opened, found = Store.open(store), saved(store)[step]
+    checkpoint = Checkpoint(opened, found.stored)
+    expected = np.concatenate([content(rank, step, rows) for rank in range(world_size)])
+    got = checkpoint.read("model/w").view(np.float32)
+    assert np.array_equal(got, expected)
+    assert checkpoint.values() == {"extra/step": step}
+    assert verify(opened, found) == []
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files of services that have ended."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def memfds(pid: int | str = "self") -> list[str]:
+    """Arenas that a process holds a descriptor of."""
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(fd.readlink())
+        except FileNotFoundError:
+            continue
+        if "memfd:hpckit" in target:
+            found.append(target)
+    return found
+
+
+def end_all(folder: Path) -> None:
+    """Whatever a test has left: its trainers, then the services whose sockets are in `folder`."""
+    while _trainers:
+        _trainers.pop().close(goodbye=False)
+    for pid in services(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def services(folder: Path) -> list[int]:
+    """Processes of services with sockets in `folder`, also of those that answer nothing."""
+    found = []
+    for proc in Path("/proc").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            command = (proc / "cmdline").read_bytes().split(b"\0")
+            if b"checkpointing.service" in command and any(
+                os.fsencode(folder) + b"/" in word for word in command
+            ):
+                found.append(int(proc.name))
+    return found
+
+
+def nodes_at(store: Path, count: int = 2, **changes: Any) -> dict[str, Config]:
+    base = config(store, **changes)
+    return {name: replace(base, node=name) for name in "abc"[:count]}

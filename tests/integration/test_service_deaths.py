@@ -1,0 +1,214 @@
+"""Services and trainers that are killed: what was staged is kept, and nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkpointing.format.names import new_session
+from checkpointing.service.snapshots import Generation
+from tests.integration.service_nodes import (
+    Nodes,
+    Trainer,
+    assert_exact,
+    content,
+    end_all,
+    generation,
+    kill,
+    memfds,
+    nodes_at,
+    saved,
+    services,
+    status_of,
+    until,
+)
+from tests.integration.service_trainer import TrainerProcess
+
+ROWS = 256  # 256 KiB per rank
+SLOW = float(2 << 20)  # bytes per second: a node's share of a save takes about 0.1 s
+KILLS = 10
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
+    yield tmp_path
+    end_all(tmp_path / "rt")
+
+
+@pytest.fixture
+def store(folder: Path) -> Path:
+    return folder / "store"
+
+
+@pytest.fixture
+def runtime(folder: Path) -> Path:
+    return folder / "rt"
+
+
+@pytest.mark.parametrize("node", ["a", "b"], ids=["that leads", "that follows"])
+def test_a_service_killed_at_any_point_of_a_save(store: Path, runtime: Path, node: str) -> None:
+    rng = random.Random(node)
+    nodes = Nodes.start(nodes_at(store, bytes_per_s=SLOW), per_node=2, rows=ROWS)
+    for step in range(1, KILLS + 1):
+        nodes.save(step)
+        time.sleep(rng.uniform(0, 0.5))
+        assert kill(nodes.configs[node]) is not None
+        nodes.await_commit(step)
+    assert {step for t in nodes.trainers for step in t.steps("dropped")} == set()
+    nodes.close()
+    assert sorted(saved(store)) == list(range(1, KILLS + 1))
+    for step in saved(store):
+        assert_exact(store, step, world_size=4, rows=ROWS)
+    assert_nothing_left(runtime)
+
+
+@pytest.mark.parametrize("how", ["staged", "filling"])
+def test_trainers_are_killed_and_the_next_ones_go_on_from_memory(
+    store: Path, runtime: Path, how: str
+) -> None:
+    configs = nodes_at(store, bytes_per_s=SLOW)
+    first = generation(2)
+    old = [
+        TrainerProcess(config, rank, [rank], first, ROWS)
+        for rank, config in enumerate(configs.values())
+    ]
+    with old[0], old[1]:
+        old[0].do("save", 1)
+        old[1].do("save", 1)
+        old[0].do("await", 1)
+        old[0].do("save", 2)
+        old[1].do("save", 2)
+        if how == "filling":
+            old[0].do("save", 3)
+            old[1].do("begin", 3)
+    second = generation(2)
+    trainers = [
+        Trainer(config, rank, frozenset([rank]), second, rows=ROWS)
+        for rank, config in enumerate(configs.values())
+    ]
+    until(lambda: 2 in saved(store), "step 2 is committed, though its trainers are dead")
+    assert_exact(store, 2, world_size=2, rows=ROWS)
+    for trainer in trainers:
+        restore_and_go_on(trainer, first, step=2)
+    for step in (3, 4):
+        for trainer in trainers:
+            trainer.save_when_possible(step)
+        for trainer in trainers:
+            trainer.hears("committed", step)
+    for trainer in trainers:
+        assert {found.generation for found in trainer.client.snapshots().found} == {second}
+        trainer.close()
+    for step in (3, 4):
+        assert_exact(store, step, world_size=2, rows=ROWS)
+    assert_nothing_left(runtime)
+
+
+def restore_and_go_on(trainer: Trainer, old: Generation, step: int) -> None:
+    """Read the rank's snapshot from memory, and stay there."""
+    left = trainer.client.left
+    assert left is not None
+    memory = trainer.client.snapshots()
+    (found,) = [one for one in memory.found if (one.generation, one.step) == (old, step)]
+    assert found.rank == trainer.rank
+    cells = left.arena.view(found.slot * left.slot_bytes, left.slot_bytes).view(np.float32)
+    assert np.array_equal(cells.reshape(ROWS, -1), content(trainer.rank, step, ROWS))
+    own = memory.own[old, step]
+    assert own.values == ({"extra/step": step} if trainer.rank == 0 else {})
+    assert own.metrics == {"loss": 1.0}
+    trainer.arena, trainer.slots, trainer.slot_bytes = left.arena, left.slots, left.slot_bytes
+    trainer.client.keep(left)
+    trainer.client.layout(trainer.layout)
+    trainer.client.resume()
+
+
+def test_service_and_trainers_die_at_once(store: Path, runtime: Path) -> None:
+    rng = random.Random(0)
+    configs = nodes_at(store, bytes_per_s=SLOW)
+    for attempt in range(4):
+        made = Generation(new_session(), 2)
+        with (
+            TrainerProcess(configs["a"], 0, [0], made, ROWS) as zero,
+            TrainerProcess(configs["b"], 1, [1], made, ROWS) as one,
+        ):
+            before, step = 10 * attempt + 1, 10 * attempt + 2
+            for trainer in (zero, one):
+                trainer.do("save", before)
+            for trainer in (zero, one):
+                trainer.do("await", before)
+            for trainer in (zero, one):
+                trainer.do("save", step)
+            time.sleep(rng.uniform(0, 0.4))
+            for config in configs.values():
+                assert kill(config) is not None
+        assert before in saved(store)
+        for there in saved(store):
+            assert_exact(store, there, world_size=2, rows=ROWS)
+        for pid in services(runtime):  # that the trainers had started again in their last moments
+            signal.pidfd_send_signal(_pidfd(pid), signal.SIGKILL)
+        until(lambda: not services(runtime), "all services are dead")
+    nodes = Nodes.start(configs, per_node=1, rows=ROWS)
+    nodes.save(100)
+    nodes.await_commit(100)
+    nodes.close()
+    assert_exact(store, 100, world_size=2, rows=ROWS)
+    assert_nothing_left(runtime)
+
+
+def _pidfd(pid: int) -> int:
+    import os
+
+    return os.pidfd_open(pid)
+
+
+def test_a_stopped_trainer_keeps_nobody_waiting(store: Path) -> None:
+    """It is as one that hangs: the other ranks' saves go to slots until there are none."""
+    (config,) = nodes_at(store, count=1).values()
+    made = generation(2)
+    with TrainerProcess(config, 1, [0, 1], made, ROWS) as one:
+        zero = Trainer(config, 0, frozenset([0, 1]), made, rows=ROWS)
+        zero.furnish()
+        zero.save_when_possible(1)
+        one.do("save", 1)
+        zero.hears("committed", 1)
+        one._process.send_signal(signal.SIGSTOP)
+        zero.save_when_possible(2)
+        until(lambda: (status_of(config) or {})["writing"] == 2, "step 2 is begun")
+        assert [zero.client.claim(step) for step in (3, 4)] != []  # they are answered
+        one._process.send_signal(signal.SIGCONT)
+        one.do("save", 2)
+        zero.hears("committed", 2)
+        zero.close()
+    assert_exact(store, 2, world_size=2, rows=ROWS)
+
+
+def test_an_earlier_trainer_that_lives_on_is_kept_out(store: Path) -> None:
+    (config,) = nodes_at(store, count=1).values()
+    old = Trainer(config, 0, frozenset([0]), generation(1))
+    old.furnish()
+    old.save_when_possible(1)
+    old.hears("committed", 1)
+    new = Trainer(config, 0, frozenset([0]), generation(1))
+    assert new.client.left is None  # the old one may write to it at any time
+    assert new.client.snapshots().found == ()
+    new.furnish()
+    assert old.client.claim(2) is None
+    new.save_when_possible(3)
+    new.hears("committed", 3)
+    old.close()
+    new.save_when_possible(4)
+    new.hears("committed", 4)
+    new.close()
+    assert sorted(saved(store)) == [1, 3, 4]
+
+
+def assert_nothing_left(runtime: Path) -> None:
+    until(lambda: not services(runtime), "all services have ended")
+    assert list(runtime.iterdir()) == []
+    assert memfds() == []

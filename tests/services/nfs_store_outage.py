@@ -1,0 +1,93 @@
+"""An NFS server that goes away in the middle of saves and comes back, on hard and soft mounts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+from checkpointing.errors import StoreError
+from checkpointing.storage.posix import PosixStorage
+from checkpointing.store.store import Store
+from tests.services import nfs_control
+from tests.services.nfs_control import NFS, SECOND
+from tests.services.nfs_store_calls import CaughtCalls, Once
+from tests.services.nfs_store_saves import KEPT, big_tensors, check, populate, save
+
+SCENARIOS = ("outage",)
+# where in its save each of the processes is when the server goes: what it was about to call
+_POINTS = {
+    "lease": "create .*leases/",
+    "folder": "mkdir .*packs/",
+    "pack": "fsync .*packs/.*tmp",
+    "name": "link .*packs/",
+    "part": "fsync .*parts/.*tmp",
+    "commit": "link .*steps/",
+    "end": "unlink .*lease$",
+}
+_AWAY_S = float(os.environ.get("HPCKIT_TEST_NFS_AWAY_S", "20"))
+_SOFT = "soft,timeo=3,retrans=0"  # tenths of a second
+_PATIENCE_S = 60.0
+
+
+@big_tensors()
+def outage() -> dict[str, dict[str, str]]:
+    """Saves on the first client, which is mounted hard, and on the second, mounted soft: how each
+    ended."""
+    nfs_control.second_client(_SOFT)
+    clients = {"hard": NFS, "soft": SECOND}
+    roots = {f"{kind}-{p}": clients[kind] / f"{kind}-{p}" for kind in clients for p in _POINTS}
+    for root in roots.values():
+        populate(root)
+    ends = _saves_without_server(roots)
+    nfs_control.second_client()
+    for name in roots:
+        _check_end(name, ends[name])
+    return {
+        kind: {point: ends[f"{kind}-{point}"] for point in _POINTS} for kind in ("hard", "soft")
+    }
+
+
+def _check_end(name: str, end: str) -> None:
+    """Nothing is lost or torn, and the next save works."""
+    is_there = check(SECOND / name, *KEPT, perhaps=3)
+    assert is_there or end != "saved", f"{name}: it was saved and is not there"
+    save(Store.at(PosixStorage(str(NFS / name))), 4)
+    check(SECOND / name, *KEPT, 4, perhaps=3)
+
+
+def _saves_without_server(roots: dict[str, Path]) -> dict[str, str]:
+    """A save in each of the stores, all of which are at their points when the server goes."""
+    context = multiprocessing.get_context("fork")
+    there, gone, ends = context.Barrier(len(roots) + 1), context.Event(), context.SimpleQueue()
+
+    def wait() -> None:
+        there.wait(_PATIENCE_S)
+        assert gone.wait(_PATIENCE_S), "the server was not stopped"
+
+    def run(name: str) -> None:
+        ends.put((name, _save(roots[name], Once(_POINTS[name.partition("-")[2]], wait))))
+
+    processes = [context.Process(target=run, args=(name,)) for name in roots]
+    for process in processes:
+        process.start()
+    there.wait(_PATIENCE_S)
+    nfs_control.stop_server()
+    gone.set()
+    time.sleep(_AWAY_S)
+    nfs_control.start_server()
+    found: dict[str, str] = dict(ends.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return found
+
+
+def _save(root: Path, hook: Once) -> str:
+    """Save a step; how that ended."""
+    try:
+        save(Store.at(PosixStorage(str(root), syscalls=CaughtCalls(hook))), 3)
+    except StoreError as error:
+        return f"{type(error).__name__}: {error}"
+    assert hook.done, "the save never came to its point"
+    return "saved"

@@ -1,0 +1,56 @@
+"""A storage that remembers which ranges were read of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from checkpointing.storage import Buffer, Entry, Storage
+
+
+class Recording:
+    """A `Storage`."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.reads: list[tuple[str, int, int]] = []  # key, start, length
+        self.before: Callable[[str], object] = lambda key: None  # called before every read
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def of_packs(self) -> list[tuple[str, int, int]]:
+        """The reads of packs; and forget them."""
+        with self._lock:
+            found = [read for read in self.reads if read[0].startswith("packs/")]
+            self.reads.clear()
+        return found
+
+    def get_range(self, key: str, start: int, length: int) -> Buffer:
+        self.before(key)
+        with self._lock:
+            self.reads.append((key, start, length))
+        return self.inner.get_range(key, start, length)
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        self.inner.put(key, parts)
+
+    def create(self, key: str, data: bytes) -> bool:
+        return self.inner.create(key, data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        self.inner.replace(key, data)
+
+    def get(self, key: str) -> bytes:
+        return self.inner.get(key)
+
+    def list(self, prefix: str) -> list[Entry]:
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.inner.delete(keys)
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,132 @@
+"""The order of what is asked of CUDA. That CUDA does it, only a machine with a GPU can show."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from checkpointing.arena import Arena
+from checkpointing.copying import place_for
+from checkpointing.guard import Versions
+from checkpointing.overlap import Overlap
+from checkpointing.pinned import DeviceCopy, Pinned
+from checkpointing.slots import PAGE, Staged
+
+
+class FakeCuda:
+    """Writes down what it is asked for; streams work at once."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.code = code
+
+    def cudart(self) -> Any:
+        return self
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+        self.calls.append(("register", address, size, flags))
+        return self.code
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        self.calls.append(("unregister", address))
+        return self.code
+
+    def check_error(self, code: int) -> None:
+        if code:
+            raise RuntimeError(f"CUDA error {code}")
+
+    def current_stream(self, device: torch.device) -> FakeStream:
+        return FakeStream(self, "current")
+
+    def Stream(self, device: torch.device) -> FakeStream:  # noqa: N802
+        return FakeStream(self, "side")
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        self.calls.append((stream.name, "begins"))
+        yield
+        self.calls.append((stream.name, "ends"))
+
+
+class FakeStream:
+    def __init__(self, cuda: FakeCuda, name: str) -> None:
+        self.cuda, self.name = cuda, name
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.cuda.calls.append((self.name, "waits for", other.name))
+
+    def wait_event(self, event: FakeStream) -> None:
+        self.cuda.calls.append((self.name, "waits for", event.name))
+
+    def record_event(self) -> FakeStream:
+        self.cuda.calls.append((self.name, "records"))
+        return FakeStream(self.cuda, "end")
+
+    def synchronize(self) -> None:
+        self.cuda.calls.append((self.name, "synchronized"))
+
+
+def test_all_of_an_arena_is_registered_and_given_back_once() -> None:
+    cuda = FakeCuda()
+    with Arena.create(3 * PAGE) as arena:
+        address = arena.view(0, 1).ctypes.data
+        pinned = Pinned(arena, cuda)
+        pinned.close()
+        pinned.close()
+    assert cuda.calls == [("register", address, 3 * PAGE, 1), ("unregister", address)]
+
+
+def test_what_cuda_refuses_is_raised() -> None:
+    with Arena.create(PAGE) as arena, pytest.raises(RuntimeError, match="CUDA error 2"):
+        Pinned(arena, FakeCuda(code=2))
+
+
+def test_copies_wait_for_the_work_before_them_and_the_step_for_the_copies() -> None:
+    cuda = FakeCuda()
+    with Arena.create(PAGE) as arena:
+        sources = [torch.arange(5.0), torch.arange(7)]
+        memory = arena.view(0, PAGE)
+        targets = [place_for(memory, 64 * i, source) for i, source in enumerate(sources)]
+        copying = DeviceCopy(targets, sources, cuda)
+        assert cuda.calls == [
+            ("side", "waits for", "current"),
+            ("side", "begins"),
+            ("side", "ends"),
+            ("side", "records"),
+        ]
+        assert all(torch.equal(t, s) for t, s in zip(targets, sources, strict=True))
+        cuda.calls.clear()
+        copying.hold()
+        assert cuda.calls == [("current", "waits for", "end")]
+        copying.wait()
+        assert cuda.calls[1:] == [("end", "synchronized")]
+        del targets, memory
+
+
+def test_a_step_beside_device_copies_keeps_the_cpu_going() -> None:
+    """The device waits, and what the step changes after that does not spoil the snapshot."""
+    cuda, source = FakeCuda(), torch.arange(5.0)
+    versions = Versions([("t", source)])
+    copying = DeviceCopy([torch.empty(5)], [source], cuda)
+    overlap = Overlap(Staged(1, 0, 0, (), 20), versions, None, copying)
+    cuda.calls.clear()
+    overlap.before_step()
+    assert cuda.calls == [("current", "waits for", "end")]
+    source.add_(1)
+    assert overlap.result().bytes == 20
+    assert ("end", "synchronized") in cuda.calls
+
+
+def test_sources_are_held_until_the_copies_are_done() -> None:
+    source = torch.arange(5.0)
+    alive = weakref.ref(source)
+    copying = DeviceCopy([torch.empty(5)], [source], FakeCuda())
+    del source
+    assert alive() is not None
+    copying.wait()
+    assert alive() is None
