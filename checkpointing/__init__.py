@@ -2,10 +2,11 @@
 
     ckpt = Checkpointer("s3://bucket/ckpts", run="gpt-7b", every=Minutes(10), keep=[Last(3)])
     step = ckpt.restore(state)                   # None if there is none
-    if ckpt.due(step): ckpt.save(step, state)    # returns as soon as the state is staged
+    if ckpt.due(step): ckpt.save(step, state)    # returns as soon as the state may change
+    load({"model": model}, url, run="base")      # parts of any run's checkpoint: to fine-tune
 
 The store below it (`Store`, `Checkpoint`) works without torch; FORMAT.md specifies it. Importing
-the package does not import torch; Checkpointer does, when it is first asked for.
+the package does not import torch; Checkpointer and load do, when they are first asked for.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from checkpointing.store.store import Store
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
+    from checkpointing.loading import load
 
 __all__ = [
     "Auto",
@@ -56,6 +58,7 @@ __all__ = [
     "decide",
     "list_checkpoints",
     "list_run",
+    "load",
     "local_folder",
     "parse_keep",
     "rename_run",
@@ -68,4 +71,8 @@ def __getattr__(name: str) -> Any:
         from checkpointing.checkpointer import Checkpointer
 
         return Checkpointer
+    if name == "load":
+        from checkpointing.loading import load
+
+        return load
     raise AttributeError(f"module 'checkpointing' has no attribute {name!r}")

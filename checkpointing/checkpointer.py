@@ -257,7 +257,10 @@ class Checkpointer:
             return
         while True:
             outcome = self._outcomes.wait(step, WAIT_POLL_S)
-            outcomes = self._ranks.all_gather(outcome, self._ranks.control)
+            try:
+                outcomes = self._ranks.all_gather(outcome, self._ranks.control)
+            except RuntimeError as error:
+                raise SaveError(f"saving step {step}: another rank is gone: {error}") from error
             if all(one.fate is Fate.COMMITTED for one in outcomes):
                 self._is_owed = False
                 return

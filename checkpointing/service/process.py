@@ -25,23 +25,29 @@ def run(path: Path, text: str) -> int:
     """Serve at `path`, as the configuration in `text` says; the exit status."""
     try:
         config = load(text)
-        log = Path(config.log) if config.log else path.with_suffix(".log")
         lock = _locked(path.with_suffix(".lock"))
-        if lock is None:
-            _say(ready=False, error=None)  # another one is there, or about to be, or ending
-            return 0
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        _say(ready=False, error=repr(error))
+        return 1
+    if lock is None:
+        _say(ready=False, error=None)  # another one is there, or about to be, or ending
+        return 0
+    log = Path(config.log) if config.log else path.with_suffix(".log")
+    try:
         _log_to(log)
         told = _told_to_end()
         server, service = _open(config, path)
-    except (CheckpointError, OSError, ValueError, TypeError, KeyError) as error:
-        _say(ready=False, error=str(error) or repr(error))
-        return 1
-    _say(ready=True, error=None)
-    if _serve(server, service, told) and not config.log:
+    except (CheckpointError, OSError) as error:
+        _say(ready=False, error=str(error))
+        went_well, status = True, 1  # all is said
+    else:
+        _say(ready=True, error=None)
+        went_well, status = _serve(server, service, told), 0
+    if went_well and not config.log:
         log.unlink(missing_ok=True)
     path.with_suffix(".lock").unlink(missing_ok=True)
     logging.shutdown()
-    os._exit(0)  # a thread may hang in a dead store
+    os._exit(status)  # a thread may hang in a dead store
 
 
 def _locked(path: Path) -> int | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import checkpointing
 from checkpointing.errors import ServiceError
@@ -19,6 +20,7 @@ from checkpointing.service.config import Config, absolute, dump
 from checkpointing.service.wire import Wire
 
 START_S = 60.0  # in which a service has to be there
+STATUS_S = 5.0  # in which a service says how it is
 CONNECT_S = 5.0  # in which one that is there takes a connection
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0  # while another process starts one, or one is just ending
 
@@ -51,6 +53,29 @@ def attach(path: Path) -> Wire | None:
     """
     sock = _connect(path)
     return Wire(sock) if sock is not None else None
+
+
+def status(path: Path) -> dict[str, Any] | None:
+    """What the service says of itself that listens there; None if none does.
+
+    Raises:
+        ServiceError: it does not answer, and why.
+    """
+    wire = attach(path)
+    if wire is None:
+        return None
+    try:
+        wire.send({"kind": "status", "number": 1})
+        if not wire.has_news(STATUS_S):
+            raise ServiceError(f"the service at {path} does not answer for {STATUS_S:.0f} s")
+        answer = wire.receive()
+    except ConnectionError as error:
+        raise ServiceError(f"the service at {path}: {error}") from error
+    finally:
+        wire.close()
+    if answer is None:
+        raise ServiceError(f"the service at {path} has just ended")
+    return {key: value for key, value in answer[0].items() if key not in ("kind", "number")}
 
 
 def _connect(path: Path) -> socket.socket | None:

@@ -79,6 +79,11 @@ class Wire:
                 self._sock.shutdown(socket.SHUT_RDWR)
             self._close_if_unused()
 
+    def has_news(self, wait_s: float) -> bool:
+        """Whether there is something to receive, or the end, within so long."""
+        with self._in_use():
+            return bool(select.select([self._sock], [], [], wait_s)[0])
+
     def is_over(self, wait_s: float) -> bool:
         """Whether the peer has gone, or goes within so long; what it says meanwhile is lost."""
         with self._in_use():

@@ -55,11 +55,13 @@ def result(request: pytest.FixtureRequest, outputs: dict[str, str]) -> Result:
 
 def test_killed_at_any_change_of_the_store(result: Result) -> None:
     counts = result("killed_at_changes")
-    assert counts["killed"] == 2 * counts["changes"] > 40
+    assert counts["killed"] == counts["changes"] > 20
 
 
 def test_killed_at_many_system_calls(result: Result) -> None:
-    assert result("killed_at_calls")["killed"] > 20
+    counts = result("killed_at_calls")
+    assert counts["calls"] > 100
+    assert counts["killed"] > 10
 
 
 def test_objects_of_another_client_are_seen_at_once(result: Result) -> None:

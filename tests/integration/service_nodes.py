@@ -22,7 +22,7 @@ from checkpointing.service.address import address
 from checkpointing.service.client import Client
 from checkpointing.service.config import Budget, Config
 from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
-from checkpointing.service.starting import attach
+from checkpointing.service.starting import status
 from checkpointing.store.catalog import Found, committed
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
@@ -182,19 +182,9 @@ def pid_of(config: Config) -> int | None:
 
 def status_of(config: Config) -> dict[str, Any] | None:
     try:
-        wire = attach(address(config.url, config.run, config.node))
+        return status(address(config.url, config.run, config.node))
     except ServiceError:
         return None
-    if wire is None:
-        return None
-    try:
-        wire.send({"kind": "status", "number": 1})
-        answer = wire.receive()
-    except ConnectionError:
-        return None
-    finally:
-        wire.close()
-    return None if answer is None else answer[0]
 
 
 def kill(config: Config, how: signal.Signals = signal.SIGKILL) -> int | None:

@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor
 
 JOIN_S = 120  # a worker that takes longer hangs
 
+FAILED = "a-rank-failed"  # a file that `meet` looks for
+
 Worker = Callable[[int, Path], Any]
 
 
@@ -58,6 +60,8 @@ def meet(tmp: Path, name: str, world_sizes: Sequence[int]) -> None:
     wanted = {f"{name}-{size}-{rank}" for size in world_sizes for rank in range(size)}
     deadline_s = time.monotonic() + JOIN_S / 2
     while missing := wanted - {path.name for path in tmp.iterdir()}:
+        if (tmp / FAILED).exists():
+            raise AssertionError("another rank has failed")
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"waiting in vain for {sorted(missing)}")
         time.sleep(0.05)
@@ -77,6 +81,7 @@ def _run(rank: int, world: int, rendezvous: Path, worker: Worker, tmp: Path, pip
         pipe.send_bytes(pickle.dumps((worker(rank, tmp),)))
         dist.destroy_process_group()
     except BaseException:
+        (tmp / FAILED).touch()
         pipe.send_bytes(pickle.dumps(f"rank {rank}: {traceback.format_exc()}"))
         raise
 

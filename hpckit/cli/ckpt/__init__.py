@@ -12,6 +12,7 @@ from hpckit.cli.ckpt.pins import pin, unpin
 from hpckit.cli.ckpt.prune import prune_run
 from hpckit.cli.ckpt.repair import compact, flatten, repair
 from hpckit.cli.ckpt.show import show
+from hpckit.cli.ckpt.status import status
 from hpckit.cli.ckpt.verify import verify_them
 
 HELP = (
@@ -24,6 +25,7 @@ HELP = (
 app = typer.Typer(help=HELP, no_args_is_help=True)
 app.command("ls")(ls)
 app.command("show")(show)
+app.command("status")(status)
 app.command("du")(du)
 app.command("diff")(diff)
 app.command("verify")(verify_them)

@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from checkpointing.errors import CheckpointError
+from checkpointing.errors import ServiceError
 from checkpointing.service.address import all_sockets
-from checkpointing.service.starting import attach
+from checkpointing.service.starting import status as ask
 from hpckit.cli.ckpt.failures import OUT_OF_REACH, guarded
 from hpckit.cli.ckpt.options import JsonOption
 from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table, when
@@ -80,16 +80,12 @@ def status(
 
 def _ask(socket: Path) -> Found:
     try:
-        wire = attach(socket)
-        if wire is None:
-            return Found(socket, None, "it was killed: the run's next trainer starts another one")
-        try:
-            answer = wire.ask({"kind": "status", "number": 1})
-        finally:
-            wire.close()
-    except (CheckpointError, ConnectionError) as error:
+        answer = ask(socket)
+    except ServiceError as error:
         return Found(socket, None, str(error))
-    return Found(socket, {k: v for k, v in answer.items() if k not in ("kind", "number")})
+    if answer is None:
+        return Found(socket, None, "it was killed: the run's next trainer starts another one")
+    return Found(socket, answer)
 
 
 def _print(out: Out, found: list[Found], there: list[dict[str, Any]], run: str | None) -> None:

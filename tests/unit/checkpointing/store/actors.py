@@ -102,9 +102,11 @@ def taker(
 ) -> None:
     """Takes a run over, and saves it."""
     here = store()
-    owner = takeover.take_over(here, run).owner
+    found = takeover.take_over(here, run)
     assert isinstance(here.storage, ModelStorage)
-    facts.taken.append((run, owner, len(here.storage.world.made)))
+    facts.taken.append((run, found.owner, len(here.storage.world.made)))
+    for step, _, session in (id_.partition("-") for id_ in found.committed):
+        facts.committed.append(Save(run, int(step), session))
     _save(here, facts, run, steps, seed, ranks=1)
 
 
