@@ -6,23 +6,22 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from torch.optim import Optimizer
-
 from checkpointing.agreement import LaggedVote
-from checkpointing.errors import CheckpointError, SaveError, ServiceError
+from checkpointing.errors import CheckpointError, SaveError
 from checkpointing.events import Events, OnEvent
 from checkpointing.format.names import MAX_STEP, check_run
 from checkpointing.interruptions import Interruptions
 from checkpointing.joining import join_service, new_generation, open_store
 from checkpointing.leaving import when_dropped
-from checkpointing.neighbours import neighbours, require_memory
+from checkpointing.neighbours import neighbours
 from checkpointing.outcomes import Fate, Outcome, Outcomes
-from checkpointing.planning import Planned, Planner
+from checkpointing.planning import Planner
 from checkpointing.policy import SavePolicy, Situation
+from checkpointing.preparing import Preparer
 from checkpointing.ranks import Ranks
 from checkpointing.resuming import Resumed, Resumer
 from checkpointing.retention import KeepPolicy
@@ -30,10 +29,9 @@ from checkpointing.runs import local_folder
 from checkpointing.service.client import Client
 from checkpointing.service.config import Budget, Config
 from checkpointing.shipping import Request, Shipper
-from checkpointing.state import LoadTarget, optimizers, to_save
+from checkpointing.state import optimizers, to_save
 from checkpointing.store.catalog import committed
 from checkpointing.store.store import Store
-from checkpointing.tree import Leaves
 
 logger = logging.getLogger("checkpointing")
 
@@ -116,15 +114,14 @@ class Checkpointer:
             self._store = open_store(self._ranks, root, options)
             undo.callback(self._store.close)
             self._outcomes = Outcomes(self._events, self._store.url)
-            self._here = neighbours(self._ranks)
+            here = neighbours(self._ranks)
             self._generation = new_generation(self._ranks)
             self._client = join_service(
-                self._ranks, config, self._here, self._generation, self._outcomes.hear
+                self._ranks, config, here, self._generation, self._outcomes.hear
             )
             undo.pop_all()
         self._vote = LaggedVote(self._ranks.control)
         self._planner = Planner(self._ranks)
-        self._planned: Planned | None = None  # what memory was taken for
         self._shipper = Shipper(
             self._client,
             self._ranks.rank,
@@ -133,6 +130,7 @@ class Checkpointer:
             slots=slots,
             overlap=overlap,
         )
+        self._preparer = Preparer(self._ranks, here, self._planner, self._shipper)
         self._dropped = when_dropped(
             self, partial(_let_go, self._shipper, self._client, self._store)
         )
@@ -224,7 +222,7 @@ class Checkpointer:
         self._check_unsaved()
         self._shipper.settle()
         leaves, stepped = to_save(state), optimizers(state)
-        planned = self._ready(leaves, stepped)
+        planned = self._preparer.ready(leaves, stepped)
         self._begin(step)
         self._events.emit("checkpoint_started", step=step)
         try:
@@ -283,8 +281,9 @@ class Checkpointer:
         with ExitStack() as last:
             last.callback(self._ranks.close)
             last.callback(self._store.close)
-            last.callback(self._leave)
             last.callback(self._shipper.close)
+            last.callback(self._leave)
+            last.callback(self._shipper.settle)
             self._wait()
 
     def _leave(self) -> None:
@@ -299,7 +298,7 @@ class Checkpointer:
         self._outcomes.clear()
         self._started.clear()
         self._past = resumer.interruptions
-        self._prepare(state)
+        self._preparer.ahead(state)
         if resumed is not None:
             self._mark_saved(resumed.step)
             if resumed.found is not None:
@@ -314,7 +313,7 @@ class Checkpointer:
             self._ranks.all_or_none(lambda: self._hold_here(resumed, state))
 
     def _hold_here(self, resumed: Resumed, state: Mapping[str, Any]) -> None:
-        found, said, planned = resumed.found, resumed.said, self._planned
+        found, said, planned = resumed.found, resumed.said, self._preparer.planned
         assert found is not None
         assert said is not None
         assert planned is not None
@@ -331,31 +330,6 @@ class Checkpointer:
     def _has(self, step: int) -> bool:
         found, _ = committed(self._store, self._run)
         return any(one.stored.save.step == step for one in found)
-
-    def _prepare(self, state: Mapping[str, Any]) -> None:
-        """Take the memory for snapshots now, so that the first save costs what later ones do."""
-        # with state that is yet to come
-        target = self._ranks.all_or_none(lambda: LoadTarget(dict(state)))
-        try:
-            planned = self._ready(target.leaves, optimizers(state))
-        finally:
-            target.abandon()
-        with suppress(ServiceError):  # said again, and reported, by the first save
-            self._shipper.tell(planned)
-
-    def _ready(self, leaves: Leaves, stepped: list[Optimizer]) -> Planned:
-        """The plan for this state, with memory for it. A collective if the plan is another one."""
-        planned = self._planner.plan(leaves, stepped)
-        prepare = partial(self._shipper.prepare, planned, leaves.tensors, stepped)
-        if planned is self._planned:
-            prepare()
-        else:
-            require_memory(
-                self._ranks, self._here, self._shipper.needs(planned), self._shipper.slots
-            )
-            self._ranks.all_or_none(prepare)
-            self._planned = planned
-        return planned
 
     def _begin(self, step: int) -> None:
         self._outcomes.begin(step)
@@ -403,8 +377,9 @@ class Checkpointer:
 def _let_go(shipper: Shipper, client: Client, store: Store) -> None:
     """Of a Checkpointer that nobody has closed."""
     logger.warning("a Checkpointer was dropped without close(): what it staged is saved")
-    shipper.close()
+    shipper.settle()
     client.close(goodbye=False)
+    shipper.close()
     store.close()
 
 

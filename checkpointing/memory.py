@@ -45,8 +45,19 @@ def newest_whole(found: Iterable[Found]) -> Whole | None:
 
 
 def newest_part(found: Iterable[Found]) -> Whole | None:
-    """The newest snapshot that any rank has a part of, complete or not."""
-    parts = [Whole(one.step, one.generation) for one in found]
+    """The newest snapshot that is complete, or may be: of which ranks are missing that nothing was
+    found of, so that they may be on other nodes. A pure function."""
+    holders: dict[Whole, set[int]] = defaultdict(set)
+    seen: dict[Generation, set[int]] = defaultdict(set)
+    for one in found:
+        holders[Whole(one.step, one.generation)].add(one.rank)
+        seen[one.generation].add(one.rank)
+    parts = [
+        whole
+        for whole, ranks in holders.items()
+        if len(ranks) == (world_size := whole.generation.world_size)
+        or not set(range(world_size)) - ranks <= seen[whole.generation]
+    ]
     return max(parts, key=lambda whole: whole.step, default=None)
 
 

@@ -82,10 +82,20 @@ class Outcomes:
             why = "dropped for a newer one: the store is slower than the saves"
             if self.end(message["step"], Fate.GONE, why):
                 self._events.emit("save_dropped", step=step)
+        elif kind == "displaced":
+            self._displaced()
         elif kind == "service_lost":
             self._events.emit("service_lost")
         elif kind == "checkpoint_pruned":
             self._events.emit(kind, step=step, id=message["id"])
+
+    def _displaced(self) -> None:
+        why = "another process has joined the node's checkpoint service as this rank of the run"
+        with self._changed:
+            for step, outcome in self._by_step.items():
+                if outcome.fate is Fate.UNDER_WAY:
+                    self._by_step[step] = Outcome(Fate.GONE, why)
+            self._changed.notify_all()
 
     def _committed(self, message: dict[str, Any]) -> None:
         step = int(message["step"])

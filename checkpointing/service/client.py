@@ -7,19 +7,20 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from checkpointing.arena import Arena
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.config import Config, dump
+from checkpointing.service.holdings import Found, Left, Memory, Said, found_in, left_in
 from checkpointing.service.link import Link, OnMessage, give_back
 from checkpointing.service.messages import PROTOCOL, dump_layout, dump_snapshot
 from checkpointing.service.snapshots import Generation, Layout, Snapshot
 from checkpointing.service.starting import connect
 from checkpointing.service.wire import Wire
-from checkpointing.values import Json
+
+__all__ = ["Client", "Found", "Left", "Memory", "OnMessage", "Said"]
 
 logger = logging.getLogger("checkpointing")
 
@@ -27,43 +28,7 @@ CLAIM_S = 5.0  # the longest that a save may wait for the service
 RETRY_S, MAX_RETRY_S = 0.2, 30.0  # between attempts to start a service again
 GOODBYE_S = 10.0
 ARRIVE_S = 60.0  # in which a trainer has to have its seat: a service may be just ending
-
-
-@dataclass(frozen=True)
-class Left:
-    """Shared memory that an earlier trainer of this rank has left in the service."""
-
-    arena: Arena
-    slots: int
-    slot_bytes: int
-
-
-@dataclass(frozen=True)
-class Found:
-    """A whole snapshot in the service. Plain data, all but the layout: it travels between ranks."""
-
-    generation: Generation
-    rank: int
-    step: int
-    slot: int
-    digest: str
-    state: str
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a rank said of its snapshot beside the tensors."""
-
-    values: Mapping[str, Json]
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What this node's service holds."""
-
-    found: tuple[Found, ...]
-    own: Mapping[tuple[Generation, int], Said]  # what came with this rank's, by step
+_REMEMBERED = 64  # commits
 
 
 class Client:
@@ -96,8 +61,10 @@ class Client:
         self._resumed: dict[str, Any] | None = None  # what was said when the state was restored
         self._reached = -1  # the newest step that was staged or skipped
         self._missed = 0  # steps that were skipped without the service's knowing
-        self._durable: set[int] = set()  # steps of those that are known to be committed
+        self._durable: set[int] = set()  # the newest steps that are known to be committed
         self._closing = threading.Event()
+        self._is_closed = False
+        self._recovering: threading.Thread | None = None
         self._link: Link | None = None  # None: the service is being started again
         self.left = self._arrive()
         _clients.add(self)
@@ -166,6 +133,7 @@ class Client:
             return None
         with self._lock:
             self._staged.pop(slot, None)
+            self._reached = min(self._reached, step - 1)
             self._news += 1
         return int(slot)
 
@@ -202,7 +170,7 @@ class Client:
         """A service that is started again need not hear of what is older than this step."""
         with self._lock:
             self._staged = {k: s for k, s in self._staged.items() if s.step >= step}
-            self._durable = {*self._durable, step} & {s.step for s in self._staged.values()}
+            self._durable = set(sorted({*self._durable, step})[-_REMEMBERED:])
             self._news += 1
 
     def snapshots(self) -> Memory:
@@ -212,7 +180,7 @@ class Client:
             ServiceError: the service does not answer, or is gone for good.
         """
         plain = self._ask("snapshots")["snapshots"]
-        found = tuple(_found(each) for each in plain)
+        found = tuple(found_in(each) for each in plain)
         own = {
             (one.generation, one.step): Said(each["values"], each["metrics"])
             for one, each in zip(found, plain, strict=True)
@@ -248,13 +216,17 @@ class Client:
         """Leave; with a goodbye the service gives back what it holds for this rank."""
         _clients.discard(self)
         self._closing.set()
+        if (recovering := self._recovering) is not None:
+            recovering.join(GOODBYE_S)
+        with self._lock:
+            link, self._link, self._is_closed = self._link, None, True
         try:
-            if goodbye:
-                self._present().request("goodbye", timeout_s=GOODBYE_S)
+            if goodbye and link is not None:  # one that is gone has nothing to give back
+                link.request("goodbye", timeout_s=GOODBYE_S)
         except (ConnectionError, ServiceError) as error:
             logger.warning("the checkpoint service: %s", error)
         finally:
-            if (link := self._link) is not None:
+            if link is not None:
                 link.close()
             if self.left is not None:
                 self.left.arena.close()
@@ -296,7 +268,7 @@ class Client:
         """Join, and tell this service all that it has to know; it is used from then on."""
         link = Link(wire, self._hear, self._lost)
         try:
-            left = _left(link.request("join", **self._joining()))
+            left = left_in(link.request("join", **self._joining()))
             try:
                 while not self._tell_all(link):
                     give_back(link.request("join", **self._joining()))
@@ -312,15 +284,20 @@ class Client:
     def _tell_all(self, link: Link) -> bool:
         """Whether that was all: nothing new has come up meanwhile."""
         with self._lock:
-            news, furniture, resumed = self._news, self._furniture, self._resumed
+            if self._is_closed:  # its memory may be gone
+                raise ConnectionError("this client is closed")
+            news, furniture, resumed = self._news, self._furnished(), self._resumed
             reached = self._reached
             staged = sorted(self._staged.values(), key=lambda snapshot: snapshot.step)
             layouts = {s.layout.digest: s.layout for s in staged}
             if self._layout is not None:
                 layouts[self._layout.digest] = self._layout
         if furniture is not None:
-            arena, slots, slot_bytes = furniture
-            give_back(link.request("arena", fds=(arena.fd,), slots=slots, slot_bytes=slot_bytes))
+            fd, slots, slot_bytes = furniture
+            try:
+                give_back(link.request("arena", fds=(fd,), slots=slots, slot_bytes=slot_bytes))
+            finally:
+                os.close(fd)
         for layout in layouts.values():
             link.request("layout", **dump_layout(layout))
         if resumed is not None:
@@ -332,10 +309,21 @@ class Client:
         with self._lock:
             if news != self._news:
                 return False
-            if link.has_ended:
+            if link.has_ended or self._is_closed:
                 raise ConnectionError("it is gone")
             self._link = link
             return True
+
+    def _furnished(self) -> tuple[int, int, int] | None:
+        """A descriptor of the memory, slots, bytes of one; None if there is none, or if it was
+        closed, because another one is coming."""
+        if self._furniture is None:
+            return None
+        arena, slots, slot_bytes = self._furniture
+        try:
+            return os.dup(arena.fd), slots, slot_bytes
+        except ValueError:
+            return None
 
     def _hear(self, message: dict[str, Any]) -> None:
         if message["kind"] == "committed":
@@ -350,7 +338,8 @@ class Client:
                 return
             self._link = None
         if not self._closing.is_set():
-            threading.Thread(target=self._recover, name="recover", daemon=True).start()
+            self._recovering = threading.Thread(target=self._recover, name="recover", daemon=True)
+            self._recovering.start()
 
     def _recover(self) -> None:
         """The service is gone: have another one, and tell it what there is."""
@@ -362,14 +351,11 @@ class Client:
                 left = self._enter(connect(self._config))
                 if left is not None:  # a peer's word for this seat; this process has its own
                     left.arena.close()
+                return
             except (ConnectionError, CheckpointError) as error:
                 logger.warning("starting the checkpoint service: %s", error)
                 self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
-                continue
-            if self._closing.is_set() and (link := self._link) is not None:
-                link.close()
-            return
 
     def _note_reached(self, step: int) -> None:
         with self._lock:
@@ -397,7 +383,8 @@ class Client:
     def _present(self) -> Link:
         link = self._link
         if link is None:
-            raise ConnectionError("it is being started again")
+            what = "this client is closed" if self._is_closed else "it is being started again"
+            raise ConnectionError(what)
         return link
 
 
@@ -411,19 +398,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _left(answer: dict[str, Any]) -> Left | None:
-    fds: list[int] = answer["fds"]
-    return Left(Arena.attach(fds[0]), answer["slots"], answer["slot_bytes"]) if fds else None
-
-
-def _found(plain: dict[str, Any]) -> Found:
-    return Found(
-        Generation(**plain["generation"]),
-        plain["rank"],
-        plain["step"],
-        plain["slot"],
-        plain["digest"],
-        plain["state"],
-    )

@@ -1,10 +1,8 @@
-"""Who is here and what they have: the seats of a node's ranks, and how far each generation has
-come. The one lock of the service is here; nothing that may take long is done under it."""
+"""Who is here and what they have, and how far each generation has come: what the service's process
+and its worker see of the seats."""
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,27 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.errors import ServiceError
 from checkpointing.service.course import Course
-from checkpointing.service.ledger import Ledger
 from checkpointing.service.lifetime import Situation
-from checkpointing.service.seats import Furniture, Held, Notify, Seat
+from checkpointing.service.seating import Seating
+from checkpointing.service.seats import Held, Seat
 from checkpointing.service.slots import State
 from checkpointing.service.snapshots import Generation, Snapshot
 
 REJOIN_S = 30.0  # in which each rank of this node has to take its seat
-LEFT_S = 3.0  # in which a trainer that lost its connection comes back, if it is alive
-HANDOVER_S = 5.0  # in which a dead trainer's connection ends
 HURRY_S = 5.0  # of a drain, in which a rank has to come with a snapshot that others have
-
-
-@dataclass(frozen=True)
-class Seated:
-    """What a trainer finds in its seat: memory that an earlier one has left there, if one has."""
-
-    fd: int | None = None  # the caller owns it
-    slots: int = 0
-    slot_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,166 +32,8 @@ class Taken:
     arrived_s: float  # monotonic
 
 
-class Hall:
+class Hall(Seating):
     """Thread-safe."""
-
-    def __init__(self) -> None:
-        self.ledger = Ledger()
-        self._changed = threading.Condition()
-        self._seats: dict[int, Seat] = {}  # by rank
-        self._courses: dict[Generation, Course] = {}
-        self._drained_s: float | None = None  # monotonic, since when; None: nobody has asked
-        self._stop_at_s: float | None = None
-        self._is_shut = False  # nobody may join any more
-        self._busy_with: Course | None = None  # the worker is
-        self._was_joined = False
-        self._began_s = self._seen_s = self._moved_s = time.monotonic()
-
-    # --- for trainers
-
-    def join(
-        self, rank: int, ranks: frozenset[int], generation: Generation, notify: Notify, visit: int
-    ) -> Seated:
-        """A trainer takes its rank's seat, with what an earlier one has left there.
-
-        Args:
-            ranks: all that are on this node.
-            visit: the number of its connection; later ones have higher ones.
-
-        Raises:
-            ConnectionError: the service is ending: another one is needed.
-            ServiceError: a later connection has the seat.
-        """
-        with self._changed:
-            self._await_former(rank, notify)
-            if self._is_shut:
-                raise ConnectionError("this service is ending")
-            seat = self._seats.setdefault(rank, Seat(rank, generation))
-            if seat.visit > visit:
-                raise ServiceError(f"rank {rank} has a newer connection")
-            if seat.notify is not None and seat.notify != notify:
-                seat.is_contested = seat.furniture is not None
-            if seat.generation != generation:
-                seat.reached = -1
-            seat.generation, seat.notify, seat.visit = generation, notify, visit
-            course = self._courses.setdefault(generation, Course(generation, ranks))
-            course.joined_s = time.monotonic()
-            course.gone.pop(rank, None)
-            self._was_joined = True
-            self._changed.notify_all()
-            return _seated(seat)
-
-    def furnish(self, rank: int, notify: Notify, furniture: Furniture) -> None:
-        """The rank's snapshots lie in this memory from now on.
-
-        Raises:
-            ServiceError: it cannot hold them, or another trainer has the seat.
-        """
-        furniture.check()
-        with self._changed:
-            seat = self._seat(rank, notify)
-            for snapshot in seat.furnish(furniture):
-                self._dropped(seat, snapshot)
-            self._changed.notify_all()
-
-    def claim(self, rank: int, notify: Notify, step: int) -> int | None:
-        """A slot for the snapshot of `step`; None, counted as skipped, if there is none now."""
-        with self._changed:
-            seat = self._seat(rank, notify)
-            slot, dropped = seat.claim()
-            if slot is None:
-                seat.reached = max(seat.reached, step)
-                self.ledger.skipped += 1
-            if dropped is not None:
-                self._dropped(seat, dropped)
-            self._changed.notify_all()
-            return slot
-
-    def unstaged(self, rank: int, notify: Notify, step: int, skipped: int) -> None:
-        """The rank will not come with a snapshot of `step` or before, but those that it has staged.
-
-        Args:
-            skipped: steps that were not staged because the service did not answer.
-        """
-        with self._changed:
-            seat = self._seat(rank, notify)
-            seat.reached = max(seat.reached, step)
-            self.ledger.skipped += skipped
-            self._changed.notify_all()
-
-    def put(self, rank: int, notify: Notify, snapshot: Snapshot) -> None:
-        """A snapshot is whole in its slot. To say so a second time, after the connection was lost,
-        does nothing.
-
-        Raises:
-            ServiceError: it cannot be there, or another trainer has the seat.
-        """
-        with self._changed:
-            seat = self._seat(rank, notify)
-            seat.check(snapshot)
-            course = self._courses.get(snapshot.generation)
-            if snapshot.rank != rank or course is None:
-                raise ServiceError(
-                    f"rank {rank} cannot stage for rank {snapshot.rank} of generation "
-                    f"{snapshot.generation.id}: join as it first"
-                )
-            before = seat.held[snapshot.slot]
-            if before is not None and before.is_of(snapshot.generation, snapshot.step):
-                self._tell_again(seat, course, snapshot)
-                return
-            if before is not None and before.state is State.WAITING:
-                self._dropped(seat, before.snapshot)
-            seat.put(snapshot, _state_of(snapshot.step, course))
-            self._tell_again(seat, course, snapshot)
-            self.ledger.staged += 1
-            self._moved_s = time.monotonic()
-            course.at_once()
-            self._changed.notify_all()
-
-    def leave(self, rank: int, notify: Notify, *, goodbye: bool) -> None:
-        """A trainer is gone. Without a goodbye, what it staged is kept for the next one."""
-        with self._changed:
-            seat = self._seats.get(rank)
-            if seat is None or seat.notify != notify:
-                return  # somebody else sits there by now
-            seat.notify, self._seen_s = None, time.monotonic()
-            course = self._courses[seat.generation]
-            course.gone[rank] = self._seen_s + (0.0 if goodbye else LEFT_S)
-            if goodbye or not any(seat.whole()):
-                self._remove(seat)
-            self._changed.notify_all()
-
-    def resume(self, generation: Generation) -> None:
-        """The generation goes on from what it has restored: what earlier ones left, and is not
-        being written, is of no use any more, once no trainer sits here as one of them."""
-        with self._changed:
-            here = {seat.generation for seat in self._seats.values() if seat.notify}
-            for course in self._courses.values():
-                course.is_over |= course.generation not in here
-            for seat in list(self._seats.values()):
-                for held in list(seat.whole()):
-                    self._forget_if_over(seat, held)
-                is_held = any(held.state is State.WRITING for held in seat.whole())
-                if seat.generation != generation and seat.notify is None and not is_held:
-                    self._remove(seat)
-            self._changed.notify_all()
-
-    def snapshots(self) -> list[tuple[Snapshot, State]]:
-        """All that are whole here, and can be handed over."""
-        with self._changed:
-            seats = [seat for seat in self._seats.values() if not seat.is_contested]
-            return [(held.snapshot, held.state) for seat in seats for held in seat.whole()]
-
-    def tell(
-        self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
-    ) -> None:
-        """Tell the trainers of a generation, or one of them."""
-        with self._changed:
-            if kind == "committed" and (course := self._courses.get(generation)) is not None:
-                course.committed = fields
-            for seat in self._seats.values():
-                if seat.generation == generation and seat.notify and rank in (None, seat.rank):
-                    seat.notify({"kind": kind, **fields})
 
     # --- for the process
 
@@ -221,15 +49,15 @@ class Hall:
             self._changed.notify_all()
             return self._stop_at_s
 
+    def over(self) -> bool:
+        """Whether there is no time left."""
+        return self._stop_at_s is not None and time.monotonic() >= self._stop_at_s
+
     def gives_up(self, generation: Generation) -> bool:
         """Whether nobody need wait for other nodes any more, for a generation's sake."""
         with self._changed:
             course = self._courses.get(generation)
             return self.over() or course is None or course.is_over
-
-    def over(self) -> bool:
-        """Whether there is no time left."""
-        return self._stop_at_s is not None and time.monotonic() >= self._stop_at_s
 
     @property
     def is_draining(self) -> bool:
@@ -265,6 +93,30 @@ class Hall:
     def look_again(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+    def moved(self) -> None:
+        """Something was saved."""
+        self._moved_s = time.monotonic()
+
+    def alone_s(self) -> float:
+        """Seconds since a trainer was here."""
+        with self._changed:
+            return time.monotonic() - self._seen_s if self._is_alone() else 0.0
+
+    def status(self) -> dict[str, Any]:
+        """Plain data: each seat, what waits and for how long."""
+        with self._changed:
+            held = [held for seat in self._seats.values() for held in seat.whole()]
+            unsaved = [h for h in held if h.state in (State.WAITING, State.WRITING)]
+            created = [h.snapshot.created for h in unsaved]
+            waiting = {h.snapshot.step for h in unsaved if h.state is State.WAITING}
+            return {
+                "ranks": [seat.status() for _, seat in sorted(self._seats.items())],
+                "writing": self._busy_with.saving if self._busy_with else None,
+                "waiting": sorted(waiting),
+                "lag_s": max(0.0, time.time() - min(created)) if created else 0.0,
+                "draining": self.is_draining,
+            }
 
     # --- for the worker
 
@@ -362,35 +214,11 @@ class Hall:
         with self._changed:
             when()
 
-    def moved(self) -> None:
-        """Something was saved."""
-        self._moved_s = time.monotonic()
-
-    def alone_s(self) -> float:
-        """Seconds since a trainer was here."""
-        with self._changed:
-            return time.monotonic() - self._seen_s if self._is_alone() else 0.0
-
     def failed(self, course: Course, step: int | None, error: str) -> None:
         with self._changed:
             self.ledger.failed += 1
             self.ledger.error = error
         self.tell(course.generation, "failed", step=step, error=error)
-
-    def status(self) -> dict[str, Any]:
-        """Plain data: each seat, what waits and for how long."""
-        with self._changed:
-            held = [held for seat in self._seats.values() for held in seat.whole()]
-            unsaved = [h for h in held if h.state in (State.WAITING, State.WRITING)]
-            created = [h.snapshot.created for h in unsaved]
-            waiting = {h.snapshot.step for h in unsaved if h.state is State.WAITING}
-            return {
-                "ranks": [seat.status() for _, seat in sorted(self._seats.items())],
-                "writing": self._busy_with.saving if self._busy_with else None,
-                "waiting": sorted(waiting),
-                "lag_s": max(0.0, time.time() - min(created)) if created else 0.0,
-                "draining": self.is_draining,
-            }
 
     # --- under the lock
 
@@ -404,24 +232,6 @@ class Hall:
             and seat.reached > max([course.settled, *(held.snapshot.step for held in seat.whole())])
             for seat in self._seats.values()
         )
-
-    def _seat(self, rank: int, notify: Notify) -> Seat:
-        seat = self._seats.get(rank)
-        if seat is None or seat.notify != notify:
-            raise ServiceError(
-                f"rank {rank} has not joined by this connection, or another trainer of this rank "
-                "came after it: end this one"
-            )
-        return seat
-
-    def _await_former(self, rank: int, notify: Notify) -> None:
-        """What a trainer that is gone has said last is heard before its seat is another's."""
-
-        def is_free() -> bool:
-            seat = self._seats.get(rank)
-            return seat is None or seat.notify is None or seat.notify == notify
-
-        self._changed.wait_for(is_free, HANDOVER_S)
 
     def _find(self, generation: Generation, rank: int, step: int) -> tuple[Seat, Held] | None:
         seat = self._seats.get(rank)
@@ -459,50 +269,6 @@ class Hall:
             alone_s=self.alone_s(),
             unmoved_s=now_s - self._moved_s,
         )
-
-    def _is_alone(self) -> bool:
-        return all(seat.notify is None for seat in self._seats.values())
-
-    def _forget_if_over(self, seat: Seat, held: Held) -> None:
-        """Of a generation that another has gone on from, only what is being written stays."""
-        generation = held.snapshot.generation
-        course = self._courses.get(generation)
-        if held.state is not State.WRITING and (course is None or course.is_over):
-            seat.forget(generation, held.snapshot.step)
-            if seat.notify is None and seat.generation == generation and not any(seat.whole()):
-                self._remove(seat)
-
-    def _remove(self, seat: Seat) -> None:
-        seat.clear()
-        self._seats.pop(seat.rank, None)
-
-    def _dropped(self, seat: Seat, snapshot: Snapshot) -> None:
-        self.ledger.dropped += 1
-        if seat.notify is not None and seat.generation == snapshot.generation:
-            seat.notify({"kind": "dropped", "step": snapshot.step})
-
-    def _tell_again(self, seat: Seat, course: Course, snapshot: Snapshot) -> None:
-        """What a trainer may have missed while it was not connected."""
-        step, held = snapshot.step, seat.held[snapshot.slot]
-        if seat.notify is not None and held is not None and held.state is State.DURABLE:
-            fields = course.committed if course.committed.get("step") == step else {"step": step}
-            seat.notify({"kind": "committed", **fields})
-
-
-def _seated(seat: Seat) -> Seated:
-    if seat.furniture is None or seat.is_contested:
-        return Seated()
-    furniture = seat.furniture
-    return Seated(os.dup(furniture.arena.fd), furniture.slots, furniture.slot_bytes)
-
-
-def _state_of(step: int, course: Course) -> State:
-    """Of a snapshot that comes now; what is older than a commit comes from before a restart."""
-    if step == course.saving:
-        return State.WRITING
-    if step <= course.settled:
-        return State.DURABLE if step == course.settled else State.LOST
-    return State.WAITING
 
 
 def _nothing() -> None:

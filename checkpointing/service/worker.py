@@ -47,10 +47,8 @@ class Worker:
                 self._step(course)
             except Exception as error:
                 # a bug must cost this step, and not all that come
-                logger.exception("saving step %s", self._newest(course))
-                self._hall.failed(course, self._newest(course), f"{type(error).__name__}: {error}")
-                self._pending.pop(course.generation, None)
-                self._hall.lose(course)
+                logger.exception("saving step %s", self._step_of(course))
+                self._broke(course, error)
         if self._rounds is not None:
             self._rounds.close()
 
@@ -122,21 +120,19 @@ class Worker:
             rounds.carry_out(round_)
         except CheckpointError as error:
             self._failed(course, round_, error)
-        except BaseException:
-            self._hall.set_state(course, round_.save.step, State.LOST)
+        except Exception:
+            self._abandon(round_)
             raise
         else:
             self._hall.settled(course, round_.save.step)
             self.now = None
-            if not self._hall.is_draining:
-                rounds.prune(round_)
+            self._prune(round_, rounds)
         finally:
             self.now = None
             self._hall.look_again()
 
     def _failed(self, course: Course, round_: Round | None, error: CheckpointError) -> None:
-        step = round_.save.step if round_ else course.saving
-        step = self._newest(course) if step is None else step
+        step = round_.save.step if round_ else self._step_of(course)
         logger.error("saving step %s: %s; earlier checkpoints are untouched", step, error)
         self._hall.later(course, course.at_once if _is_hopeless(error) else course.retry)
         if round_ is None and course.saving is not None:
@@ -163,7 +159,28 @@ class Worker:
             return False
         return True
 
-    def _newest(self, course: Course) -> int | None:
+    def _broke(self, course: Course, error: Exception) -> None:
+        """What nobody has foreseen: the step is not tried again."""
+        step = self._step_of(course)
+        self._pending.pop(course.generation, None)
+        self._hall.later(course, course.retry)
+        if step is not None:
+            self._hall.set_state(course, step, State.LOST)
+        self._hall.failed(course, step, f"{type(error).__name__}: {error}")
+
+    def _prune(self, round_: Round, rounds: Rounds) -> None:
+        if self._hall.is_draining:
+            return
+        try:
+            rounds.prune(round_)
+        except Exception:
+            # the checkpoint is there all the same
+            logger.exception("pruning after %s", round_.save.id)
+
+    def _step_of(self, course: Course) -> int | None:
+        """The one that is being saved, or would be next."""
+        if course.saving is not None:
+            return course.saving
         return max(self._hall.wanted(course), default=None)
 
 

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from checkpointing.service.address import address, all_sockets
 from checkpointing.service.config import Config, dump
 from checkpointing.service.starting import attach
@@ -28,6 +30,19 @@ from pathlib import Path
 from checkpointing.service.__main__ import main
 {sabotage}
 sys.exit(main(Path(sys.argv[1]), foreground=True))
+"""
+_HELD_AT = """
+import os, time
+import checkpointing.service.{module} as module
+original = module.{function}
+
+def held(*args, **options):
+    while os.path.exists({gate!r}):
+        open({reached!r}, "w").close()
+        time.sleep(0.01)
+    return original(*args, **options)
+
+module.{function} = held
 """
 
 
@@ -102,6 +117,42 @@ def sabotaged(root: Path, sabotage: str, run: str = "r", **options: Any) -> Iter
             yield process.pid
         finally:
             process.kill()
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """What is constructed in the block is on another node."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCKIT_NODE", "another")
+        yield
+
+
+class Hold:
+    """Saves stop at a function of the service until `release`."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.gate, self.reached = tmp / "gate", tmp / "reached"
+
+    def sabotage(self, where: tuple[str, str]) -> str:
+        """For `sabotaged`: the module of the service, and the function in it."""
+        module, function = where
+        gate, reached = str(self.gate), str(self.reached)
+        return _HELD_AT.format(module=module, function=function, gate=gate, reached=reached)
+
+    def close(self) -> None:
+        """From now on."""
+        self.gate.touch()
+
+    def wait(self) -> None:
+        """Until a save stands there."""
+        deadline_s = time.monotonic() + END_S
+        while not self.reached.exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    def release(self) -> None:
+        """Let them go on."""
+        self.gate.unlink()
 
 
 def _status(path: Path) -> dict[str, Any] | None:

@@ -165,6 +165,14 @@ class Nodes:
         for trainer in self.trainers:
             trainer.save_when_possible(step)
 
+    def kill(self, node: str) -> None:
+        """The service of a node; its trainers know it then."""
+        mine = [t for t in self.trainers if t.client._config is self.configs[node]]
+        before = [len(trainer.kinds("service_lost")) for trainer in mine]
+        assert kill(self.configs[node]) is not None
+        for trainer, lost in zip(mine, before, strict=True):
+            until(lambda t=trainer, n=lost: len(t.kinds("service_lost")) > n, "it is noticed")  # type: ignore[misc]
+
     def await_commit(self, step: int) -> None:
         for trainer in self.trainers:
             trainer.hears("committed", step)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,10 +15,8 @@ from checkpointing.format.names import LEASES, PACKS, parse_pack
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
 from tests.integration.damage import check
-from tests.integration.nodeservices import REPOSITORY, sabotaged
+from tests.integration.nodeservices import REPOSITORY, Hold, elsewhere, sabotaged
 from tests.integration.worlds import Recorder
-
-WAIT_S = 60.0
 
 # Saves step 1, then 2, and says who it is
 TRAINER = """
@@ -53,20 +48,6 @@ def dies(*args, **options):
 module.{function} = dies
 """
 
-# The service waits at a function for as long as there is a file
-HELD_AT = """
-import os, time
-import checkpointing.service.{module} as module
-original = module.{function}
-
-def held(*args, **options):
-    while os.path.exists({gate!r}):
-        open({reached!r}, "w").close()
-        time.sleep(0.01)
-    return original(*args, **options)
-
-module.{function} = held
-"""
 WRITE_PART = ("writing", "write_part")
 COMMIT = ("leading", "commit")
 
@@ -80,30 +61,6 @@ def killed_in(root: Path, where: tuple[str, str]) -> None:
             [sys.executable, "-c", TRAINER, str(root)], timeout=60, cwd=REPOSITORY, check=False
         )
     assert ended.returncode == -9
-
-
-class Hold:
-    """Saves stop at a function of the service until `release`."""
-
-    def __init__(self, tmp: Path) -> None:
-        self.gate, self.reached = tmp / "gate", tmp / "reached"
-
-    def sabotage(self, where: tuple[str, str]) -> str:
-        module, function = where
-        gate, reached = str(self.gate), str(self.reached)
-        return HELD_AT.format(module=module, function=function, gate=gate, reached=reached)
-
-    def close(self) -> None:
-        self.gate.touch()
-
-    def wait(self) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while not self.reached.exists():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-
-    def release(self) -> None:
-        self.gate.unlink()
 
 
 def packs(store: Store) -> set[bytes | None]:
@@ -165,14 +122,6 @@ def test_what_a_killed_save_wrote_is_removed_once_its_lease_has_run_out(tmp_path
     assert not list((tmp_path / LEASES).glob("*.lease"))
     store.close()
     assert check(tmp_path, "r") == {1: []}
-
-
-@contextmanager
-def elsewhere() -> Iterator[None]:
-    """What is constructed in the block is on another node."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HPCKIT_NODE", "another")
-        yield
 
 
 def take_over(root: Path) -> int | None:

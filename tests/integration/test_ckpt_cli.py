@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -310,12 +311,12 @@ def test_verify_counts_unreadable_manifests(store: Store) -> None:
 def test_what_is_read_is_leased_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     leased: list[tuple[str, ...]] = []
 
-    def spy(at: Store, found: Found, *_: object) -> list[object]:
+    def spy(at: Store, found: Sequence[Found], *_: object) -> list[list[object]]:
         held = leases.leases(at, leases.storage_time(at))
         leased.append(tuple(key for one in held if one.lease for key in one.lease.reading))
-        return []
+        return [[] for _ in found]
 
-    monkeypatch.setattr(verifying, "verify", spy)
+    monkeypatch.setattr(verifying, "verify_all", spy)
     ok("verify", store.url, 100)
     assert leased == [(find(store, save_of(store, 100)).stored.key,)]
     assert not list(folder(store).glob("leases/*.lease"))
@@ -338,11 +339,11 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(
 def test_a_checkpoint_that_is_removed_just_now_is_no_damage(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def remove(at: Store, found: Found, *_: object) -> list[Problem]:
-        at.storage.delete([found.stored.key])
-        return [Problem(100, "", "", "the pack is not there")]
+    def remove(at: Store, found: Sequence[Found], *_: object) -> list[list[Problem]]:
+        at.storage.delete(one.stored.key for one in found)
+        return [[Problem(100, "", "", "the pack is not there")]]
 
-    monkeypatch.setattr(verifying, "verify", remove)
+    monkeypatch.setattr(verifying, "verify_all", remove)
     result = ckpt("verify", store.url, 100)
     assert result.exit_code == 0
     assert "was removed while it was read" in result.stderr

@@ -42,7 +42,10 @@ def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[in
     for process in processes:
         process.start()
     try:
-        answers = {size: [_answer(reader) for reader, _ in pipes[size]] for size in world_sizes}
+        deadline_s = time.monotonic() + JOIN_S
+        answers = {
+            size: [_answer(reader, deadline_s) for reader, _ in pipes[size]] for size in world_sizes
+        }
         for process in processes:
             process.join(JOIN_S)
     finally:
@@ -67,8 +70,9 @@ def meet(tmp: Path, name: str, world_sizes: Sequence[int]) -> None:
         time.sleep(0.05)
 
 
-def _answer(reader: Any) -> Any:
-    return pickle.loads(reader.recv_bytes()) if reader.poll(JOIN_S) else "a worker hangs"
+def _answer(reader: Any, deadline_s: float) -> Any:
+    left_s = max(0.0, deadline_s - time.monotonic())
+    return pickle.loads(reader.recv_bytes()) if reader.poll(left_s) else "a worker hangs"
 
 
 def _run(rank: int, world: int, rendezvous: Path, worker: Worker, tmp: Path, pipe: Any) -> None:

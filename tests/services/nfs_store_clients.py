@@ -31,6 +31,7 @@ from tests.unit.checkpointing.store import saves
 SCENARIOS = ("seen_at_once", "saves_seen_at_once", "ranks_on_two", "races", "ends", "storm")
 _ROUNDS = 30
 _RACERS = 4
+_WIDTH = 3  # objects that each of them makes at a time
 _STORM_S = float(os.environ.get("HPCKIT_TEST_NFS_STORM_S", "10"))
 _APART_S = 0.004  # between two who race, times 0 to 5
 
@@ -101,7 +102,7 @@ def races() -> int:
     """All clients make the same objects with contents of their own: one makes each."""
     names = [f"racer {number}" for number in range(_RACERS)]
     roots = [(NFS, SECOND)[number % 2] / "races" for number in range(_RACERS)]
-    jobs = [(Place(str(r), {}), n, _ROUNDS) for r, n in zip(roots, names, strict=True)]
+    jobs = [(Place(str(r), {}), n, _ROUNDS, _WIDTH) for r, n in zip(roots, names, strict=True)]
     with storming.processes(_RACERS) as run_all:
         won = run_all(storming.creator, jobs)
     for number, results in enumerate(zip(*won, strict=True)):

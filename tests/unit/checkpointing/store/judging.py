@@ -39,12 +39,15 @@ def judge(model: Model, keep: int = KEEP) -> list[str]:
 
 
 def _interleaved(model: Model) -> list[str]:
-    """Checkpoints that were made by those whose run had been taken over."""
+    """Checkpoints that were made by those whose run had been taken over, of which there was nothing
+    when it was."""
     wrong, facts = [], model.facts
     for run, owner, before in facts.taken:
         for key, is_checkpoint in model.world.made[before:]:
             parsed = names.parse_manifest(key) if is_checkpoint else None
             if parsed is None or parsed[0].run != run or parsed[1] != 0:
+                continue
+            if (key, True) in model.world.made[:before]:  # as it was found, and pruned since
                 continue
             if facts.goes_by.get(parsed[0].session, owner) < owner:
                 wrong.append(f"{key} was committed after the run was taken over by {owner}")

@@ -1,0 +1,62 @@
+"""A plan for a state, and the memory for its snapshots, before anything is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from torch.optim import Optimizer
+
+from checkpointing.errors import ServiceError
+from checkpointing.neighbours import require_memory
+from checkpointing.planning import Planned, Planner
+from checkpointing.ranks import Ranks
+from checkpointing.shipping import Shipper
+from checkpointing.state import LoadTarget, optimizers
+from checkpointing.tree import Leaves
+
+
+class Preparer:
+    """Does on all ranks what has to be done anew when the state's structure changes."""
+
+    def __init__(
+        self, ranks: Ranks, here: frozenset[int], planner: Planner, shipper: Shipper
+    ) -> None:
+        """
+        Args:
+            here: the ranks of this node.
+        """
+        self._ranks, self._here = ranks, here
+        self._planner, self._shipper = planner, shipper
+        self.planned: Planned | None = None  # what there is memory for
+
+    def ready(self, leaves: Leaves, stepped: list[Optimizer]) -> Planned:
+        """The plan for this state, with memory for it. A collective if the plan is another one.
+
+        Raises:
+            SaveError, TypeError: as `Planner.plan`.
+            StageError: a node has not enough memory.
+        """
+        planned = self._planner.plan(leaves, stepped)
+        prepare = partial(self._shipper.prepare, planned, leaves.tensors, stepped)
+        if planned is self.planned:
+            prepare()
+            return planned
+        require_memory(self._ranks, self._here, self._shipper.needs(planned), self._shipper.slots)
+        self._ranks.all_or_none(prepare)
+        self.planned = planned
+        return planned
+
+    def ahead(self, state: Mapping[str, Any]) -> None:
+        """Take the memory now, so that the first save costs what later ones do. A collective;
+        raises as `ready`."""
+        # with the state of optimizers that is yet to come
+        target = self._ranks.all_or_none(lambda: LoadTarget(dict(state)))
+        try:
+            planned = self.ready(target.leaves, optimizers(state))
+        finally:
+            target.abandon()
+        with suppress(ServiceError):  # said again, and reported, by the first save
+            self._shipper.tell(planned)

@@ -1,0 +1,64 @@
+"""What trainers find in their node's service: memory, and the snapshots in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointing.arena import Arena
+from checkpointing.service.snapshots import Generation
+from checkpointing.values import Json
+
+
+@dataclass(frozen=True)
+class Left:
+    """Shared memory that an earlier trainer of this rank has left in the service."""
+
+    arena: Arena
+    slots: int
+    slot_bytes: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A whole snapshot in the service. Plain data, all but the layout: it travels between ranks."""
+
+    generation: Generation
+    rank: int
+    step: int
+    slot: int
+    digest: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a rank said of its snapshot beside the tensors."""
+
+    values: Mapping[str, Json]
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What this node's service holds."""
+
+    found: tuple[Found, ...]
+    own: Mapping[tuple[Generation, int], Said]  # what came with this rank's, by step
+
+
+def left_in(answer: dict[str, Any]) -> Left | None:
+    fds: list[int] = answer["fds"]
+    return Left(Arena.attach(fds[0]), answer["slots"], answer["slot_bytes"]) if fds else None
+
+
+def found_in(plain: dict[str, Any]) -> Found:
+    return Found(
+        Generation(**plain["generation"]),
+        plain["rank"],
+        plain["step"],
+        plain["slot"],
+        plain["digest"],
+        plain["state"],
+    )

@@ -1,0 +1,287 @@
+"""What trainers leave in the memory of their node is what the next ones go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints
+from checkpointing.storage.posix import PosixStorage
+from tests.integration.checkpoints import die, restore_one
+from tests.integration.damage import check
+from tests.integration.nodeservices import Hold, elsewhere, sabotaged, wait_until_ended
+from tests.integration.worlds import Recorder, run_world, run_worlds, seeded
+
+WRITE_PART = ("writing", "write_part")
+
+
+def state_of(step: int) -> dict[str, Any]:
+    tensor = torch.full((1000,), float(step))
+    return {"w": tensor, "step": step, "nested": {"list": [torch.tensor(step), "x" * step]}}
+
+
+def assert_is(state: dict[str, Any], step: int) -> None:
+    expected = state_of(step)
+    assert torch.equal(state["w"], expected["w"])
+    assert torch.equal(state["nested"]["list"][0], expected["nested"]["list"][0])
+    assert (state["step"], state["nested"]["list"][1]) == (step, "x" * step)
+
+
+def resumed(root: Path, **options: Any) -> tuple[Checkpointer, int | None, str, dict[str, Any]]:
+    """A trainer that has started; its step, tier and state."""
+    events, state = Recorder(), state_of(0)
+    ckpt = Checkpointer(root, run="r", on_event=events, **options)
+    step = ckpt.restore(state)
+    tiers = [fields["tier"] for kind, fields in events if kind == "checkpoint_restored"]
+    return ckpt, step, tiers[0] if tiers else "none", state
+
+
+@contextmanager
+def slow_store(tmp: Path) -> Iterator[tuple[Path, Hold]]:
+    """A store in which nothing becomes durable before the block ends."""
+    root, hold = tmp / "store", Hold(tmp)
+    with sabotaged(root, hold.sabotage(WRITE_PART)):
+        hold.close()
+        yield root, hold
+
+
+def committed_steps(root: Path) -> list[int]:
+    return [info.step for info in list_checkpoints(root) if info.state == "committed"]
+
+
+def test_what_is_in_memory_alone_survives_one_trainer_after_another(tmp_path: Path) -> None:
+    with slow_store(tmp_path) as (root, hold):
+        ckpt = Checkpointer(root, run="r")
+        ckpt.save(3, state_of(3), metrics={"loss": 0.5})
+        hold.wait()
+        die(ckpt)
+        for _ in range(3):  # dies again before it has saved anything
+            ckpt, step, tier, state = resumed(root)
+            assert (step, tier) == (3, "memory")
+            assert_is(state, 3)
+            die(ckpt)
+        Checkpointer(root, run="r").close()  # one that fails before it has restored
+        ckpt, step, tier, state = resumed(root)
+        assert (step, tier) == (3, "memory")
+        assert committed_steps(root) == []
+        hold.release()
+        ckpt.wait()
+        ckpt.save(4, state_of(4))
+        ckpt.close()
+        wait_until_ended(root)
+    assert check(root) == {3: [], 4: []}
+    assert list_checkpoints(root)[0].metrics == {"loss": 0.5}
+    state = state_of(0)
+    assert restore_one(root, state) == 4
+    assert_is(state, 4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (2, 1)])
+def test_the_number_of_slots_may_change(tmp_path: Path, before: int, after: int) -> None:
+    with slow_store(tmp_path) as (root, hold):
+        ckpt = Checkpointer(root, run="r", slots=before)
+        ckpt.save(3, state_of(3))
+        die(ckpt)
+        ckpt, step, tier, state = resumed(root, slots=after)
+        assert (step, tier) == (3, "memory")
+        assert_is(state, 3)
+        die(ckpt)
+        hold.release()
+        ckpt, step, _, state = resumed(root, slots=after)
+        assert step == 3
+        assert_is(state, 3)
+        ckpt.close()
+    assert check(root) == {3: []}
+
+
+def test_another_structure_goes_through_the_store_and_leaves_the_memory(tmp_path: Path) -> None:
+    with slow_store(tmp_path) as (root, hold):
+        ckpt = Checkpointer(root, run="r")
+        ckpt.save(3, state_of(3))
+        hold.wait()
+        die(ckpt)
+        hold.release()
+        ckpt = Checkpointer(root, run="r")
+        with pytest.raises(StructureError, match="values missing in the checkpoint"):
+            ckpt.restore({**state_of(0), "more": 1})
+        assert committed_steps(root) == [3]
+        ckpt.close()
+        ckpt, step, tier, state = resumed(root)
+        assert (step, tier) == (3, "memory")
+        assert_is(state, 3)
+        ckpt.close()
+        wait_until_ended(root)
+
+
+def test_a_newer_checkpoint_in_the_store_counts_more(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r")
+    ckpt.save(1, state_of(1))
+    ckpt.wait()
+    die(ckpt)
+    with elsewhere():
+        other, step, tier, _ = resumed(tmp_path)
+        assert (step, tier) == (1, "store")
+        other.save(2, state_of(2))
+        other.close()
+    ckpt, step, tier, state = resumed(tmp_path)
+    assert (step, tier) == (2, "store")
+    assert_is(state, 2)
+    ckpt.close()
+
+
+def test_a_checkpoint_that_was_removed_does_not_come_back_from_memory(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r")
+    for saved in (1, 2):
+        ckpt.save(saved, state_of(saved))
+        ckpt.wait()
+    die(ckpt)
+    (tmp_path / list_checkpoints(tmp_path)[-1].key).unlink()
+    ckpt, step, _, state = resumed(tmp_path)
+    assert step == 1
+    assert_is(state, 1)
+    ckpt.close()
+
+
+def test_one_whose_manifest_is_damaged_does(tmp_path: Path) -> None:
+    ckpt = Checkpointer(tmp_path, run="r")
+    for saved in (1, 2):
+        ckpt.save(saved, state_of(saved))
+        ckpt.wait()
+    die(ckpt)
+    (tmp_path / list_checkpoints(tmp_path)[-1].key).write_bytes(b"")
+    ckpt, step, tier, state = resumed(tmp_path)
+    assert (step, tier) == (2, "memory")
+    assert_is(state, 2)
+    ckpt.close()
+    whole = [info for info in list_checkpoints(tmp_path) if info.state == "committed"]
+    assert [info.step for info in whole] == [1, 2], "it was saved again"
+
+
+def test_a_trainer_whose_place_was_taken_is_told_so(tmp_path: Path) -> None:
+    with slow_store(tmp_path) as (root, hold):
+        old = Checkpointer(root, run="r")
+        old.save(1, state_of(1))
+        hold.wait()
+        new = Checkpointer(root, run="r")
+        with pytest.raises(SaveError, match="another process has joined"):
+            old.wait()
+        old.save(2, state_of(2))
+        with pytest.raises(SaveError, match="step 2: rank 0: "):
+            old.wait()
+        old.close()
+        hold.release()
+        new.save(3, state_of(3))
+        new.close()
+    assert 3 in committed_steps(root)
+
+
+# --- several ranks ------------------------------------------------------------------------------
+
+
+def replicated(step: int) -> dict[str, Any]:
+    """As under DDP: the same on all ranks. What nothing compresses."""
+    tensors = {
+        f"t{i}": torch.randint(0, 256, (size,), dtype=torch.uint8, generator=seeded(step * 100 + i))
+        for i, size in enumerate([300_000, 1_000_000, 7, 200_000])
+    }
+    return {"tensors": tensors, "step": step}
+
+
+def assert_same_tensors(state: dict[str, Any], step: int) -> None:
+    expected = replicated(step)
+    assert state["step"] == step
+    for name, tensor in expected["tensors"].items():
+        assert torch.equal(state["tensors"][name], tensor), name
+
+
+def save_and_die(rank: int, tmp: Path) -> None:
+    state = replicated(0)
+    ckpt = Checkpointer(tmp / "store", run="r")
+    step = ckpt.restore(state) or 0
+    ckpt.save(step + 1, replicated(step + 1))
+    dist.barrier()
+    die(ckpt)
+
+
+def restore_somewhere(rank: int, tmp: Path) -> tuple[int | None, str]:
+    state, events = replicated(0), Recorder()
+    ckpt = Checkpointer(tmp / "store", run="r", on_event=events)
+    step = ckpt.restore(state)
+    assert step is not None
+    assert_same_tensors(state, step)
+    dist.barrier()
+    die(ckpt)
+    return step, dict(events)["checkpoint_restored"]["tier"] if rank == 0 else ""
+
+
+def test_other_numbers_of_ranks_go_on_from_what_was_in_memory(tmp_path: Path) -> None:
+    run_world(2, save_and_die, tmp_path)
+    assert run_world(2, restore_somewhere, tmp_path)[0] == (1, "memory")
+    assert run_world(1, restore_somewhere, tmp_path)[0] == (1, "store")
+    run_world(1, save_and_die, tmp_path)
+    assert run_world(1, restore_somewhere, tmp_path)[0] == (2, "memory")
+    assert run_world(2, restore_somewhere, tmp_path)[0] == (2, "store")
+    assert not any(check(tmp_path / "store").values())
+
+
+def read_once(rank: int, tmp: Path) -> tuple[int, int]:
+    """Bytes that this rank reads from packs in a restore from the store, and that it holds."""
+    root, read = tmp / f"store-{dist.get_world_size()}", 0
+    ckpt = Checkpointer(root, run="r", compress=False)
+    ckpt.save(1, replicated(1))
+    ckpt.close()
+    read_into = PosixStorage.read_into
+
+    def counted(storage: PosixStorage, key: str, start: int, into: memoryview) -> None:
+        nonlocal read
+        if key.startswith("packs/"):
+            read += len(into)
+        read_into(storage, key, start, into)
+
+    ckpt, state = Checkpointer(root, run="r"), replicated(0)
+    with mock.patch.object(PosixStorage, "read_into", counted):
+        assert ckpt.restore(state) == 1
+    assert_same_tensors(state, 1)
+    ckpt.close()
+    return read, sum(tensor.nbytes for tensor in state["tensors"].values())
+
+
+def test_what_all_ranks_hold_is_read_once_by_all_together(tmp_path: Path) -> None:
+    for world_size, answers in run_worlds([2, 4], read_once, tmp_path).items():
+        size = answers[0][1]
+        read = [count for count, _ in answers]
+        assert size <= sum(read) < 1.1 * size, "gaps between what is wanted may be read, too"
+        assert max(read) < 1.5 * size / world_size, "divided about equally"
+
+
+def share_from_memory(rank: int, tmp: Path) -> int:
+    """Bytes that this rank has staged."""
+    events, ckpt = Recorder(), Checkpointer(tmp / f"store-{dist.get_world_size()}", run="r")
+    ckpt._events._on_event = events
+    ckpt.save(1, replicated(1))
+    ckpt.wait()
+    die(ckpt)
+    dist.barrier()
+    ckpt = Checkpointer(tmp / f"store-{dist.get_world_size()}", run="r")
+    ckpt._events._on_event = events
+    state = replicated(0)
+    step = ckpt.restore(state) or 0
+    tier = dict(events)["checkpoint_restored"]["tier"]
+    assert (step, tier) == (1, "memory")
+    assert_same_tensors(state, 1)
+    ckpt.close()
+    return int(dict(events)["checkpoint_staged"]["bytes"])
+
+
+def test_what_all_ranks_hold_is_staged_once_and_exchanged(tmp_path: Path) -> None:
+    size = sum(tensor.nbytes for tensor in replicated(1)["tensors"].values())
+    for world_size, staged in run_worlds([2, 4], share_from_memory, tmp_path).items():
+        assert sum(staged) == size
+        assert max(staged) < 1.5 * size / world_size

@@ -1,0 +1,70 @@
+"""What the tests of the service's parts are made of."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from checkpointing.arena import Arena
+from checkpointing.service.hall import Hall
+from checkpointing.service.seats import Furniture
+from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
+
+FIRST, SECOND = Generation("aaaaaaaa", 2), Generation("bbbbbbbb", 2)
+SLOT = 4096
+LAYOUT = Layout("digest", (Place("model/w", "float32", (16,), (0,), (8,), 0),))
+
+
+def snapshot(
+    rank: int = 0, step: int = 1, slot: int = 0, generation: Generation = FIRST
+) -> Snapshot:
+    return Snapshot(generation, rank, step, slot, LAYOUT)
+
+
+class Trainer:
+    """One that sits in a hall, with three slots."""
+
+    def __init__(
+        self,
+        hall: Hall,
+        rank: int = 0,
+        generation: Generation = FIRST,
+        *,
+        visit: int = 0,
+        slots: int = 3,
+        ranks: frozenset[int] = frozenset([0, 1]),
+    ) -> None:
+        self.hall, self.rank, self.generation = hall, rank, generation
+        self.heard: list[dict[str, Any]] = []
+        self.seated = hall.join(rank, ranks, generation, self.notify, visit)
+        self.arena = Arena.create(slots * SLOT)
+        self.slots = slots
+
+    def furnish(self) -> Trainer:
+        self.hall.furnish(self.rank, self.notify, self.furniture())
+        return self
+
+    def furniture(self) -> Furniture:
+        """As the service gets it: another descriptor of the same memory."""
+        return Furniture(Arena.attach(os.dup(self.arena.fd)), self.slots, SLOT)
+
+    def notify(self, message: dict[str, Any]) -> None:
+        self.heard.append(message)
+
+    def claim(self, step: int) -> int | None:
+        return self.hall.claim(self.rank, self.notify, step)
+
+    def put(self, step: int, slot: int) -> None:
+        self.hall.put(self.rank, self.notify, snapshot(self.rank, step, slot, self.generation))
+
+    def save(self, step: int) -> int | None:
+        slot = self.claim(step)
+        if slot is not None:
+            self.put(step, slot)
+        return slot
+
+    def leave(self, *, goodbye: bool = False) -> None:
+        self.hall.leave(self.rank, self.notify, goodbye=goodbye)
+
+    def kinds(self, kind: str) -> list[int]:
+        return [message["step"] for message in self.heard if message["kind"] == kind]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpointing.errors import ServiceError
+from checkpointing.retention import Best, Buckets, Every, Last, Only
+from checkpointing.service.config import Budget, Config, absolute, dump, load
+
+FULL = Config(
+    url="s3://bucket/x",
+    run="r",
+    options={"secret_access_key": "hidden", "timeout_s": 2.0},
+    keep=(Last(3), Every(100), Best("loss"), Only(("model",), Last(2))),
+    compress=False,
+    budget=Budget(cpu=3, nice=5, bytes_per_s=1e6),
+    linger_s=1.0,
+    drain_s=2.0,
+    node="n",
+    log="/tmp/log",
+)
+
+
+@pytest.mark.parametrize("config", [Config(url="/x", run="r"), FULL])
+def test_what_is_dumped_is_loaded(config: Config) -> None:
+    assert load(dump(config)) == config
+
+
+def test_all_policies_can_be_sent() -> None:
+    import checkpointing.service.config as module
+
+    assert {Last, Every, Best, Buckets, Only} == set(module._POLICIES.values())
+
+
+def test_a_secret_is_in_what_is_sent_alone() -> None:
+    assert "hidden" in dump(FULL)
+    assert "hidden" not in repr(FULL)
+    assert "hidden" not in str(FULL)
+
+
+def test_an_option_that_is_no_plain_value_is_refused_without_being_told() -> None:
+    class Secret:
+        def __repr__(self) -> str:
+            return "hidden"
+
+    with pytest.raises(ServiceError, match="plain values") as caught:
+        dump(Config(url="x", run="r", options={"key": Secret()}))
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": "x", "keep": [], "budget": {}}'])
+def test_what_is_no_configuration(text: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        load(text)
+
+
+def test_places_are_the_same_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/x")
+    there = absolute(Config(url="a/../store", run="r", log="log"))
+    assert (there.url, there.log) == (str(tmp_path / "store"), str(tmp_path / "log"))
+    assert absolute(Config(url="~/store", run="r")).url == "/home/x/store"
+    for url in ("s3://bucket/x", "file:///x", "/x"):
+        assert absolute(Config(url=url, run="r")).url == url
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"cpu": 0}, "cpu"),
+        ({"nice": 20}, "nice"),
+        ({"nice": -1}, "nice"),
+        ({"bytes_per_s": 0.0}, "bytes_per_s"),
+        ({"cpus": (100_000,)}, "100000"),
+    ],
+)
+def test_budgets_that_cannot_be(wrong: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Budget(**wrong)  # type: ignore[arg-type]
+
+
+def test_how_it_writes() -> None:
+    options = FULL.writing()
+    assert options.threads == 3
+    assert json.loads(dump(FULL))["compress"] is False
