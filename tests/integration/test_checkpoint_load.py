@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from checkpointing.loading import load, renamed
 from tests.integration.damage import damage_newest
 
 
-def _model(seed: int, width: int = 3) -> nn.Module:
+def _model(seed: int, width: int = 3) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, width))
 
@@ -23,7 +24,7 @@ def base(tmp_path: Path) -> nn.Module:
     """Saved at steps 1 and 2 of run "base", with its optimizer."""
     model = _model(1)
     optimizer = torch.optim.AdamW(model.parameters())
-    state = {"model": model, "optimizer": optimizer, "run": {"step": 0}}
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "run": {"step": 0}}
     ckpt = Checkpointer(tmp_path, run="base")
     for step in (1, 2):
         model(torch.ones(4)).sum().backward()
