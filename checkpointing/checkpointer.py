@@ -18,7 +18,7 @@ from checkpointing.interruptions import Interruptions
 from checkpointing.joining import join_service, new_generation, open_store
 from checkpointing.leaving import when_dropped
 from checkpointing.neighbours import neighbours
-from checkpointing.outcomes import Fate, Outcome, Outcomes
+from checkpointing.outcomes import Fate, Outcomes
 from checkpointing.planning import Planner
 from checkpointing.policy import SavePolicy, Situation
 from checkpointing.preparing import Preparer
@@ -32,10 +32,9 @@ from checkpointing.shipping import Request, Shipper
 from checkpointing.state import optimizers, to_save
 from checkpointing.store.catalog import committed
 from checkpointing.store.store import Store
+from checkpointing.waiting import wait_together
 
 logger = logging.getLogger("checkpointing")
-
-WAIT_POLL_S = 0.2  # between the ranks' looks at each other while they wait for a commit
 
 
 class Checkpointer:
@@ -222,7 +221,11 @@ class Checkpointer:
         self._check_unsaved()
         self._shipper.settle()
         leaves, stepped = to_save(state), optimizers(state)
-        planned = self._preparer.ready(leaves, stepped)
+        try:
+            planned = self._preparer.ready(leaves, stepped)
+        except CheckpointError:
+            self._client.unstaged(step)
+            raise
         self._begin(step)
         self._events.emit("checkpoint_started", step=step)
         try:
@@ -250,21 +253,14 @@ class Checkpointer:
 
     def _wait(self) -> None:
         self._shipper.settle()
-        step = self._last_step
-        if step is None or step not in self._started:
-            return
-        while True:
-            outcome = self._outcomes.wait(step, WAIT_POLL_S)
-            try:
-                outcomes = self._ranks.all_gather(outcome, self._ranks.control)
-            except RuntimeError as error:
-                raise SaveError(f"saving step {step}: another rank is gone: {error}") from error
-            if all(one.fate is Fate.COMMITTED for one in outcomes):
-                self._is_owed = False
-                return
-            if problems := _problems(outcomes):
+        step = self._last_step if self._last_step in self._started else None
+        try:
+            wait_together(self._ranks, self._outcomes, step)
+        except SaveError:
+            if step is not None:
                 self._started.discard(step)  # on all ranks, so that all of them may save it again
-                raise SaveError(f"saving step {step}: {problems}")
+            raise
+        self._is_owed = self._is_owed and step is None
 
     def close(self) -> None:
         """Wait, then release everything; call it before torch.distributed is ended.
@@ -381,15 +377,6 @@ def _let_go(shipper: Shipper, client: Client, store: Store) -> None:
     client.close(goodbye=False)
     shipper.close()
     store.close()
-
-
-def _problems(outcomes: Sequence[Outcome]) -> str:
-    """What went wrong, on which ranks; empty if nothing has."""
-    return "; ".join(
-        f"rank {rank}: {outcome.why}"
-        for rank, outcome in enumerate(outcomes)
-        if outcome.fate in (Fate.FAILED, Fate.GONE)
-    )
 
 
 def _checked_step(step: int) -> int:

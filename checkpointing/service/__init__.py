@@ -2,5 +2,6 @@
 staged them. Without torch.
 
     service.py   what it does with snapshots: choose, write, commit, prune
-    server.py    the process around it, one per node and run; client.py speaks to it
+    server.py    its connections; process.py, the process, one per node and run
+    client.py    what trainers call
 """

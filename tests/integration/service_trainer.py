@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -76,8 +77,8 @@ def main() -> None:
         if command == "save":
             trainer.save_when_possible(int(step))
         elif command == "begin":
-            slot = trainer.client.claim(int(step))
-            assert slot is not None
+            while (slot := trainer.client.claim(int(step))) is None:
+                time.sleep(0.01)
             assert trainer.arena is not None
             half = trainer.arena.view(slot * trainer.slot_bytes, trainer.slot_bytes // 2)
             half[:] = 0xAA

@@ -131,7 +131,7 @@ def restore_and_go_on(trainer: Trainer, old: Generation, step: int) -> None:
 def test_service_and_trainers_die_at_once(store: Path, runtime: Path) -> None:
     rng = random.Random(0)
     configs = nodes_at(store, bytes_per_s=SLOW)
-    for attempt in range(3):
+    for attempt in range(2):
         made = Generation(new_session(), 2)
         with (
             TrainerProcess(configs["a"], 0, [0], made, ROWS) as zero,

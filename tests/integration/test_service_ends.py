@@ -182,14 +182,14 @@ def test_trainers_that_come_at_once_find_one_service(store: Path, runtime: Path)
 
 def test_trainers_that_come_while_a_service_is_ending(store: Path, runtime: Path) -> None:
     there = config(store)
-    for step in range(1, 7):
+    for step in range(1, 5):
         trainer = one(there)
         trainer.save_when_possible(step)
         trainer.hears("committed", step)
         trainer.close()
         time.sleep(0.03 * step)  # at different points of its end
     assert_nothing_left(runtime)
-    assert sorted(saved(store)) == list(range(1, 7))
+    assert sorted(saved(store)) == list(range(1, 5))
 
 
 def test_what_a_killed_service_left_is_no_obstacle(store: Path, runtime: Path) -> None:

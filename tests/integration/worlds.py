@@ -47,7 +47,7 @@ def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[in
             size: [_answer(reader, deadline_s) for reader, _ in pipes[size]] for size in world_sizes
         }
         for process in processes:
-            process.join(JOIN_S)
+            process.join(max(0.0, deadline_s - time.monotonic()))
     finally:
         for process in processes:
             process.kill()
