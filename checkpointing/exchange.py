@@ -4,6 +4,7 @@ the other ranks that hold it too over the network between them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -12,8 +13,10 @@ from torch import Tensor
 from checkpointing.copying import cells_of
 from checkpointing.plan import Parts, ReadGroup
 from checkpointing.ranks import Ranks
+from checkpointing.slots import round_up
 
 MESSAGE = 64 << 20  # bytes that are packed into one message, at most; a larger part is one alone
+_ALIGNED = 16  # bytes, of the largest element: each part in a message begins at a multiple
 
 
 def exchange(ranks: Ranks, groups: Sequence[ReadGroup], tensors: Mapping[str, Tensor]) -> None:
@@ -29,10 +32,9 @@ def exchange(ranks: Ranks, groups: Sequence[ReadGroup], tensors: Mapping[str, Te
     """
     for group in groups:
         if len(group.ranks) > 1:
-            members = ranks.among(group.ranks)
             for source, parts in zip(group.ranks, group.reads, strict=True):
                 for cells in _messages(_cells(parts, tensors)):
-                    _broadcast(cells, source, source == ranks.rank, members)
+                    _broadcast(cells, ranks, tree(group.ranks, source, ranks.rank))
 
 
 def _cells(parts: Parts, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
@@ -46,7 +48,7 @@ def _cells(parts: Parts, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
 def _messages(cells: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     message: list[Tensor] = []
     for each in cells:
-        if message and sum(c.nbytes for c in message) + each.nbytes > MESSAGE:
+        if message and sum(map(_room, message)) + _room(each) > MESSAGE:
             yield message
             message = []
         message.append(each)
@@ -54,21 +56,58 @@ def _messages(cells: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         yield message
 
 
-def _broadcast(cells: list[Tensor], source: int, is_mine: bool, members: dist.ProcessGroup) -> None:
+def _broadcast(cells: list[Tensor], ranks: Ranks, place: Place) -> None:
     if len(cells) == 1 and cells[0].is_contiguous():
-        dist.broadcast(_bytes(cells[0]), src=source, group=members)
+        _pass_on(_bytes(cells[0]), ranks, place)
         return
-    sizes = [each.nbytes for each in cells]
+    sizes = [_room(each) for each in cells]
     buffer = torch.empty(sum(sizes), dtype=torch.uint8)
     places = [
-        at.view(each.dtype).view(each.shape)
+        at[: each.nbytes].view(each.dtype).view(each.shape)
         for at, each in zip(torch.split(buffer, sizes), cells, strict=True)
     ]
-    if is_mine:
+    if place.parent is None:
         torch._foreach_copy_(places, cells)
-    dist.broadcast(buffer, src=source, group=members)
-    if not is_mine:
+    _pass_on(buffer, ranks, place)
+    if place.parent is not None:
         torch._foreach_copy_(cells, places)
+
+
+def _pass_on(message: Tensor, ranks: Ranks, place: Place) -> None:
+    """From rank to rank: a process group of these ranks alone would have to be made in the same
+    order on all ranks of the world, also on those that hold nothing here."""
+    if place.parent is not None:
+        dist.recv(message, src=place.parent, group=ranks.control)
+    for child in place.children:
+        dist.send(message, dst=child, group=ranks.control)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of a rank in a tree: whom it hears from, and whom it tells, in this order."""
+
+    parent: int | None  # None: the source
+    children: tuple[int, ...]
+
+
+def tree(members: Sequence[int], source: int, rank: int) -> Place:
+    """A binomial tree of `members`, so that the source sends log2 of their number of times."""
+    first = members.index(source)
+    order = [*members[first:], *members[:first]]
+    mine, bit = order.index(rank), 1
+    while bit <= mine:
+        bit *= 2
+    parent = order[mine - bit // 2] if mine else None
+    children = []
+    while mine + bit < len(order):
+        children.append(order[mine + bit])
+        bit *= 2
+    return Place(parent, tuple(children))
+
+
+def _room(cells: Tensor) -> int:
+    """Bytes that they take in a message."""
+    return round_up(cells.nbytes, _ALIGNED)
 
 
 def _bytes(cells: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -32,24 +32,10 @@ class Ranks:
         self.rank, self.world_size = 0, 1
         self.control: dist.ProcessGroup | None = None
         self.structures: dist.ProcessGroup | None = None
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
             self.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
             self.structures = dist.new_group(backend="gloo", timeout=STRUCTURE_TIMEOUT)
-
-    def among(self, members: Sequence[int]) -> dist.ProcessGroup:
-        """A gloo group of these ranks, this one among them; made when they first ask for it, which
-        all of them have to do."""
-        key = tuple(members)
-        if key == tuple(range(self.world_size)) and self.control is not None:
-            return self.control
-        if key not in self._groups:
-            group = dist.new_group(
-                list(key), backend="gloo", timeout=TIMEOUT, use_local_synchronization=True
-            )
-            self._groups[key] = group
-        return self._groups[key]
 
     def is_outdated(self) -> bool:
         """Whether a process group was made after this object."""
@@ -116,8 +102,7 @@ class Ranks:
     def close(self) -> None:
         """Release the groups, unless the trainer has ended torch.distributed already."""
         if dist.is_available() and dist.is_initialized():
-            for group in (self.control, self.structures, *self._groups.values()):
+            for group in (self.control, self.structures):
                 if group is not None:
                     dist.destroy_process_group(group)
         self.control = self.structures = None
-        self._groups.clear()

@@ -11,13 +11,22 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints
 from checkpointing.storage.posix import PosixStorage
 from tests.integration.checkpoints import die, restore_one
 from tests.integration.damage import check
 from tests.integration.nodeservices import Hold, elsewhere, sabotaged, wait_until_ended
-from tests.integration.worlds import Recorder, run_world, run_worlds, seeded
+from tests.integration.worlds import (
+    Recorder,
+    assert_same,
+    run_world,
+    run_worlds,
+    seeded,
+    whole,
+)
 
 WRITE_PART = ("writing", "write_part")
 
@@ -191,6 +200,9 @@ def replicated(step: int) -> dict[str, Any]:
         f"t{i}": torch.randint(0, 256, (size,), dtype=torch.uint8, generator=seeded(step * 100 + i))
         for i, size in enumerate([300_000, 1_000_000, 7, 200_000])
     }
+    tensors["flags"] = torch.arange(11) % 3 == step % 3
+    tensors["floats"] = torch.randn(1001, generator=seeded(step))
+    tensors["scalar"] = torch.tensor(float(step), dtype=torch.float64)
     return {"tensors": tensors, "step": step}
 
 
@@ -285,3 +297,44 @@ def test_what_all_ranks_hold_is_staged_once_and_exchanged(tmp_path: Path) -> Non
     for world_size, staged in run_worlds([2, 4], share_from_memory, tmp_path).items():
         assert sum(staged) == size
         assert max(staged) < 1.5 * size / world_size
+
+
+def shard_from_memory(rank: int, tmp: Path) -> None:
+    state, events = sharded(1), Recorder()
+    ckpt = Checkpointer(tmp / "store", run="r")
+    ckpt.restore(state)
+    train(state)
+    ckpt.save(1, state)
+    expected = whole(state)
+    train(state)  # what is copied meanwhile does not see it
+    die(ckpt)
+    dist.barrier()
+    other = sharded(2)
+    ckpt = Checkpointer(tmp / "store", run="r")
+    ckpt._events._on_event = events
+    assert ckpt.restore(other) == 1
+    assert dict(events)["checkpoint_restored"]["tier"] == "memory"
+    assert_same(whole(other), expected)
+    assert other["optimizer"].param_groups[0]["lr"] == 0.01
+    train(other)
+    ckpt.save(2, other)
+    ckpt.close()
+
+
+def sharded(seed: int) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer)
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01 / seed)}
+
+
+def train(state: dict[str, Any]) -> None:
+    state["model"](torch.randn(4, 7, generator=seeded(7))).square().mean().backward()
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+
+
+def test_shards_are_restored_from_memory(tmp_path: Path) -> None:
+    run_world(2, shard_from_memory, tmp_path)
+    assert check(tmp_path / "store") == {1: [], 2: []}
