@@ -1,0 +1,191 @@
+"""Snapshots that are copied while training goes on are of one moment, or are not used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from checkpointing import Checkpoint, Checkpointer, SaveError, Store, list_checkpoints
+from checkpointing.copying import copy_quietly
+from checkpointing.service.client import Client
+from checkpointing.staging import Stager
+from checkpointing.state import to_save
+from checkpointing.store.catalog import committed
+from tests.integration.checkpoints import Events, recorder, restore_one
+from tests.integration.damage import check
+
+Copying = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+SOON_S = 60.0
+
+
+@contextmanager
+def copying_by(copy: Copying) -> Iterator[None]:
+    """What is copied beside the trainer is copied so."""
+    with mock.patch.dict(Stager.__init__.__kwdefaults__, {"copy_later": copy}):
+        yield
+
+
+def slowly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        time.sleep(0.02)
+        copy_quietly([target], [source])
+
+
+def make(**options: Any) -> dict[str, Any]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 20))
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), **options)}
+
+
+def train(state: dict[str, Any]) -> None:
+    state["model"](torch.randn(8, 40)).square().mean().backward()
+    state["optimizer"].step()
+    state["optimizer"].zero_grad()
+
+
+def tensors_of(state: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in to_save(state).tensors.items()}
+
+
+def of_kind(events: Events, kind: str) -> list[dict[str, Any]]:
+    return [fields for one, fields in events if one == kind]
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}])
+def test_an_optimizer_that_steps_while_a_copy_runs_tears_nothing(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    events, on_event = recorder()
+    state = make(**options)
+    expected = {}
+    with copying_by(slowly):
+        ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
+        ckpt.restore(state)
+        train(state)
+        for step in (1, 2, 3):
+            expected[step] = tensors_of(state)
+            ckpt.save(step, state)
+            train(state)  # the first step waits for the copy
+            train(state)
+            ckpt.wait()
+        ckpt.close()
+    assert of_kind(events, "checkpoint_failed") == []
+    assert check(tmp_path) == {1: [], 2: [], 3: []}
+    store = Store.open(tmp_path)
+    for found in committed(store)[0]:
+        checkpoint = Checkpoint(store, found.stored)
+        for name, tensor in expected[checkpoint.header.save.step].items():
+            stored = torch.from_numpy(checkpoint.read(name)).view(tensor.dtype)
+            assert torch.equal(stored.view(tensor.shape), tensor), name
+    store.close()
+
+
+class Gate:
+    """A copy that does not begin before it is let."""
+
+    def __init__(self) -> None:
+        self.begun, self.let = threading.Event(), threading.Event()
+
+    def copy(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        self.begun.set()
+        assert self.let.wait(SOON_S)
+        copy_quietly(targets, sources)
+
+
+def test_who_writes_to_a_parameter_without_the_optimizer_is_found_out(tmp_path: Path) -> None:
+    events, on_event = recorder()
+    gate, state = Gate(), make()
+    with copying_by(gate.copy):
+        ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
+        ckpt.restore(state)
+        train(state)
+        ckpt.save(1, state)
+        assert gate.begun.wait(SOON_S)
+        with torch.no_grad():
+            state["model"][0].weight.add_(1.0)
+        gate.let.set()
+        with pytest.raises(SaveError, match=r"step 1: rank 0: 'model/0.weight' changed while"):
+            ckpt.wait()
+    (failed,) = of_kind(events, "checkpoint_failed")
+    assert failed["step"] == 1
+    assert list_checkpoints(tmp_path) == []
+    ckpt.save(1, state)
+    ckpt.wait()
+    ckpt.close()
+    assert check(tmp_path) == {1: []}
+    other = make()
+    assert restore_one(tmp_path, other) == 1
+    assert torch.equal(other["model"][0].weight, state["model"][0].weight)
+
+
+def test_a_copy_that_breaks_fails_its_save_alone(tmp_path: Path) -> None:
+    def broken(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        raise MemoryError("no more")
+
+    events, on_event = recorder()
+    state = make()
+    with copying_by(broken):
+        ckpt = Checkpointer(tmp_path, run="r", on_event=on_event)
+        ckpt.restore(state)
+        ckpt.save(1, state)
+        with pytest.raises(SaveError, match="step 1: rank 0: cannot copy the state: no more"):
+            ckpt.wait()
+    ckpt._shipper._stager._copy_later = copy_quietly
+    with mock.patch.object(Client, "staged", side_effect=RuntimeError("a bug")):
+        ckpt.save(2, state)
+        with pytest.raises(SaveError, match="step 2: rank 0: a bug"):
+            ckpt.wait()
+    ckpt.save(3, state)
+    ckpt.close()
+    assert [fields["step"] for fields in of_kind(events, "checkpoint_failed")] == [1, 2]
+    assert check(tmp_path) == {3: []}
+
+
+def test_other_optimizers_and_modules_may_come_at_any_save(tmp_path: Path) -> None:
+    """Whose steps wait, and whose no longer."""
+    first, second = make(), make()
+    train(first)
+    train(second)
+    with copying_by(slowly):
+        ckpt = Checkpointer(tmp_path, run="r")
+        ckpt.save(1, first)
+        train(first)
+        ckpt.wait()
+        expected = deepcopy(second["model"].state_dict())
+        ckpt.save(2, second)
+        train(second)
+        ckpt.wait()
+        ckpt.close()
+    assert not first["optimizer"]._optimizer_step_pre_hooks
+    assert not second["optimizer"]._optimizer_step_pre_hooks
+    assert check(tmp_path) == {1: [], 2: []}
+    other = make()
+    assert restore_one(tmp_path, other) == 2
+    for name, tensor in other["model"].state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_without_overlap_all_is_copied_when_save_returns(tmp_path: Path) -> None:
+    state, gate = make(), Gate()
+    train(state)
+    with copying_by(gate.copy):  # is never let
+        ckpt = Checkpointer(tmp_path, run="r", overlap=False)
+        ckpt.save(1, state)
+        expected = tensors_of(state)
+        with torch.no_grad():
+            state["model"][0].weight.add_(1.0)
+        ckpt.close()
+    other = make()
+    assert restore_one(tmp_path, other) == 1
+    got = tensors_of(other)
+    assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())

@@ -1,0 +1,87 @@
+"""Which of the snapshots in memory counts: pure functions; and that they are copied exactly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.arena import Arena
+from checkpointing.memory import Whole, load, newest_part, newest_whole, own
+from checkpointing.planning import Planner
+from checkpointing.ranks import Ranks
+from checkpointing.service.client import Found
+from checkpointing.service.snapshots import Generation
+from checkpointing.staging import Stager
+from checkpointing.tree import Leaves
+
+OLD, NEW = Generation("aaaaaaaa", 2), Generation("bbbbbbbb", 3)
+
+
+def found(generation: Generation, rank: int, step: int) -> Found:
+    return Found(generation, rank, step, 0, "digest", "waiting")
+
+
+def test_the_newest_whole_one_has_all_ranks_of_one_generation() -> None:
+    parts = [found(OLD, 0, 5), found(OLD, 1, 5), found(NEW, 0, 7), found(NEW, 1, 7)]
+    assert newest_whole(parts) == Whole(5, OLD)
+    assert newest_whole([*parts, found(NEW, 2, 7)]) == Whole(7, NEW)
+    assert newest_whole(parts[:1]) is None
+    assert newest_whole([found(OLD, 0, 5), found(NEW, 1, 5)]) is None
+
+
+def test_a_part_counts_only_if_the_missing_ranks_may_be_elsewhere() -> None:
+    parts = [found(NEW, rank, 6) for rank in range(3)]
+    assert newest_part([*parts, found(NEW, 0, 7)]) == Whole(6, NEW), "rank 1 and 2 are here"
+    assert newest_part([found(NEW, 0, 7), found(NEW, 1, 6)]) == Whole(7, NEW), "rank 2 is not"
+    assert newest_part([]) is None
+
+
+@given(st.sets(st.tuples(st.sampled_from([OLD, NEW]), st.integers(0, 2), st.integers(0, 4))))
+def test_a_whole_one_is_never_older_than_another(chosen: set[tuple[Generation, int, int]]) -> None:
+    parts = [found(g, r, step) for g, r, step in chosen if r < g.world_size]
+    whole, part = newest_whole(parts), newest_part(parts)
+    complete = {
+        (g, step)
+        for g, _, step in chosen
+        if {(g, rank, step) for rank in range(g.world_size)} <= chosen
+    }
+    assert (whole is not None) == bool(complete)
+    if whole is not None:
+        assert (whole.generation, whole.step) in complete
+        assert whole.step == max(step for _, step in complete)
+        assert part is not None
+        assert part.step >= whole.step
+
+
+def test_ones_own_part_is_of_that_rank_generation_and_step() -> None:
+    parts = [found(OLD, 0, 5), found(OLD, 1, 5), found(OLD, 1, 6)]
+    assert own(parts, Whole(5, OLD), 1) is parts[1]
+    assert own(parts, Whole(6, OLD), 0) is None
+    assert own(parts, Whole(5, NEW), 1) is None
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_what_was_staged_is_loaded_bit_for_bit(slot: int) -> None:
+    tensors = {
+        "odd": torch.randn(7, 3).t(),
+        "bits": torch.tensor([0x7FC12345, -1], dtype=torch.int32).view(torch.float32),
+        "flags": torch.tensor([2, 0, 255], dtype=torch.uint8).view(torch.bool),
+        "scalar": torch.tensor(3, dtype=torch.int8),
+        "none": torch.empty(0, 3),
+    }
+    leaves = Leaves()
+    leaves.tensors.update(tensors)
+    planned = Planner(Ranks()).plan(leaves, [])
+    stager = Stager(2)
+    pieces = planned.pieces(tensors)
+    staged = stager.stage(pieces, slot)
+    others = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    load(stager.arena, staged.start, planned, others)
+    for name, tensor in tensors.items():
+        got = others[name].contiguous().view(-1).view(torch.uint8)
+        assert torch.equal(got, tensor.contiguous().view(-1).view(torch.uint8)), name
+    with Arena.create(4096) as other, pytest.raises(ValueError, match="no view of bytes"):
+        load(other, 1 << 20, planned, others)
+    stager.close()

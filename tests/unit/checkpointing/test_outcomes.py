@@ -1,0 +1,115 @@
+"""What a trainer makes of what its node's service says."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from checkpointing.errors import SaveError
+from checkpointing.events import Events
+from checkpointing.outcomes import Fate, Outcome, Outcomes
+from checkpointing.ranks import Ranks
+from checkpointing.waiting import wait_together
+
+COMMITTED = {"kind": "committed", "step": 1, "id": "x", "bytes": 5, "new_bytes": 3, "seconds": 2.0}
+
+
+def outcomes() -> tuple[Outcomes, list[tuple[str, dict[str, Any]]]]:
+    events: list[tuple[str, dict[str, Any]]] = []
+    emit = Events(lambda kind, **fields: events.append((kind, fields)), rank=0)
+    return Outcomes(emit, "file:///store"), events
+
+
+def test_a_commit_is_told_once_and_nothing_worse_after_it() -> None:
+    found, events = outcomes()
+    found.begin(1)
+    for message in (
+        {"kind": "failed", "step": 1, "error": "full"},
+        COMMITTED,
+        COMMITTED,  # of a service that was started again
+        {"kind": "failed", "step": 1, "error": "prune"},
+        {"kind": "dropped", "step": 1},
+    ):
+        found.hear(message)
+    assert found.of(1) == Outcome(Fate.COMMITTED)
+    assert [kind for kind, _ in events] == ["checkpoint_failed", "checkpoint_committed"]
+    assert events[1][1] == {
+        **{"step": 1, "store": "file:///store"},
+        **{"id": "x", "bytes": 5, "new_bytes": 3, "seconds": 2.0},
+    }
+    assert (found.durable, found.seconds) == (1, 2.0)
+
+
+def test_a_step_may_be_saved_again_after_going_back() -> None:
+    found, events = outcomes()
+    found.begin(1)
+    found.hear(COMMITTED)
+    found.clear()
+    assert found.of(1).fate is Fate.GONE
+    assert found.durable is None
+    found.begin(1)
+    assert found.of(1).fate is Fate.UNDER_WAY
+    found.hear(COMMITTED)
+    assert [kind for kind, _ in events] == ["checkpoint_committed"] * 2
+
+
+def test_what_was_dropped_or_displaced_is_gone() -> None:
+    found, events = outcomes()
+    for step in (1, 2, 3):
+        found.begin(step)
+    found.hear({"kind": "dropped", "step": 1})
+    found.hear({**COMMITTED, "step": 2})
+    found.hear({"kind": "displaced"})
+    assert found.of(1).why == "dropped for a newer one: the store is slower than the saves"
+    assert found.of(2).fate is Fate.COMMITTED
+    assert found.of(3).why.startswith("another process has joined")
+    assert [kind for kind, _ in events] == ["save_dropped", "checkpoint_committed"]
+
+
+def test_waiting_ends_when_something_becomes_of_it() -> None:
+    found, _ = outcomes()
+    found.begin(1)
+    assert found.wait(1, 0.0).fate is Fate.UNDER_WAY
+    threading.Timer(0.05, found.hear, [COMMITTED]).start()
+    assert found.wait(1, 60.0).fate is Fate.COMMITTED
+
+
+class Said(Ranks):
+    """Ranks of which the others have an answer ready."""
+
+    def __init__(self, *others: object) -> None:
+        self.rank, self.world_size, self.control = 0, 1 + len(others), None
+        self._others = others
+
+    def all_gather(self, thing: Any, group: object) -> list[Any]:
+        return [thing, *self._others]
+
+
+def test_all_ranks_wait_for_the_same() -> None:
+    found, _ = outcomes()
+    found.begin(1)
+    found.hear(COMMITTED)
+    done = Outcome(Fate.COMMITTED)
+    wait_together(Said((1, done), (1, done)), found, 1)
+    wait_together(Said((None, None)), found, None)
+    with pytest.raises(SaveError, match="saving step 1: rank 2: no room"):
+        wait_together(Said((1, done), (1, Outcome(Fate.FAILED, "no room"))), found, 1)
+    with pytest.raises(SaveError, match=r"different steps, in order of rank: \[1, 2\]"):
+        wait_together(Said((2, done)), found, 1)
+    with pytest.raises(SaveError, match=r"different steps, in order of rank: \[1, None\]"):
+        wait_together(Said((None, None)), found, 1)
+
+
+def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:
+    class Gone(Said):
+        def all_gather(self, thing: Any, group: object) -> list[Any]:
+            raise RuntimeError("Connection closed by peer")
+
+    found, _ = outcomes()
+    found.begin(1)
+    found.hear(COMMITTED)
+    wait_together(Gone(), found, None)
+    with pytest.raises(SaveError, match="another rank is gone: Connection closed"):
+        wait_together(Gone(), found, 1)
