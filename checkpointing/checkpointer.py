@@ -118,21 +118,22 @@ class Checkpointer:
             self._client = join_service(
                 self._ranks, config, here, self._generation, self._outcomes.hear
             )
+            undo.callback(self._client.close, goodbye=False)
+            self._vote = LaggedVote(self._ranks.control)
+            self._planner = Planner(self._ranks)
+            self._shipper = Shipper(
+                self._client,
+                self._ranks.rank,
+                self._outcomes,
+                self._events,
+                slots=slots,
+                overlap=overlap,
+            )
+            self._preparer = Preparer(self._ranks, here, self._planner, self._shipper)
+            self._dropped = when_dropped(
+                self, partial(_let_go, self._shipper, self._client, self._store)
+            )
             undo.pop_all()
-        self._vote = LaggedVote(self._ranks.control)
-        self._planner = Planner(self._ranks)
-        self._shipper = Shipper(
-            self._client,
-            self._ranks.rank,
-            self._outcomes,
-            self._events,
-            slots=slots,
-            overlap=overlap,
-        )
-        self._preparer = Preparer(self._ranks, here, self._planner, self._shipper)
-        self._dropped = when_dropped(
-            self, partial(_let_go, self._shipper, self._client, self._store)
-        )
         self._started: set[int] = set()  # steps that were saved or are being saved
         self._last_step: int | None = None
         self._last_save_s = self._made_s = time.monotonic()

@@ -82,12 +82,21 @@ class Outcomes:
             why = "dropped for a newer one: the store is slower than the saves"
             if self.end(message["step"], Fate.GONE, why):
                 self._events.emit("save_dropped", step=step)
+        elif kind == "service_failed":
+            self._service_failed(f"the node's checkpoint service: {message['error']}")
         elif kind == "displaced":
             self._displaced()
         elif kind == "service_lost":
             self._events.emit("service_lost")
         elif kind == "checkpoint_pruned":
             self._events.emit(kind, step=step, id=message["id"])
+
+    def _service_failed(self, why: str) -> None:
+        """It cannot be started again, for now: what is under way is when it can."""
+        with self._changed:
+            under_way = [s for s, o in self._by_step.items() if o.fate is Fate.UNDER_WAY]
+        for step in under_way:
+            self.hear({"kind": "failed", "step": step, "error": why})
 
     def _displaced(self) -> None:
         why = "another process has joined the node's checkpoint service as this rank of the run"

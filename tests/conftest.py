@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
 
 import pytest
+
+from tests.integration.nodeservices import kill_all
 
 # What was started in the background of a shell ignores it, and so would every run under test
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,3 +34,15 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped, which --no-skips forbids: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runtime() -> Iterator[None]:
+    """The checkpoint services that tests start listen in a folder of their own, and end with it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hpckit-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("HPCKIT_RUNTIME_DIR", folder)
+        yield
+        kill_all()

@@ -238,8 +238,6 @@ class Client:
         if link is not None:
             link.let_go()
 
-    # --- the connection
-
     def _joining(self) -> dict[str, Any]:
         return {
             "protocol": PROTOCOL,
@@ -354,6 +352,8 @@ class Client:
                 return
             except (ConnectionError, CheckpointError) as error:
                 logger.warning("starting the checkpoint service: %s", error)
+                if isinstance(error, CheckpointError):
+                    self._on_message({"kind": "service_failed", "error": str(error)})
                 self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
 

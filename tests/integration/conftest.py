@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from data import pack_folder, python_stdlib
 from hpckit.run.directory import RunDir
-from tests.integration.nodeservices import kill_all
 from tests.integration.runs import command, complete
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _runtime() -> Iterator[None]:
-    """The checkpoint services that tests start listen in a folder of their own, and end with it."""
-    with (
-        tempfile.TemporaryDirectory(prefix="hpckit-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("HPCKIT_RUNTIME_DIR", folder)
-        yield
-        kill_all()
 
 
 @pytest.fixture(scope="session")

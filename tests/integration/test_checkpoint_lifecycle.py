@@ -43,6 +43,7 @@ def model_state() -> dict[str, Any]:
 
 def held() -> tuple[set[str], Counter[str]]:
     """Threads of this process, and what its descriptors and mappings are of shared memory."""
+    gc.collect()
     threads = {thread.name for thread in threading.enumerate()}
     links: Counter[str] = Counter()
     for fd in Path("/proc/self/fd").iterdir():
@@ -58,15 +59,20 @@ def held() -> tuple[set[str], Counter[str]]:
 _COUNTED = ("socket", "maps", "pipe")
 
 
+def wait_until_no_more_than(before: tuple[set[str], Counter[str]]) -> None:
+    """What tests before this one have left may go meanwhile."""
+    deadline_s = time.monotonic() + SOON_S
+    while not ((now := held())[0] <= before[0] and now[1] <= before[1]):
+        assert time.monotonic() < deadline_s, (now, before)
+        gc.collect()  # exceptions refer to frames
+        time.sleep(0.05)
+
+
 @contextmanager
 def nothing_left(root: Path) -> Iterator[None]:
     before = held()
     yield
-    deadline_s = time.monotonic() + SOON_S
-    while (after := held()) != before and time.monotonic() < deadline_s:
-        gc.collect()  # exceptions refer to frames
-        time.sleep(0.05)
-    assert after == before
+    wait_until_no_more_than(before)
     wait_until_ended(root)
     objects = [path.name for path in root.rglob("*") if path.is_file()]
     assert not [name for name in objects if name.endswith((".tmp", ".lease")) or "clock" in name]
@@ -123,11 +129,7 @@ def test_one_that_is_forgotten_lets_go_of_all_but_what_it_staged(tmp_path: Path)
     ckpt = Checkpointer(tmp_path, run="r")
     ckpt.save(1, state)
     del ckpt
-    deadline_s = time.monotonic() + SOON_S
-    while held() != before:
-        assert time.monotonic() < deadline_s, (held(), before)
-        gc.collect()
-        time.sleep(0.05)
+    wait_until_no_more_than(before)
     assert not state["optimizer"]._optimizer_step_pre_hooks
     assert restore_one(tmp_path, state) == 1
     assert check(tmp_path) == {1: []}

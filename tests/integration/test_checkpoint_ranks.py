@@ -381,6 +381,7 @@ def vote_by_different_clocks(rank: int, tmp: Path) -> list[bool]:
             answers.append(ckpt.due(step))
             if answers[-1]:
                 ckpt.save(step, state)
+                ckpt.wait()
         ckpt.close()
     return answers
 

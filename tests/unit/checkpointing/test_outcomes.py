@@ -68,6 +68,19 @@ def test_what_was_dropped_or_displaced_is_gone() -> None:
     assert [kind for kind, _ in events] == ["save_dropped", "checkpoint_committed"]
 
 
+def test_a_service_that_cannot_be_started_fails_what_is_under_way_for_now() -> None:
+    found, events = outcomes()
+    found.begin(1)
+    found.hear({"kind": "service_lost"})
+    assert found.of(1).fate is Fate.UNDER_WAY
+    found.hear({"kind": "service_failed", "error": "no memory"})
+    assert found.of(1) == Outcome(Fate.FAILED, "the node's checkpoint service: no memory")
+    found.hear(COMMITTED)
+    assert found.of(1).fate is Fate.COMMITTED
+    kinds = ["service_lost", "checkpoint_failed", "checkpoint_committed"]
+    assert [kind for kind, _ in events] == kinds
+
+
 def test_waiting_ends_when_something_becomes_of_it() -> None:
     found, _ = outcomes()
     found.begin(1)
