@@ -14,13 +14,16 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from checkpointing import Checkpointer, Last
+from checkpointing.copying import copy_quietly
 from checkpointing.service.client import Client
 from checkpointing.service.snapshots import Snapshot
+from checkpointing.staging import Stager
 from tests.integration.worlds import seeded
 
-WORDS = 500_000  # 2 MB of what nothing compresses
+WORDS = 500_000  # 2 MB of what nothing compresses, and the same once more as numbers
 START_S = 90.0
 
 
@@ -28,6 +31,29 @@ def weights(step: int) -> torch.Tensor:
     """Random bits; int32[WORDS]."""
     bits = torch.randint(-(1 << 31), 1 << 31, (WORDS,), generator=seeded(step))
     return bits.to(torch.int32)
+
+
+def blank() -> dict[str, Any]:
+    """A tensor that is copied at once, and a parameter that is copied beside the training."""
+    model = nn.Module()
+    model.v = nn.Parameter(torch.zeros(WORDS))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    w = torch.zeros(WORDS, dtype=torch.int32)
+    return {"w": w, "step": -1, "model": model, "optimizer": optimizer}
+
+
+def fill(state: dict[str, Any], step: int) -> None:
+    bits = weights(step)
+    with torch.no_grad():
+        state["model"].v.copy_(bits)
+    state |= {"w": bits, "step": step}
+
+
+def assert_is(state: dict[str, Any], step: int) -> None:
+    """All of it is of this step."""
+    assert state["step"] == step
+    assert torch.equal(state["w"], weights(step))
+    assert torch.equal(state["model"].v, weights(step).to(torch.float32))
 
 
 @dataclass
@@ -101,6 +127,14 @@ class Trainers:
             process.join()
 
 
+def _slowly(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """A part, a pause, and the rest."""
+    half = WORDS // 2
+    copy_quietly([target[:half] for target in targets], [source[:half] for source in sources])
+    time.sleep(0.03)
+    copy_quietly([target[half:] for target in targets], [source[half:] for source in sources])
+
+
 def _train(tmp: Path, rank: int, world_size: int, rendezvous: Path, log: Path) -> None:
     torch.set_num_threads(1)
     if world_size > 1:
@@ -122,17 +156,21 @@ def _train(tmp: Path, rank: int, world_size: int, rendezvous: Path, log: Path) -
         staged(client, snapshot)
         os.write(said, f"staged {snapshot.step}\n".encode())
 
-    with mock.patch.object(Client, "staged", told):
-        ckpt = Checkpointer(tmp / "store", run="r", keep=[Last(2)], on_event=on_event)
-        state: dict[str, Any] = {"w": torch.zeros(WORDS, dtype=torch.int32), "step": -1}
+    with (
+        mock.patch.object(Client, "staged", told),
+        mock.patch.dict(Stager.__init__.__kwdefaults__, {"copy_later": _slowly}),
+    ):
+        # with 2 slots, a rank that is ahead of another by a hair may give up what both have
+        ckpt = Checkpointer(tmp / "store", run="r", keep=[Last(2)], slots=3, on_event=on_event)
+        state = blank()
         step = ckpt.restore(state)
         if step is not None:
-            assert state["step"] == step
-            assert torch.equal(state["w"], weights(step))
+            assert_is(state, step)
         os.write(said, f"restored {-1 if step is None else step} {tier[0]}\n".encode())
         while True:
             step = 0 if step is None else step + 1
-            state |= {"w": weights(step), "step": step}
+            state["optimizer"].step()  # waits for the copy
+            fill(state, step)
             if world_size > 1:
                 dist.barrier()  # as training does it
             ckpt.save(step, state)

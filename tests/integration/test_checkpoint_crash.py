@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from checkpointing.format.names import pack_key
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
 from tests.integration.checkpoints import restore_one
-from tests.integration.crashing import WORDS, Trainers, weights
+from tests.integration.crashing import WORDS, Trainers, assert_is, blank, weights
 from tests.integration.damage import check
 from tests.integration.forked import run_forked
 from tests.integration.nodeservices import pid_of
@@ -56,12 +55,12 @@ def test_sigkill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, world_s
             if victims != "both":
                 newest = max(newest, trainers.newest_staged())
     assert tiers == ["none", "memory", "memory", "store", "memory", "memory"]
-    state: dict[str, Any] = {"w": torch.zeros(WORDS, dtype=torch.int32), "step": -1}
+    state = blank()
     ckpt = Checkpointer(root, run="r")
     restored = ckpt.restore(state)
     assert restored is not None
-    assert restored == state["step"] >= newest
-    assert torch.equal(state["w"], weights(restored))
+    assert restored >= newest
+    assert_is(state, restored)
     ckpt.save(restored + 1, state)
     ckpt.close()
     assert not any(check(root).values())
