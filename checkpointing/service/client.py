@@ -24,9 +24,8 @@ __all__ = ["Client", "Found", "Left", "Memory", "OnMessage", "Said"]
 
 logger = logging.getLogger("checkpointing")
 
-CLAIM_S = 5.0  # the longest that a save may wait for the service
+CLAIM_S, GOODBYE_S = 5.0, 10.0  # the longest that a save, and a close, wait for the service
 RETRY_S, MAX_RETRY_S = 0.2, 30.0  # between attempts to start a service again
-GOODBYE_S = 10.0
 ARRIVE_S = 60.0  # in which a trainer has to have its seat: a service may be just ending
 _REMEMBERED = 64  # commits
 
@@ -162,9 +161,11 @@ class Client:
         """Whether the service knows of all that is staged, at the latest after so long: if it is
         gone, it is being started again."""
         deadline_s = time.monotonic() + timeout_s
-        while self._staged and self._link is None and time.monotonic() < deadline_s:
+        while self._staged and self._link is None and not self._closing.is_set():
+            if time.monotonic() > deadline_s:
+                return False
             time.sleep(RETRY_S)
-        return not self._staged or self._link is not None
+        return True
 
     def durable(self, step: int) -> None:
         """A service that is started again need not hear of what is older than this step."""
@@ -313,8 +314,7 @@ class Client:
             return True
 
     def _furnished(self) -> tuple[int, int, int] | None:
-        """A descriptor of the memory, slots, bytes of one; None if there is none, or if it was
-        closed, because another one is coming."""
+        """A descriptor of the memory, slots, bytes of one; None if there is none at the moment."""
         if self._furniture is None:
             return None
         arena, slots, slot_bytes = self._furniture

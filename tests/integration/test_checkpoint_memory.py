@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints
 from checkpointing.storage.posix import PosixStorage
 from tests.integration.checkpoints import die, restore_one
-from tests.integration.damage import check
+from tests.integration.damage import check, committed_in
 from tests.integration.nodeservices import Hold, elsewhere, sabotaged, wait_until_ended
 from tests.integration.worlds import (
     Recorder,
@@ -86,7 +86,7 @@ def test_what_is_in_memory_alone_survives_one_trainer_after_another(tmp_path: Pa
         ckpt.close()
         wait_until_ended(root)
     assert check(root) == {3: [], 4: []}
-    assert list_checkpoints(root)[0].metrics == {"loss": 0.5}
+    assert committed_in(root)[0].metrics == {"loss": 0.5}
     state = state_of(0)
     assert restore_one(root, state) == 4
     assert_is(state, 4)

@@ -93,6 +93,7 @@ def saved(run: RunDir, store: Path, *steps: int) -> None:
         checkpointer = Checkpointer(store, run=run.name, on_event=log.emit)
         for step in steps:
             checkpointer.save(step, {"w": torch.full((1000,), float(step))})
+            checkpointer.wait()
         checkpointer.close()
 
 
