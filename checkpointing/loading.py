@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from checkpointing.dtypes import as_array
 from checkpointing.errors import CheckpointError, StructureError
 from checkpointing.exchange import exchange
 from checkpointing.format.manifest import item_of
 from checkpointing.placement import structure
-from checkpointing.plan import Plan, ReadGroup
+from checkpointing.plan import Plan
 from checkpointing.ranks import Ranks
-from checkpointing.staging import Staging, local
+from checkpointing.restoring import reads
+from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget
 from checkpointing.store.catalog import committed
-from checkpointing.store.checkpoint import Checkpoint, Read
+from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.copies import StoreCopies
 from checkpointing.store.store import Store, Stored
 from checkpointing.structure import Inventory, Wants, difference
@@ -71,7 +71,7 @@ def load(
     """
     ranks = Ranks()
     try:
-        store = Store.open(root, options=options)
+        store = ranks.all_or_none(lambda: Store.open(root, options=options))
         try:
             return _Loader(store, run, ranks, rename or {}).load(state, step, strict=strict)
         finally:
@@ -156,31 +156,15 @@ class _Loader:
             )
 
     def _read(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
-        control = self._ranks.control
-        plan = Plan(self._ranks.all_gather(structure(tensors, ()), control))
+        plan = Plan(self._ranks.all_gather(structure(tensors, ()), self._ranks.control))
         groups = plan.read_groups(self._ranks.rank)
         buffers = self._staging.buffers(tensors)
-        problem = None
-        try:
-            checkpoint.read_into(self._reads(groups, buffers), StoreCopies([self._store]))
-        except (CheckpointError, FileNotFoundError) as error:
-            problem = f"rank {self._ranks.rank}: {error}"
-        if problems := [p for p in self._ranks.all_gather(problem, control) if p]:
-            raise CheckpointError("; ".join(problems))
-        exchange(self._ranks, groups, buffers)
-
-    def _reads(self, groups: list[ReadGroup], buffers: Mapping[str, Tensor]) -> list[Read]:
-        rank = self._ranks.rank
-        return [
-            Read(
-                renamed(name, self._rename),
-                part.box,
-                as_array(local(buffers[name]))[part.local.slices],
-            )
-            for group in groups
-            for name, parts in group.reads[group.ranks.index(rank)].items()
-            for part in parts
+        mine = [
+            replace(read, tensor=renamed(read.tensor, self._rename))
+            for read in reads(groups, self._ranks.rank, buffers)
         ]
+        self._ranks.all_or_none(lambda: checkpoint.read_into(mine, StoreCopies([self._store])))
+        exchange(self._ranks, groups, buffers)
 
 
 def _compare(stored: Stored, wants: Wants, inventory: Inventory) -> Loaded:

@@ -159,9 +159,9 @@ class Restorer:
         """Read what this rank is to read, for itself and for others; or why not, if it is
         damaged."""
         buffers = self.staging.buffers(readable.tensors)
-        reads = _reads(groups, self.ranks.rank, buffers)
+        mine = reads(groups, self.ranks.rank, buffers)
         try:
-            healed = readable.checkpoint.read_into(reads, StoreCopies([self.store]))
+            healed = readable.checkpoint.read_into(mine, StoreCopies([self.store]))
         except (DamagedError, FileNotFoundError) as error:
             return f"rank {self.ranks.rank}: {error}", None
         for damage in healed:
@@ -188,7 +188,7 @@ class Restorer:
         )
 
 
-def _reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor]) -> list[Read]:
+def reads(groups: Iterable[ReadGroup], rank: int, buffers: Mapping[str, Tensor]) -> list[Read]:
     """The boxes that this rank is to read, into these buffers."""
     return [
         Read(name, part.box, as_array(local(buffers[name]))[part.local.slices])
