@@ -47,11 +47,13 @@ def _cells(parts: Parts, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
 
 def _messages(cells: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     message: list[Tensor] = []
+    size = 0
     for each in cells:
-        if message and sum(map(_room, message)) + _room(each) > MESSAGE:
+        if message and size + _room(each) > MESSAGE:
             yield message
-            message = []
+            message, size = [], 0
         message.append(each)
+        size += _room(each)
     if message:
         yield message
 

@@ -150,11 +150,13 @@ def _tiles(pieces: Iterable[Piece]) -> Iterator[_Tile]:
 
 def _groups(tiles: Iterable[_Tile]) -> Iterator[list[_Tile]]:
     group: list[_Tile] = []
+    size = 0
     for tile in tiles:
-        if group and _bytes(group) + tile.data.nbytes > GROUP:
+        if group and size + tile.data.nbytes > GROUP:
             yield group
-            group = []
+            group, size = [], 0
         group.append(tile)
+        size += tile.data.nbytes
     if group:
         yield group
 
