@@ -146,6 +146,40 @@ class Seating:
             course.at_once()
             self._changed.notify_all()
 
+    def install(self, snapshot: Snapshot, furniture: Furniture) -> bool:
+        """Hold a snapshot that came from elsewhere as one that a trainer of its rank has left here:
+        it is written, and handed over to the next trainer.
+
+        Args:
+            furniture: with the snapshot in its slot; the seat's from now on, or closed here.
+
+        Returns:
+            Whether it is held: not if a trainer sits there, or something as new lies there.
+
+        Raises:
+            ServiceError: the memory cannot hold it.
+        """
+        furniture.check()
+        furniture.check_holds(snapshot)
+        rank, generation = snapshot.rank, snapshot.generation
+        with self._changed:
+            seat, course = self._seats.get(rank), self._courses.get(generation)
+            is_late = self._is_shut or (course is not None and course.is_over)
+            if is_late or (seat is not None and not _gives_way(seat, snapshot)):
+                furniture.arena.close()
+                return False
+            seat = self._seats.setdefault(rank, Seat(rank, generation))
+            seat.generation = generation
+            seat.furnish(furniture)
+            course = self._courses.setdefault(generation, Course(generation, frozenset()))
+            course.ranks |= {rank}
+            course.gone.setdefault(rank, time.monotonic())
+            seat.put(snapshot, _state_of(snapshot.step, course))
+            self._was_joined = True
+            course.at_once()
+            self._changed.notify_all()
+            return True
+
     def leave(self, rank: int, notify: Notify, *, goodbye: bool) -> None:
         """A trainer is gone. Without a goodbye, what it staged is kept for the next one."""
         with self._changed:
@@ -245,6 +279,12 @@ def _seated(seat: Seat) -> Seated:
         return Seated()
     furniture = seat.furniture
     return Seated(os.dup(furniture.arena.fd), furniture.slots, furniture.slot_bytes)
+
+
+def _gives_way(seat: Seat, snapshot: Snapshot) -> bool:
+    """Whether a seat that nobody sits in has nothing as new in it."""
+    steps = [held.snapshot.step for held in seat.whole()]
+    return seat.notify is None and all(step < snapshot.step for step in steps)
 
 
 def _state_of(step: int, course: Course) -> State:

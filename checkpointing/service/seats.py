@@ -56,6 +56,18 @@ class Furniture:
                 f"{self.arena.size}"
             )
 
+    def check_holds(self, snapshot: Snapshot) -> None:
+        """Raises:
+        ServiceError: this snapshot cannot be in it.
+        """
+        if not 0 <= snapshot.slot < self.slots:
+            raise ServiceError(f"rank {snapshot.rank} has no slot {snapshot.slot}")
+        if snapshot.layout.end > self.slot_bytes:
+            raise ServiceError(
+                f"rank {snapshot.rank}: a layout of {snapshot.layout.end} bytes in a slot of "
+                f"{self.slot_bytes}"
+            )
+
     def is_same_memory(self, other: Furniture) -> bool:
         return os.path.sameopenfile(self.arena.fd, other.arena.fd)
 
@@ -141,13 +153,9 @@ class Seat:
         """Raises:
         ServiceError: this snapshot cannot be here.
         """
-        if self.furniture is None or not 0 <= snapshot.slot < len(self.held):
-            raise ServiceError(f"rank {self.rank} has no slot {snapshot.slot}")
-        if snapshot.layout.end > self.furniture.slot_bytes:
-            raise ServiceError(
-                f"rank {self.rank}: a layout of {snapshot.layout.end} bytes in a slot of "
-                f"{self.furniture.slot_bytes}"
-            )
+        if self.furniture is None:
+            raise ServiceError(f"rank {self.rank} has no memory for snapshots here")
+        self.furniture.check_holds(snapshot)
 
     def whole(self) -> Iterator[Held]:
         return (held for held in self.held if held is not None)

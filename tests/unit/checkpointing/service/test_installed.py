@@ -1,0 +1,67 @@
+"""Snapshots that came from elsewhere and lie in the hall as if a trainer had left them."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpointing.arena import Arena
+from checkpointing.errors import ServiceError
+from checkpointing.service.hall import Hall
+from checkpointing.service.seats import Furniture
+from checkpointing.service.slots import State
+from tests.unit.checkpointing.service.parts import SECOND, SLOT, Trainer, snapshot
+
+
+def memory() -> Furniture:
+    return Furniture(Arena.create(SLOT), 1, SLOT)
+
+
+def held(hall: Hall) -> dict[tuple[int, int], State]:
+    return {(one.rank, one.step): state for one, state in hall.snapshots()}
+
+
+def test_it_is_wanted_and_led_where_rank_0_is() -> None:
+    hall = Hall()
+    assert hall.install(snapshot(0, 7), memory())
+    course = hall.next_course()
+    assert course is not None
+    assert course.leads
+    assert hall.wanted(course) == [7]
+
+
+def test_the_next_trainer_of_the_rank_finds_it() -> None:
+    hall = Hall()
+    hall.install(snapshot(0, 7), memory())
+    trainer = Trainer(hall, 0, SECOND)
+    assert (trainer.seated.slots, trainer.seated.slot_bytes) == (1, SLOT)
+    assert held(hall) == {(0, 7): State.WAITING}
+
+
+def test_a_trainer_that_sits_there_is_not_disturbed() -> None:
+    hall = Hall()
+    Trainer(hall, 0).furnish().save(3)
+    assert not hall.install(snapshot(0, 7), memory())
+    assert held(hall) == {(0, 3): State.WAITING}
+
+
+def test_only_what_is_newer_takes_the_place() -> None:
+    hall = Hall()
+    hall.install(snapshot(0, 7), memory())
+    assert not hall.install(snapshot(0, 7), memory())
+    assert hall.install(snapshot(0, 8), memory())
+    assert held(hall) == {(0, 8): State.WAITING}
+
+
+def test_nothing_is_held_of_a_generation_that_is_over() -> None:
+    hall = Hall()
+    hall.install(snapshot(0, 7), memory())
+    hall.resume(SECOND)
+    assert not hall.install(snapshot(1, 7), memory())
+    assert held(hall) == {}
+
+
+def test_memory_that_is_too_small_is_refused() -> None:
+    hall = Hall()
+    with pytest.raises(ServiceError, match="layout"):
+        hall.install(snapshot(0, 7), Furniture(Arena.create(4096), 1, 1))
+    assert held(hall) == {}
