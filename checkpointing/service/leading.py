@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 
 from checkpointing.errors import SaveError
-from checkpointing.format import names
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save
 from checkpointing.service.announcing import Fate, fate, last_epoch, session_id
 from checkpointing.service.snapshots import Generation
 from checkpointing.store import owners
 from checkpointing.store.commit import commit, part_entries
-from checkpointing.store.leases import abandon
+from checkpointing.store.leases import abandon, is_fenced
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 
@@ -104,7 +103,7 @@ class Leader:
 
     def _next_session(self) -> Session:
         if self._session is None:
-            while self._is_fenced(session_id(self._generation, self._epoch)):
+            while is_fenced(self._store, session_id(self._generation, self._epoch)):
                 self._epoch += 1
             name = session_id(self._generation, self._epoch)
             self._session = Session(self._store, self._run, session=name, owner=self._owner)
@@ -113,13 +112,6 @@ class Leader:
     def _next_epoch(self) -> None:
         self.close()
         self._epoch += 1
-
-    def _is_fenced(self, session: str) -> bool:
-        try:
-            self._store.storage.get(names.fence(session))
-        except FileNotFoundError:
-            return False
-        return True
 
     def _check_owner(self) -> None:
         try:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from checkpointing.errors import DamagedError, SaveError, StoreError
+from checkpointing.errors import DamagedError, FormatError, SaveError, StoreError
 from checkpointing.format.manifest import (
     MANIFEST,
     Content,
@@ -91,7 +91,7 @@ def commit(
     """
     try:
         content = _all_parts(store, save, world_size, wait_s)
-        if adopted and not _has_packs(store, content):
+        if adopted and not _keeps_packs(store, content):
             raise SaveError(f"{save.id} has lost packs to prune: it was over before")
     except SaveError:
         if (done := _committed(store, save)) is not None:
@@ -123,8 +123,10 @@ def make_manifest(store: Store, key: str, content: Content, check: Callable[[], 
         check()
     except SaveError:
         # stopped between the two, for so long that all may have been over: if the manifest had
-        # been there and was pruned, this has brought it back without its packs
-        if not _has_packs(store, content):
+        # been there and was pruned, this has brought it back without its packs. While they are
+        # there it stays, even if they are condemned: a successor may count on it. Then prune either
+        # finds it and spares them, or removes it after them
+        if _was_swept(store, key, content):
             store.storage.delete([key])
             raise
 
@@ -137,11 +139,30 @@ def check_packs(save: Save, content: Content, condemned: Collection[bytes]) -> N
         raise SaveError(f"{save.id} needs {pack_key(min(doomed))}, which prune may be deleting")
 
 
-def _has_packs(store: Store, content: Content) -> bool:
-    """Whether all packs are there and stay, of a manifest that is there."""
+def _keeps_packs(store: Store, content: Content) -> bool:
+    """Whether all packs are there and stay, for a manifest to be made."""
     condemned = condemned_packs(store)
+    return condemned.isdisjoint(content.packs) and not _missing(store, content)
+
+
+def _was_swept(store: Store, key: str, content: Content) -> bool:
+    """Whether packs are gone because nothing referred to them: what other manifests refer to is
+    missing for another reason, and can be repaired."""
+    missing = _missing(store, content)
+    for stored in store.manifests() if missing else ():
+        if stored.key == key:
+            continue
+        try:
+            document = store.document(stored)
+            missing -= document.packs().keys() if document.kind == MANIFEST else set()
+        except (FileNotFoundError, DamagedError, FormatError):
+            continue
+    return bool(missing)
+
+
+def _missing(store: Store, content: Content) -> set[bytes]:
     there = {entry.key for entry in store.storage.list(PACKS)}
-    return all(pack_key(pack) in there and pack not in condemned for pack in content.packs)
+    return {pack for pack in content.packs if pack_key(pack) not in there}
 
 
 def _all_parts(store: Store, save: Save, world_size: int, wait_s: float) -> Content:

@@ -131,6 +131,15 @@ def fence(store: Store, session: str) -> list[str]:
     return abandoned
 
 
+def is_fenced(store: Store, session: str) -> bool:
+    """Whether a session was declared dead."""
+    try:
+        store.storage.get(names.fence(session))
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def abandon(store: Store, key: str) -> bool:
     """Take the place of a manifest that was announced, so that it can never be committed; False
     if it had been."""

@@ -249,11 +249,8 @@ class Session:
             )
 
     def _check_fence(self) -> None:
-        try:
-            self.store.storage.get(names.fence(self.id))
-        except FileNotFoundError:
-            return
-        raise SaveError(
-            f"session {self.id} was declared dead, because its lease had run out or another "
-            f"process took over the run {self.run!r}"
-        )
+        if leases.is_fenced(self.store, self.id):
+            raise SaveError(
+                f"session {self.id} was declared dead, because its lease had run out or another "
+                f"process took over the run {self.run!r}"
+            )

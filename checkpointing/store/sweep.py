@@ -121,9 +121,28 @@ def _bury(store: Store, now: float, grace_s: float, result: Swept) -> None:
             continue
         doomed = [key for key in tomb.packs if names.parse_pack(key) not in live]
         store.storage.delete(doomed)
+        _remove_brought_back(store, {*doomed, *(key for key in tomb.packs if key not in sizes)})
         result.deleted += sum(key in sizes for key in doomed)
         result.deleted_bytes += sum(sizes.get(key, 0) for key in doomed)
         store.storage.delete([entry.key])
+
+
+def _remove_brought_back(store: Store, gone: set[str]) -> None:
+    """Manifests that refer to what was garbage and is gone: a committer that slept has made them
+    once more after they were pruned. It has not removed them itself if it saw the packs, but then
+    before they were deleted, so that the manifests are there now."""
+    packs = {names.parse_pack(key) for key in gone}
+    for stored in store.manifests():
+        try:
+            document = store.document(stored)
+            if document.kind != forms.MANIFEST or packs.isdisjoint(document.packs()):
+                continue
+        except (FileNotFoundError, DamagedError, FormatError):
+            continue  # said already
+        if stored.revision or leases.is_fenced(store, stored.save.session):
+            logger.warning("%s was pruned before, and is removed once more", stored.key)
+            store.storage.delete([stored.key])
+            store.forget(stored.key)
 
 
 def _remove_parts(store: Store) -> None:
