@@ -61,7 +61,7 @@ def test_killed_at_any_change_of_the_store(result: Result) -> None:
 def test_killed_at_many_system_calls(result: Result) -> None:
     counts = result("killed_at_calls")
     assert counts["calls"] > 100
-    assert counts["killed"] > 10
+    assert counts["killed"] > 5
 
 
 def test_objects_of_another_client_are_seen_at_once(result: Result) -> None:

@@ -20,7 +20,7 @@ from tests.unit.checkpointing.store import saves
 
 SCENARIOS = ("killed_at_changes", "killed_at_calls")
 _TTL_S = 600.0
-_CALLS_EVERY = int(os.environ.get("HPCKIT_TEST_NFS_CALLS_EVERY", "8"))
+_CALLS_EVERY = int(os.environ.get("HPCKIT_TEST_NFS_CALLS_EVERY", "16"))
 
 
 def killed_at_changes() -> dict[str, int]:
