@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from data import Dataset
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
+from hpckit.launch.batch import script
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
@@ -16,8 +17,10 @@ from hpckit.run.spec import CheckpointSpec, RunSpec
 
 
 def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
-    """A summary of the run, and the command that each node of its first generation would run."""
-    return "\n".join([*_summary(spec, run, dataset, earlier), "", *_commands(spec, run, earlier)])
+    """A summary of the run; then the batch script, or, on this machine, the command that each node
+    of its first generation would run."""
+    what = [script(spec, run, earlier + 1)] if spec.cluster.slurm else _commands(spec, run, earlier)
+    return "\n".join([*_summary(spec, run, dataset, earlier), "", *what])
 
 
 def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
@@ -25,11 +28,11 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     world = nodes * per_node
     train, ckpt = spec.train, spec.checkpoint
     share = train.global_batch // world
-    devices = choose(spec.cluster.device, world, visible_gpus(os.environ))
+    kind = _device(spec, world)
     yield f"# run         {run.name}"
     yield f"# directory   {run.path}" + (f"  ({earlier} submissions so far)" if earlier else "")
     yield f"# entry       {spec.entry}"
-    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {devices.kind}"
+    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {kind}"
     yield (
         f"# batch       {train.global_batch} samples a step = {world} ranks x {share}, "
         f"at most {train.micro_batch} at once"
@@ -40,6 +43,15 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         yield f"# data        {len(dataset):,} samples in {len(dataset.shards)} shards"
     yield f"# steps       {train.steps}" + _epochs(spec, dataset)
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
+
+
+def _device(spec: RunSpec, world: int) -> str:
+    """What the ranks run on; only its nodes know what a cluster has."""
+    if spec.cluster.kind == "slurm":
+        return {"auto": "cuda, or cpu where there is none"}.get(
+            spec.cluster.device, spec.cluster.device
+        )
+    return choose(spec.cluster.device, world, visible_gpus(os.environ)).kind
 
 
 def _when(spec: CheckpointSpec) -> str:

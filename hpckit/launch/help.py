@@ -118,12 +118,17 @@ def _readable(kind: str) -> str:
         "None": "null",
         "str": "text",
         "Text": "text",
+        "Line": "line of text",
+        "TimeLimit": "days-hours:minutes:seconds",
+        "Memory": "number with a unit",
         "bool": "true or false",
     }
     kind = re.sub(r"Annotated\[int, Field\(ge=(\d+)(, lt=.*?)?\)\]", r"integer >= \1", kind)
+    kind = re.sub(r"Annotated\[int, Field\(ge=(\d+), le=(\d+)\)\]", r"integer in \1..\2", kind)
     kind = re.sub(r"Annotated\[float, Field\(gt=(\d+), le=(\d+)\)\]", r"number in \1..\2", kind)
     kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
     kind = kind.replace("dict[str, Any]", "mapping of anything")
+    kind = re.sub(r"dict\[str, (.*?)\]", r"mapping to \1", kind)
     kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)
     kind = re.sub(r"Literal\[(.*?)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), kind)
     return re.sub(r"\b(\w+)\b", lambda m: names.get(m[1], m[1]), kind)

@@ -96,6 +96,10 @@ def run_command(command: Command) -> int:
 def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:
     from hpckit.launch.prepare import move_aside, prepare
 
+    if spec.cluster.kind == "slurm":
+        raise SpecError(
+            ["cluster: jobs for Slurm can be shown (--dry-run), and not be submitted yet"]
+        )
     what = f"launch.py {' '.join(command.overrides)}"
     if command.fresh and run.submission_numbers():
         with hold_all(lock_paths(spec, run), what):

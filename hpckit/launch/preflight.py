@@ -52,8 +52,9 @@ def preflight(
     problems += entry_problems(spec.entry, project.root)
     problems += _unwritable("root", run.path)
     problems += _store_problems(spec.checkpoint.url)
-    problems += _device_problems(spec)
-    problems += _address_problems(spec.cluster.address)
+    if spec.cluster.kind == "local":
+        problems += _device_problems(spec)
+        problems += _address_problems(spec.cluster.address)
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hpckit.run.spec import RunSpec
@@ -9,7 +10,8 @@ from hpckit.run.spec import RunSpec
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    return [*_model(spec), *_batch(spec), *_optim(spec), *_checkpoint(spec), *_drill(spec)]
+    found = [*_cluster(spec), *_model(spec), *_batch(spec), *_optim(spec), *_checkpoint(spec)]
+    return [*found, *_drill(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
@@ -21,6 +23,33 @@ def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
 def planned_nodes(spec: RunSpec) -> set[int]:
     """Every number of nodes that a generation may have."""
     return {spec.launch.nodes, *spec.debug.drill.nodes}
+
+
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+# Options of sbatch that are said by other keys, or that the job would not work without.
+_TAKEN = {
+    **{"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"},
+    **{"reservation": "reservation", "exclude": "exclude", "time": "time_limit"},
+    **{"signal": "notice_s", "gpus-per-node": "gpus", "gres": "gpus", "mem": "memory"},
+    **{"cpus-per-task": "cpus_per_node", "exclusive": "exclusive"},
+}
+_OURS = {"nodes", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "dependency"}
+_OURS |= {"ntasks", "ntasks-per-node", "array", "wrap", "chdir", "export", "no-kill", "parsable"}
+
+
+def _cluster(spec: RunSpec) -> Iterator[str]:
+    cluster, slurm = spec.cluster, spec.cluster.slurm
+    if (cluster.kind == "slurm") != (slurm is not None):
+        what = "has no value" if slurm is None else "must be null"
+        yield f"cluster.slurm: {what} where cluster.kind={cluster.kind}"
+    for option in sorted(slurm.options) if slurm else ():
+        key = f"cluster.slurm.options.{option}"
+        if option in _TAKEN:
+            yield f"{key}: say cluster.slurm.{_TAKEN[option]} instead"
+        elif option in _OURS:
+            yield f"{key}: hpckit sets this option itself"
+        elif not _OPTION.fullmatch(option):
+            yield f"{key}: write the long name of an option of sbatch, without dashes before it"
 
 
 def _model(spec: RunSpec) -> Iterator[str]:

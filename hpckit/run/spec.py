@@ -22,21 +22,65 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+TimeLimit = Annotated[str, StringConstraints(pattern=r"^(\d{1,3}-)?\d{1,2}:\d{2}:\d{2}$")]
+Memory = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*[KMGT]?$")]
 EntryPoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class SlurmSpec:
+    """What the job asks of Slurm."""
+
+    partition: Line | None
+    """Partition; null: the site's default."""
+    account: Line | None
+    """Account to charge."""
+    qos: Line | None
+    """Quality of service."""
+    constraint: Line | None
+    """Features that the nodes must have."""
+    reservation: Line | None
+    """Reservation to use."""
+    exclude: tuple[Line, ...]
+    """Nodes that the job must not get."""
+    time_limit: TimeLimit | None
+    """Longest time of one generation, as 12:00:00 or 1-00:00:00; null: the partition's default."""
+    notice_s: Count
+    """Seconds before the time limit at which Slurm tells the job to save and leave; it may do so a
+    minute earlier."""
+    gpus: Literal["gpus-per-node", "gres", "none"]
+    """The option by which GPUs are asked for; `none`: the site gives them with the node."""
+    gpu_type: Line | None
+    """Type of GPU, as in --gres=gpu:TYPE:4."""
+    cpus_per_node: Count | None
+    """CPUs of each node; null: the site's default."""
+    memory: Memory | None
+    """Memory of each node, as 64G; null: the site's default."""
+    exclusive: bool
+    """Whole nodes, shared with nobody."""
+    python: Line | None
+    """Interpreter on the nodes; null: the one that launches."""
+    setup: tuple[Line, ...]
+    """Lines of shell that the batch script runs first: modules, limits, variables."""
+    options: dict[str, Line | int | bool]
+    """Further options of sbatch by their long names; true for those without a value."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class ClusterSpec:
     """Where the run runs (`conf/cluster/`)."""
 
-    kind: Literal["local"]
-    """`local`: submitit's local executor, simulated nodes on this machine."""
+    kind: Literal["local", "slurm"]
+    """`local`: submitit's local executor, simulated nodes on this machine; `slurm`: a job."""
     device: Literal["auto", "cpu", "cuda"]
     """`auto` takes CUDA where this machine has a GPU for every worker, else the CPU."""
     grace_s: Positive
     """Seconds between a preemption signal and the kill; the save has to fit."""
     address: str
     """Address that the nodes reach the supervisor's rendezvous store at."""
+    slurm: SlurmSpec | None
+    """Of the kind `slurm`; null otherwise."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

@@ -22,15 +22,15 @@ from hpckit.run.spec import RunSpec
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-@lru_cache(maxsize=1)
-def _base() -> str:
-    spec = compose_spec(["model=gpt_nano", "cluster.device=cpu", "data.shards=/data/shards"])
-    return json.dumps(spec_values(spec))
+@lru_cache
+def _base(cluster: str) -> str:
+    settings = [f"cluster={cluster}", "model=gpt_nano", "cluster.device=cpu"]
+    return json.dumps(spec_values(compose_spec([*settings, "data.shards=/data/shards"])))
 
 
-def make_values(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The values of a valid spec, with `changes` by dotted key."""
-    values: dict[str, Any] = json.loads(_base())
+def make_values(changes: Mapping[str, Any] | None = None, cluster: str = "local") -> dict[str, Any]:
+    """The values of a valid spec on an option of `conf/cluster/`, with `changes` by dotted key."""
+    values: dict[str, Any] = json.loads(_base(cluster))
     for key, value in (changes or {}).items():
         *parents, last = key.split(".")
         where = values
@@ -40,9 +40,9 @@ def make_values(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return values
 
 
-def make_spec(changes: Mapping[str, Any] | None = None) -> RunSpec:
-    """A valid spec, with `changes` by dotted key."""
-    return parse_spec(make_values(changes))
+def make_spec(changes: Mapping[str, Any] | None = None, cluster: str = "local") -> RunSpec:
+    """As `make_values`, a valid spec."""
+    return parse_spec(make_values(changes, cluster))
 
 
 @contextmanager

@@ -49,6 +49,22 @@ ANOTHER_VALUE: dict[str, Any] = {
     "cluster.device": "auto",
     "cluster.grace_s": 7.5,
     "cluster.address": "10.0.0.1",
+    "cluster.slurm.partition": "gpu",
+    "cluster.slurm.account": "p200",
+    "cluster.slurm.qos": "long",
+    "cluster.slurm.constraint": "a100",
+    "cluster.slurm.reservation": "night",
+    "cluster.slurm.exclude": ["n07"],
+    "cluster.slurm.time_limit": "1-00:00:00",
+    "cluster.slurm.notice_s": 300,
+    "cluster.slurm.gpus": "gres",
+    "cluster.slurm.gpu_type": "a100",
+    "cluster.slurm.cpus_per_node": 64,
+    "cluster.slurm.memory": "400G",
+    "cluster.slurm.exclusive": True,
+    "cluster.slurm.python": "/opt/env/bin/python",
+    "cluster.slurm.setup": ["module load cuda"],
+    "cluster.slurm.options": {"nice": 100},
     "launch.nodes": 2,
     "launch.gpus_per_node": 4,
     "launch.threads_per_worker": 3,
@@ -103,9 +119,14 @@ NO_PART_OF_IDENTITY = ("name", "root", "cluster.", "launch.", "retry.", "checkpo
 NOR_THESE = ("train.micro_batch", "train.log_every", "data.prefetch", "data.threads")
 
 
-def refusal(changes: dict[str, Any]) -> list[str]:
+def cluster_with(key: str) -> str:
+    """The option of `conf/cluster/` that has a value for the key."""
+    return "slurm" if key.startswith("cluster.slurm") else "local"
+
+
+def refusal(changes: dict[str, Any], cluster: str = "local") -> list[str]:
     with pytest.raises(SpecError) as caught:
-        parse_spec(make_values(changes))
+        parse_spec(make_values(changes, cluster))
     return caught.value.violations
 
 
@@ -130,13 +151,13 @@ def test_a_spec_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_misspelt_key_is_named_with_the_right_one(key: str) -> None:
-    (line,) = refusal({f"{key}x": 1})
+    (line,) = refusal({f"{key}x": 1}, cluster_with(key))
     assert line == f"{key}x: unknown key; did you mean {key}?"
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_without_a_value_is_named(key: str) -> None:
-    values = make_values()
+    values = make_values(cluster=cluster_with(key))
     *parents, last = key.split(".")
     where = values
     for parent in parents:
@@ -192,7 +213,8 @@ def test_rules_over_several_keys_are_said_at_once() -> None:
         ("entry", "1module:main"),
         ("entry", "module:main:again"),
         ("entry", "module:main()"),
-        ("cluster.kind", "slurm"),
+        ("cluster.kind", "kubernetes"),
+        ("cluster.slurm", "gpu"),
         ("cluster.device", "tpu"),
         ("cluster.grace_s", 0),
         ("cluster.grace_s", float("inf")),
@@ -248,11 +270,12 @@ def test_every_key_has_another_value_here() -> None:
 
 @pytest.mark.parametrize("key", ANOTHER_VALUE)
 def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> None:
-    before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None})
+    cluster = cluster_with(key)
+    before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None}, cluster)
     changes: dict[str, Any] = {"checkpoint.every_steps": 5, key: ANOTHER_VALUE[key]}
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
-    after = make_spec(changes)
+    after = make_spec(changes, cluster)
     assert after != before
     kept = key.startswith(NO_PART_OF_IDENTITY) or key in NOR_THESE
     assert (identity(after) == identity(before)) is kept

@@ -1,0 +1,106 @@
+"""The batch script of a submission: a pure function of the spec, rendered by submitit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from typing import Any
+
+from hpckit.run.directory import RunDir
+from hpckit.run.spec import RunSpec, SlurmSpec
+
+_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
+
+
+def script(spec: RunSpec, run: RunDir, submission: int) -> str:
+    """What `sbatch` gets, byte for byte."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    command = (
+        f"{interpreter(_slurm(spec))} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
+    )
+    return str(
+        _make_sbatch_string(
+            command=command, folder=run.submitit, **parameters(spec, run, submission)
+        )
+    )
+
+
+def parameters(spec: RunSpec, run: RunDir, submission: int) -> dict[str, Any]:
+    """The arguments of submitit's Slurm executor.
+
+    The supervisor is the batch process itself (`use_srun=False`, and `exec` in `interpreter`): a
+    shell would lose signals. `B:` has Slurm signal it, and not the steps.
+    """
+    slurm = _slurm(spec)
+    wanted = {
+        "job_name": run.name,
+        "nodes": spec.launch.nodes,
+        "time": minutes(slurm.time_limit) if slurm.time_limit else None,
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "exclude": ",".join(slurm.exclude) or None,
+        "cpus_per_task": slurm.cpus_per_node,
+        "mem": slurm.memory,
+        "exclusive": slurm.exclusive or None,
+        "setup": [*slurm.setup, *_exports(run, submission)],
+        "stderr_to_stdout": True,
+        "use_srun": False,
+        "additional_parameters": _options(slurm, run),
+        **(_gpus(slurm, spec.launch.gpus_per_node) if spec.cluster.device != "cpu" else {}),
+    }
+    # submitit's defaults, which a site may not like: five minutes, and a workload key of its own
+    given = {key: value for key, value in wanted.items() if value is not None}
+    return {"time": None, "wckey": None, **given}
+
+
+def interpreter(slurm: SlurmSpec) -> str:
+    """The shell words that take the shell's place."""
+    return f"exec {shlex.quote(slurm.python or sys.executable)}"
+
+
+def minutes(limit: str) -> int:
+    """Of a time limit [D-]HH:MM:SS, rounded up."""
+    match = _TIME.fullmatch(limit)
+    assert match is not None  # the spec was checked
+    days, hours, mins, seconds = (int(part or 0) for part in match.groups())
+    return (days * 24 + hours) * 60 + mins + (seconds > 0)
+
+
+def _slurm(spec: RunSpec) -> SlurmSpec:
+    assert spec.cluster.slurm is not None  # the spec was checked
+    return spec.cluster.slurm
+
+
+def _options(slurm: SlurmSpec, run: RunDir) -> dict[str, Any]:
+    ours = {
+        "output": str(run.logs / "batch-%j.log"),
+        "signal": f"B:USR2@{slurm.notice_s}",
+        "time": slurm.time_limit,
+        "reservation": slurm.reservation,
+    }
+    further = {name: value for name, value in slurm.options.items() if value is not False}
+    return {key: value for key, value in {**further, **ours}.items() if value is not None}
+
+
+def _gpus(slurm: SlurmSpec, per_node: int) -> dict[str, Any]:
+    what = f"{slurm.gpu_type}:{per_node}" if slurm.gpu_type else per_node
+    match slurm.gpus:
+        case "gpus-per-node":
+            return {"gpus_per_node": what}
+        case "gres":
+            return {"gres": f"gpu:{what}"}
+        case _:
+            return {}
+
+
+def _exports(run: RunDir, submission: int) -> list[str]:
+    """Imports come from the snapshot, and not from where the job was submitted."""
+    code = shlex.quote(str(run.code(submission)))
+    return [
+        f'export PYTHONPATH={code}"${{PYTHONPATH:+:$PYTHONPATH}}"',
+        "export PYTHONSAFEPATH=1",
+    ]

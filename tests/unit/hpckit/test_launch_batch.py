@@ -1,0 +1,157 @@
+"""The batch script: what is asked of Slurm, and that nothing of it reaches a shell by accident."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.launch import batch
+from hpckit.launch.compose import compose_spec
+from hpckit.run.directory import RunDir
+from hpckit.run.parse import SpecError
+from hpckit.run.spec import RunSpec
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+GOLDEN = Path(__file__).parent / "golden"
+BASE = ("model=gpt_nano", "data.shards=/data/shards", "cluster=slurm", "train.global_batch=16")
+PYTHON = "cluster.slurm.python=/opt/env/bin/python"
+CASES = {
+    "plain": [],
+    "full": [
+        "launch.nodes=4",
+        "launch.gpus_per_node=4",
+        *(f"cluster.slurm.{key}" for key in ("partition=gpu", "account=p200", "qos=long")),
+        *("cluster.slurm.constraint=a100&nvlink", "cluster.slurm.reservation=maintenance"),
+        *("cluster.slurm.exclude=[n07,n12]", "cluster.slurm.time_limit=1-00:00:00"),
+        *("cluster.slurm.gpus=gres", "cluster.slurm.gpu_type=a100", "cluster.slurm.memory=400G"),
+        *("cluster.slurm.cpus_per_node=64", "cluster.slurm.exclusive=true"),
+        "cluster.slurm.options={nice: 100, hold: true, comment: 'two words; $HOME'}",
+        "cluster.slurm.setup=['module load cuda/12','ulimit -n 65536']",
+    ],
+}
+
+
+def spec_of(*overrides: str) -> RunSpec:
+    return compose_spec([*BASE, *overrides])
+
+
+def script(*overrides: str, at: str = "/scratch/runs/gpt-0a1b2c3d", submission: int = 3) -> str:
+    return batch.script(spec_of(*overrides), RunDir(Path(at)), submission)
+
+
+def options(text: str) -> dict[str, str]:
+    lines = [line for line in text.splitlines() if line.startswith("#SBATCH ")]
+    words = [shlex.split(line.removeprefix("#SBATCH --"))[0] for line in lines]
+    return {key: value for key, _, value in (word.partition("=") for word in words)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_is_the_one_that_was_agreed_on(case: str) -> None:
+    assert script(PYTHON, *CASES[case]) == (GOLDEN / f"{case}.sbatch").read_text()
+
+
+def test_the_batch_process_is_the_supervisor_and_gets_the_signals() -> None:
+    text = script(PYTHON)
+    assert text.splitlines()[-1].startswith("exec /opt/env/bin/python -u -m submitit")
+    assert "srun" not in text
+    assert options(text)["signal"] == "B:USR2@120"
+
+
+def test_no_value_reaches_the_shell() -> None:
+    evil = "x'; touch /tmp/evil; '$(id)`id`"
+    text = script(at=f"/scratch/{evil}/run")
+    inside = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert inside.returncode == 0, inside.stderr
+    exports = "\n".join(line for line in text.splitlines() if line.startswith("export "))
+    shown = subprocess.run(
+        ["bash", "-c", f'{exports}\nprintf %s "$PYTHONPATH"'],
+        env={"PYTHONPATH": "/before"},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert shown.stdout == f"/scratch/{evil}/run/submissions/003/code:/before"
+
+
+@pytest.mark.parametrize(
+    "key", ["partition", "account", "qos", "constraint", "reservation", "python", "gpu_type"]
+)
+def test_a_value_is_one_line(key: str) -> None:
+    values = {f"cluster.slurm.{key}": "a\n#SBATCH --uid=0"}
+    with pytest.raises(SpecError, match=f"cluster.slurm.{key}: "):
+        changed(values)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("partition", "say cluster.slurm.partition instead"),
+        ("time", "say cluster.slurm.time_limit instead"),
+        ("nodes", "hpckit sets this option itself"),
+        ("Bad Name", "the long name"),
+        ("--nice", "the long name"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(option: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        changed({"cluster.slurm.options": {option: "1"}})
+
+
+@pytest.mark.parametrize("limit", ["90", "1:00", "1-0:0:0", "1-00:00", "forever"])
+def test_a_time_limit_that_could_be_misread_is_refused(limit: str) -> None:
+    with pytest.raises(SpecError, match=r"cluster\.slurm\.time_limit"):
+        changed({"cluster.slurm.time_limit": limit})
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("00:10:00", 10), ("1-00:00:00", 1440), ("2-01:02:03", 2943)]
+)
+def test_minutes_of_a_time_limit(limit: str, expected: int) -> None:
+    assert batch.minutes(limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "expected"),
+    [
+        ("gpus-per-node", None, {"gpus-per-node": "2"}),
+        ("gpus-per-node", "h100", {"gpus-per-node": "h100:2"}),
+        ("gres", None, {"gres": "gpu:2"}),
+        ("gres", "h100", {"gres": "gpu:h100:2"}),
+        ("none", None, {}),
+    ],
+)
+def test_gpus_are_asked_for_as_the_site_wants(
+    gpus: str, kind: str | None, expected: dict[str, str]
+) -> None:
+    spec = changed(
+        {
+            "cluster.device": "auto",
+            "cluster.slurm.gpus": gpus,
+            "cluster.slurm.gpu_type": kind,
+            "launch.gpus_per_node": 2,
+        }
+    )
+    found = options(batch.script(spec, RunDir(Path("/runs/a")), 1))
+    assert {k: v for k, v in found.items() if k in ("gpus-per-node", "gres")} == expected
+
+
+def test_a_job_on_cpus_asks_for_no_gpus() -> None:
+    found = options(batch.script(changed({"cluster.device": "cpu"}), RunDir(Path("/runs/a")), 1))
+    assert "gpus-per-node" not in found
+
+
+@pytest.mark.parametrize(("kind", "says"), [("local", "must be null"), ("slurm", "has no value")])
+def test_the_kind_and_what_it_needs_go_together(kind: str, says: str) -> None:
+    changes: dict[str, Any] = {"cluster.kind": kind}
+    if kind == "slurm":
+        changes["cluster.slurm"] = None
+    with pytest.raises(SpecError, match=f"cluster.slurm: {says}"):
+        changed(changes)
+
+
+def changed(changes: dict[str, Any]) -> RunSpec:
+    return make_spec(changes, cluster="slurm")
