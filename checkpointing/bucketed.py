@@ -8,7 +8,16 @@ from torch import Tensor
 
 from checkpointing import hostmemory
 from checkpointing.arena import Arena
-from checkpointing.buckets import BUCKET_BYTES, BUCKETS, Bucket, Part, bucket_sizes, divide
+from checkpointing.buckets import (
+    BUCKET_BYTES,
+    BUCKETS,
+    Bucket,
+    Grid,
+    Part,
+    bucket_sizes,
+    divide,
+    largest_tile,
+)
 from checkpointing.copying import place_for
 from checkpointing.dtypes import dtype_name
 from checkpointing.errors import StageError
@@ -52,7 +61,8 @@ class BucketStager:
         return self._memory.arena
 
     def prepare(self, pieces: Sequence[StagePiece]) -> bool:
-        """Take the memory for pieces like these: at most 0.3 of their bytes.
+        """Take the memory for pieces like these: a tenth of their bytes, or more if these are few.
+        No bucket is smaller than the largest part of a piece in one tile.
 
         Returns:
             Whether the arena is a new one; the one before is closed here.
@@ -61,7 +71,7 @@ class BucketStager:
             StageError: there is not enough memory.
         """
         sources = cells(pieces)
-        count, size = bucket_sizes(sum(source.nbytes for source in sources), *self._wanted)
+        count, size = self._sizes(_grids(pieces, sources))
         is_new = (count, size) != (self.buckets, self.bucket_bytes)
         if is_new:
             self.close()
@@ -94,18 +104,26 @@ class BucketStager:
         """
         self.prepare(pieces)
         sources = cells(pieces)
-        grids = [_grid(piece, source) for piece, source in zip(pieces, sources, strict=True)]
-        filled = list(divide(grids, self.bucket_bytes))
+        filled = list(divide(_grids(pieces, sources), self.bucket_bytes))
         for number, (parts, offsets) in enumerate(filled):
             content = self._fill(free(), pieces, sources, parts, offsets)
             send(Bucket(content, tuple(parts), number, number == len(filled) - 1))
         return sum(source.nbytes for source in sources)
+
+    def needs(self, grids: Sequence[Grid]) -> int:
+        """Bytes of new memory that `prepare` would take for pieces of these grids; 0: none."""
+        count, size = self._sizes(grids)
+        return 0 if (count, size) == (self.buckets, self.bucket_bytes) else count * size
 
     def close(self) -> None:
         """Let go of the memory; a second time does nothing."""
         memory, self._memory, self.buckets, self.bucket_bytes = self._memory, None, 0, 0
         if memory is not None:
             memory.close()
+
+    def _sizes(self, grids: Sequence[Grid]) -> tuple[int, int]:
+        total = sum(box.count * itemsize for box, _, itemsize in grids)
+        return bucket_sizes(total, *self._wanted, largest_tile(grids))
 
     def _fill(
         self,
@@ -130,7 +148,11 @@ class BucketStager:
         return Staged(self.arenas, bucket, start, entries, size)
 
 
-def _grid(piece: StagePiece, source: Tensor) -> tuple[Box, Shape, int]:
+def _grids(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[Grid]:
+    return [_grid(piece, source) for piece, source in zip(pieces, sources, strict=True)]
+
+
+def _grid(piece: StagePiece, source: Tensor) -> Grid:
     """The piece's box in the whole tensor, and the grid of that."""
     itemsize = source.element_size()
     sizes = tuple(source.shape)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from checkpointing.format.tiles import Box, Shape
-from checkpointing.slots import PAGE, Staged, next_offset
+from checkpointing.slots import PAGE, Staged, next_offset, round_up
 
-BUCKET_BYTES = 256 << 20
+BUCKET_BYTES = 64 << 20
 BUCKETS = 4
 MIN_BUCKET = 1 << 20  # bytes
-_SHARE = 0.3  # of the state that all buckets together may have
+# of the state that all buckets together may have: a third of what a save may take of the host's
+# memory, for who empties them needs some, too
+_SHARE = 0.1
 _PARTS = 4  # per bucket at least, of what is cut: a bucket that is closed early is almost full
+
+# of a piece: its box in the whole tensor, the extents of a tile of that, bytes per element
+Grid: TypeAlias = tuple[Box, Shape, int]
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,25 @@ class Bucket:
 
 
 def bucket_sizes(
-    state_bytes: int, bucket_bytes: int = BUCKET_BYTES, count: int = BUCKETS
+    state_bytes: int, bucket_bytes: int = BUCKET_BYTES, count: int = BUCKETS, least: int = 0
 ) -> tuple[int, int]:
-    """How many buckets, and their size in bytes: together at most 0.3 of the state.
+    """How many buckets, and their size in bytes: together at most a tenth of the state.
 
-    First there are fewer, but two at least, then they are smaller, but never below 1 MiB: then a
-    state of a few MiB has more.
+    First there are fewer, but two at least, then they are smaller, but never below 1 MiB or
+    `least`: then a small state has more.
+
+    Args:
+        least: bytes that a bucket has to hold.
     """
     allowed = int(state_bytes * _SHARE)
     count = max(2, min(count, allowed // max(1, bucket_bytes)))
     size = min(bucket_bytes, allowed // count) // PAGE * PAGE
-    return count, max(size, MIN_BUCKET)
+    return count, max(size, MIN_BUCKET, round_up(least, PAGE))
+
+
+def largest_tile(pieces: Iterable[Grid]) -> int:
+    """Bytes of the largest part of a piece that lies in one tile: a bucket of so many cuts none."""
+    return max((_tile_bytes(*piece) for piece in pieces), default=0)
 
 
 def cut(box: Box, tile: Shape, itemsize: int, limit: int) -> list[Box]:
@@ -68,13 +82,8 @@ def cut(box: Box, tile: Shape, itemsize: int, limit: int) -> list[Box]:
     return list(_cut(box, tile, itemsize, limit, 0))
 
 
-def divide(
-    pieces: Sequence[tuple[Box, Shape, int]], bucket_bytes: int
-) -> Iterator[tuple[list[Part], list[int]]]:
+def divide(pieces: Sequence[Grid], bucket_bytes: int) -> Iterator[tuple[list[Part], list[int]]]:
     """The content of one bucket after another.
-
-    Args:
-        pieces: box in the whole tensor, extents of a tile, bytes per element.
 
     Yields:
         The parts in a bucket, and their offsets from its start in bytes.
@@ -97,9 +106,12 @@ def divide(
         yield parts, offsets
 
 
-def _parts(
-    pieces: Sequence[tuple[Box, Shape, int]], bucket_bytes: int
-) -> Iterator[tuple[Part, int]]:
+def _tile_bytes(box: Box, tile: Shape, itemsize: int) -> int:
+    extents = zip(box.sizes, tile, strict=True)
+    return math.prod(min(size, extent) for size, extent in extents) * itemsize
+
+
+def _parts(pieces: Sequence[Grid], bucket_bytes: int) -> Iterator[tuple[Part, int]]:
     """Parts in the order of the pieces, with their bytes."""
     for index, (box, tile, itemsize) in enumerate(pieces):
         if itemsize > bucket_bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -11,30 +10,30 @@ from functools import partial
 from typing import Any
 
 from checkpointing.agreement import LaggedVote
+from checkpointing.dropping import let_go
 from checkpointing.errors import CheckpointError, SaveError
 from checkpointing.events import Events, OnEvent
-from checkpointing.format.names import MAX_STEP, check_run
+from checkpointing.flow import Flow
+from checkpointing.format.names import check_run, check_step
 from checkpointing.interruptions import Interruptions
 from checkpointing.joining import join_service, new_generation, open_store
 from checkpointing.leaving import when_dropped
+from checkpointing.modes import Staging, check_mode, hear_both, shipper_for
 from checkpointing.neighbours import neighbours
 from checkpointing.outcomes import Fate, Outcomes
 from checkpointing.planning import Planner
 from checkpointing.policy import SavePolicy, Situation
 from checkpointing.preparing import Preparer
 from checkpointing.ranks import Ranks
+from checkpointing.replication import Replication, check_replicas
 from checkpointing.resuming import Resumed, Resumer
 from checkpointing.retention import KeepPolicy
 from checkpointing.runs import local_folder
-from checkpointing.service.client import Client
-from checkpointing.service.config import Budget, Config
-from checkpointing.shipping import Request, Shipper
+from checkpointing.service.config import Budget, Config, own_disk
+from checkpointing.shipping import Request
 from checkpointing.state import optimizers, to_save
 from checkpointing.store.catalog import committed
-from checkpointing.store.store import Store
 from checkpointing.waiting import wait_together
-
-logger = logging.getLogger("checkpointing")
 
 
 class Checkpointer:
@@ -65,12 +64,20 @@ class Checkpointer:
             another.
         slots: snapshots of each rank that its node's memory holds. With 2 the last one stays whole
             while the next is copied; more ride out a slow store.
+        staging: "slots"; or "buckets" where a node is short of memory: the state passes through
+            a tenth of its size, and `save` blocks for as long as the service needs to read it.
+            Nothing is left in memory then to go on from.
         overlap: copy parameters and optimizer state while training goes on; the optimizers' steps
             wait for it. Wrong where something else than the optimizers in `state` writes to them:
             what is noticed of that fails the save.
         budget: what the service may take of its node.
+        local: a folder of one's own on each node's own disk, made with mode 0700 if it is not
+            there. What has a deadline that the store would miss is copied there first, and found
+            by the next trainers on the node; it goes when it is durable. None: no such copies.
         max_unsaved: minutes without a new durable checkpoint after which `save` raises, instead of
             training on at ever greater risk; None: never.
+        replicas: 1: the next node keeps the two newest snapshots of each rank too (in so much of
+            its memory), so that the loss of a node loses none of them; 0: it does not.
 
     Raises:
         StoreError: the store cannot be used: unknown URL, out of reach, not writable.
@@ -89,14 +96,19 @@ class Checkpointer:
         options: Mapping[str, Any] | None = None,
         on_event: OnEvent | None = None,
         slots: int = 2,
+        staging: Staging = "slots",
         overlap: bool = True,
         budget: Budget | None = None,
+        local: str | os.PathLike[str] | None = None,
         max_unsaved: float | None = None,
+        replicas: int = 0,
     ) -> None:
         self.stall_s = 0.0  # seconds the trainer waited in the last save()
         self._run, self._every, self._max_unsaved = check_run(run), every, max_unsaved
         if slots < 1:
             raise ValueError(f"slots is a number of snapshots, at least 1, got {slots!r}")
+        check_mode(staging)
+        check_replicas(replicas, staging)
         config = Config(
             url=str(local_folder(root) or root),
             run=run,
@@ -105,6 +117,7 @@ class Checkpointer:
             compress=compress,
             depth=depth,
             budget=budget or Budget(),
+            local=own_disk(local),
         )
         with ExitStack() as undo:
             self._ranks = Ranks()
@@ -112,26 +125,29 @@ class Checkpointer:
             self._events = Events(on_event, self._ranks.rank)
             self._store = open_store(self._ranks, root, options)
             undo.callback(self._store.close)
-            self._outcomes = Outcomes(self._events, self._store.url)
+            self._outcomes, flow = Outcomes(self._events, self._store.url), Flow(self._ranks.rank)
             here = neighbours(self._ranks)
             self._generation = new_generation(self._ranks)
-            self._client = join_service(
-                self._ranks, config, here, self._generation, self._outcomes.hear
-            )
+            hear = hear_both(flow, self._outcomes)
+            self._client = join_service(self._ranks, config, here, self._generation, hear)
             undo.callback(self._client.close, goodbye=False)
+            self._replication = Replication(replicas, self._ranks, self._client, self._events)
+            self._replication.begin(self._generation)
             self._vote = LaggedVote(self._ranks.control)
             self._planner = Planner(self._ranks)
-            self._shipper = Shipper(
+            self._shipper = shipper_for(
+                staging,
                 self._client,
-                self._ranks.rank,
+                self._ranks,
                 self._outcomes,
                 self._events,
+                flow,
                 slots=slots,
                 overlap=overlap,
             )
             self._preparer = Preparer(self._ranks, here, self._planner, self._shipper)
             self._dropped = when_dropped(
-                self, partial(_let_go, self._shipper, self._client, self._store)
+                self, partial(let_go, self._shipper, self._client, self._store)
             )
             undo.pop_all()
         self._started: set[int] = set()  # steps that were saved or are being saved
@@ -161,7 +177,13 @@ class Checkpointer:
         self._shipper.settle()
         started_s = time.monotonic()
         resumer = Resumer(
-            self._store, self._run, self._ranks, self._client, self._planner, self._events
+            self._store,
+            self._run,
+            self._ranks,
+            self._client,
+            self._planner,
+            self._events,
+            self._replication,
         )
         resumed = resumer.resume(state)
         self._begin_anew(resumed, resumer, state)
@@ -205,9 +227,14 @@ class Checkpointer:
         to make it durable until there is a newer one.
 
         No rank waits for another, but for the first state and where its structure has changed.
+        With staging="buckets" all wait: this returns on all ranks once the service has, or is about
+        to have, read the last byte of each, and one that fails is the end of the save on all. The
+        store may be slow, but if it is out of reach for some two minutes, or no bucket is emptied
+        for five, the save fails.
 
         Args:
-            deadline_s: seconds in which it should be durable: compression gives way to that.
+            deadline_s: seconds in which it should be durable: compression gives way to that, and
+                what the store would have too late gets a `local` copy first ("checkpoint_tier").
 
         Raises:
             TypeError, ValueError: something in `state` or `metrics` cannot be saved.
@@ -216,7 +243,7 @@ class Checkpointer:
         """
         self._need_open()
         started_s = time.monotonic()
-        if _checked_step(step) in self._started:
+        if check_step(step) in self._started:
             return
         numbers = {key: float(value) for key, value in (metrics or {}).items()}
         self._check_unsaved()
@@ -292,6 +319,7 @@ class Checkpointer:
         """As another generation: after going back, later steps may be saved a second time."""
         self._generation = new_generation(self._ranks, resumer.owner)
         self._ranks.all_or_none(lambda: self._client.sit_as(self._generation))
+        self._replication.begin(self._generation)
         self._outcomes.clear()
         self._started.clear()
         self._past = resumer.interruptions
@@ -314,7 +342,7 @@ class Checkpointer:
         assert found is not None
         assert said is not None
         assert planned is not None
-        if not self._shipper.has_moved_in:
+        if resumed.has_moved or not self._shipper.has_moved_in:
             self.save(resumed.step, state, said.metrics)
             self._shipper.settle()
             return
@@ -369,18 +397,3 @@ class Checkpointer:
     def _mark_saved(self, step: int) -> None:
         self._last_step, self._last_save_s = step, time.monotonic()
         self._vote.void()
-
-
-def _let_go(shipper: Shipper, client: Client, store: Store) -> None:
-    """Of a Checkpointer that nobody has closed."""
-    logger.warning("a Checkpointer was dropped without close(): what it staged is saved")
-    shipper.settle()
-    client.close(goodbye=False)
-    shipper.close()
-    store.close()
-
-
-def _checked_step(step: int) -> int:
-    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
-        raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
-    return step

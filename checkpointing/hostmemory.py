@@ -22,7 +22,14 @@ def need(slot_bytes: int, slots: int, ranks: int = 1) -> int:
     return slot_bytes * slots * ranks
 
 
-def require(slot_bytes: int, slots: int, ranks: int = 1, free: Free | None = None) -> None:
+def require(
+    slot_bytes: int,
+    slots: int,
+    ranks: int = 1,
+    free: Free | None = None,
+    *,
+    is_bucketed: bool = False,
+) -> None:
     """Refuse slots that do not fit on this node; nothing is taken.
 
     Ranks that share a node ask together and before any of them takes memory, with the largest
@@ -33,13 +40,15 @@ def require(slot_bytes: int, slots: int, ranks: int = 1, free: Free | None = Non
         slots: per rank.
         ranks: on this node.
         free: None: looked up now.
+        is_bucketed: a slot is all that buckets need.
 
     Raises:
         StageError: it does not fit; says what would.
     """
     free = available() if free is None else free
     if need(slot_bytes, slots, ranks) > free.bytes:
-        raise StageError(_refusal(slot_bytes, slots, ranks, free))
+        refusal = _bucket_refusal if is_bucketed else _refusal
+        raise StageError(refusal(slot_bytes, slots, ranks, free))
 
 
 def available(root: Path = Path("/")) -> Free:
@@ -67,10 +76,18 @@ def _refusal(slot_bytes: int, slots: int, ranks: int, free: Free) -> str:
     of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
     plural = "s" if slots > 1 else ""
     fits = slots > 1 and need(slot_bytes, 1, ranks) <= free.bytes
-    remedy = "slots=1, or memory='bucketed'" if fits else "memory='bucketed'"
+    remedy = "slots=1, or staging='buckets'" if fits else "staging='buckets'"
     return (
         f"staging needs {slots} × {gib(slot_bytes * ranks)} of host memory on this node "
         f"({slots} slot{plural}{of_ranks}), {gib(free.bytes)} are free ({free.bound}): use {remedy}"
+    )
+
+
+def _bucket_refusal(slot_bytes: int, slots: int, ranks: int, free: Free) -> str:
+    return (
+        f"staging needs {gib(need(slot_bytes, slots, ranks))} of host memory on this node (buckets "
+        f"of {ranks} rank{'s' if ranks > 1 else ''}), {gib(free.bytes)} are free ({free.bound}): "
+        "have fewer ranks on a node, or more memory for the job"
     )
 
 

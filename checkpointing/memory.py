@@ -16,6 +16,7 @@ from checkpointing.errors import ServiceError
 from checkpointing.planning import Planned
 from checkpointing.ranks import Ranks
 from checkpointing.service.client import Client, Found
+from checkpointing.service.holdings import REPLICA
 from checkpointing.service.snapshots import Generation
 
 logger = logging.getLogger("checkpointing")
@@ -62,12 +63,13 @@ def newest_part(found: Iterable[Found]) -> Whole | None:
 
 
 def own(found: Iterable[Found], whole: Whole, rank: int) -> Found | None:
-    """This rank's part, if it is on this node."""
+    """This rank's part, if it is on this node, as its own."""
     return next(
         (
             f
             for f in found
             if (f.step, f.generation, f.rank) == (whole.step, whole.generation, rank)
+            and f.state != REPLICA
         ),
         None,
     )

@@ -27,12 +27,20 @@ def neighbours(ranks: Ranks) -> frozenset[int]:
     return frozenset(rank for rank, name in enumerate(names) if name == names[ranks.rank])
 
 
-def require_memory(ranks: Ranks, here: frozenset[int], slot_bytes: int, slots: int) -> None:
+def require_memory(
+    ranks: Ranks,
+    here: frozenset[int],
+    slot_bytes: int,
+    slots: int,
+    *,
+    is_bucketed: bool = False,
+) -> None:
     """Refuse memory that this node has not, before any of its ranks takes some. A collective.
 
     Args:
         here: this rank's neighbours.
         slot_bytes: that this rank is going to take for each slot; 0: nothing.
+        is_bucketed: as of `hostmemory.require`.
 
     Raises:
         StageError: there is not enough, on this node or another one.
@@ -42,6 +50,6 @@ def require_memory(ranks: Ranks, here: frozenset[int], slot_bytes: int, slots: i
 
     def require_here() -> None:
         if taking:
-            hostmemory.require(max(taking), slots, len(taking))
+            hostmemory.require(max(taking), slots, len(taking), is_bucketed=is_bucketed)
 
     ranks.all_or_none(require_here)

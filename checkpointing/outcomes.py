@@ -10,6 +10,13 @@ from typing import Any
 
 from checkpointing.events import Events
 
+# what the service says of the deadline's choice and the node's own disk, and the event that it is
+_LOCAL = {
+    "tier": "checkpoint_tier",
+    "spooled": "checkpoint_spooled",
+    "spool_failed": "spool_failed",
+}
+
 
 class Fate(Enum):
     """How far a save has come."""
@@ -88,6 +95,9 @@ class Outcomes:
             self._displaced()
         elif kind == "service_lost":
             self._events.emit("service_lost")
+        elif kind in _LOCAL:
+            fields = {key: value for key, value in message.items() if key != "kind"}
+            self._events.emit(_LOCAL[kind], **fields)
         elif kind == "checkpoint_pruned":
             self._events.emit(kind, step=step, id=message["id"])
 

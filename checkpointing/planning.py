@@ -43,7 +43,12 @@ class Planned:
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
         """The live cells to stage."""
-        return [StagePiece(name, tensors[name], part.local) for name, part in self.parts]
+        return [
+            StagePiece(
+                name, tensors[name], part.local, tuple(tensors[name].shape), part.box.offsets
+            )
+            for name, part in self.parts
+        ]
 
 
 class Planner:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from checkpointing.bucketshipping import BucketShipper
 from checkpointing.errors import ServiceError
 from checkpointing.neighbours import require_memory
 from checkpointing.planning import Planned, Planner
@@ -22,7 +23,11 @@ class Preparer:
     """Does on all ranks what has to be done anew when the state's structure changes."""
 
     def __init__(
-        self, ranks: Ranks, here: frozenset[int], planner: Planner, shipper: Shipper
+        self,
+        ranks: Ranks,
+        here: frozenset[int],
+        planner: Planner,
+        shipper: Shipper | BucketShipper,
     ) -> None:
         """
         Args:
@@ -44,7 +49,13 @@ class Preparer:
         if planned is self.planned:
             prepare()
             return planned
-        require_memory(self._ranks, self._here, self._shipper.needs(planned), self._shipper.slots)
+        require_memory(
+            self._ranks,
+            self._here,
+            self._shipper.needs(planned),
+            self._shipper.slots,
+            is_bucketed=isinstance(self._shipper, BucketShipper),
+        )
         self._ranks.all_or_none(prepare)
         self.planned = planned
         return planned

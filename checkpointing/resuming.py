@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from checkpointing import memory
+from checkpointing.errors import ServiceError
 from checkpointing.events import Events
 from checkpointing.exchange import exchange
 from checkpointing.interruptions import Interruptions, interruptions
 from checkpointing.memory import Whole
 from checkpointing.planning import Planned, Planner
 from checkpointing.ranks import Ranks
+from checkpointing.replication import Replication
 from checkpointing.restoring import Restorer
 from checkpointing.service.client import Client, Found, Memory, Said
+from checkpointing.service.holdings import Pulled
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, optimizers
 from checkpointing.store.catalog import committed
 from checkpointing.store.store import Store
 from checkpointing.structure import Inventory
 from checkpointing.values import Json
+
+logger = logging.getLogger("checkpointing")
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Resumed:
     bytes: int  # of this rank's tensors
     found: Found | None = None  # this rank's part, if it was in memory, and
     said: Said | None = None  # what was with it
+    has_moved: bool = False  # it came from another node, and lies nowhere here
 
 
 class Resumer:
@@ -45,7 +52,10 @@ class Resumer:
         client: Client,
         planner: Planner,
         events: Events,
+        replication: Replication | None = None,
     ) -> None:
+        self._replication = replication
+        self._pulled: Pulled | None = None  # this rank's part, if it was on another node
         self._store, self._run, self._ranks = store, run, ranks
         self._client, self._planner = client, planner
         self._staging = Staging()
@@ -81,11 +91,13 @@ class Resumer:
         except BaseException:
             target.abandon()
             raise
+        finally:
+            self._let_go()
 
     def _in_memory(self, left: Memory, planned: Planned) -> Whole | None:
-        """The newest snapshot, if the store has nothing newer and each rank has its part of it on
-        its own node, in the form of its state now. One that is newer than what the store has, and
-        not to be had so, is made durable meanwhile, if that can be."""
+        """The newest snapshot, if the store has nothing newer and each rank has its part of it, in
+        the form of its state now, on its own node or from another one. One that is newer than what
+        the store has, and not to be had so, is made durable meanwhile, if that can be."""
         gathered = self._ranks.all_gather(left.found, self._ranks.control)
         found = [one for those in gathered for one in those]
         durable, there, self.interruptions = self._ranks.from_rank0(self._history)
@@ -97,16 +109,44 @@ class Resumer:
             return None
         if whole is None or whole.step < durable:
             return None
-        if all(self._ranks.all_gather(self._fits(left, whole, planned), self._ranks.control)):
+        if self._have_parts(left, gathered, whole, planned):
             return whole
         if whole.step > durable:
             self._await(whole, memory.STUCK_S)
         return None
 
     def _await(self, whole: Whole | None, patience_s: float) -> bool:
-        return whole is not None and memory.await_durable(
-            self._ranks, self._client, whole, patience_s
-        )
+        if whole is None:
+            return False
+        if self._replication is not None:
+            self._replication.adopt(whole)
+        return memory.await_durable(self._ranks, self._client, whole, patience_s)
+
+    def _have_parts(
+        self, left: Memory, gathered: list[tuple[Found, ...]], whole: Whole, planned: Planned
+    ) -> bool:
+        """Whether all ranks have theirs, after those that were elsewhere have come here."""
+        fits, node = self._fits(left, whole, planned), None
+        if not fits and self._replication is not None:
+            node = self._replication.source(gathered, whole, planned.layout.digest)
+        if not all(self._ranks.all_gather(fits or node is not None, self._ranks.control)):
+            return False
+        problem = None
+        try:
+            if node is not None and self._replication is not None:
+                self._pulled = self._replication.pull(whole, node)
+        except ServiceError as error:
+            problem = f"rank {self._ranks.rank}: {error}"
+        problems = [one for one in self._ranks.all_gather(problem, self._ranks.control) if one]
+        if problems:
+            logger.warning("step %d is not restored from memory: %s", whole.step, problems[0])
+            self._let_go()
+        return not problems
+
+    def _let_go(self) -> None:
+        pulled, self._pulled = self._pulled, None
+        if pulled is not None:
+            pulled.left.arena.close()
 
     def _fits(self, left: Memory, whole: Whole, planned: Planned) -> bool:
         mine = memory.own(left.found, whole, self._ranks.rank)
@@ -129,9 +169,8 @@ class Resumer:
     def _from_memory(
         self, left: Memory, whole: Whole, planned: Planned, target: LoadTarget
     ) -> Resumed:
-        mine, arena = memory.own(left.found, whole, self._ranks.rank), self._client.left
-        assert mine is not None
-        assert arena is not None
+        pulled = self._pulled or self._own(left, whole)
+        mine, arena = pulled.found, pulled.left
         tensors = target.leaves.tensors
         groups = planned.plan.read_groups(self._ranks.rank)
         is_shared = any(len(group.ranks) > 1 for group in groups)
@@ -140,12 +179,18 @@ class Resumer:
         if is_shared:
             exchange(self._ranks, groups, into)
         values: dict[str, Json] = {}
-        own = left.own[whole.generation, whole.step]
-        for theirs in self._ranks.all_gather(own.values, self._ranks.control):
+        for theirs in self._ranks.all_gather(pulled.said.values, self._ranks.control):
             values |= theirs
         names = tensors if is_shared else {}
         self._take(target, names, Inventory(target.wants().tensors, values))
-        return Resumed(whole.step, "memory", planned.layout.bytes, mine, own)
+        has_moved = self._pulled is not None
+        return Resumed(whole.step, "memory", planned.layout.bytes, mine, pulled.said, has_moved)
+
+    def _own(self, left: Memory, whole: Whole) -> Pulled:
+        mine, here = memory.own(left.found, whole, self._ranks.rank), self._client.left
+        assert mine is not None
+        assert here is not None
+        return Pulled(here, mine, left.own[whole.generation, whole.step])
 
     def _take(self, target: LoadTarget, names: Iterable[str], inventory: Inventory) -> None:
         """Let the state take over what was read, on all ranks; from the buffers the tensors of
@@ -156,6 +201,7 @@ class Resumer:
             target.finish(inventory)
 
         self._ranks.all_or_none(take_here)
+        self._staging.release()  # before memory for the next saves is taken
 
     def _from_store(self, target: LoadTarget) -> Resumed:
         restored = self._restorer.read_newest(target)

@@ -37,7 +37,57 @@ class Request:
     deadline_s: float | None
 
 
-class Shipper:
+class Handing:
+    """What all ways of handing a state to the service have in common."""
+
+    def __init__(self, client: Client, rank: int, outcomes: Outcomes, events: Events) -> None:
+        self._client, self._rank = client, rank
+        self._outcomes, self._events = outcomes, events
+        self.waited_s = 0.0  # seconds that optimizers waited for the last copy
+
+    def fail(self, step: int, error: BaseException) -> None:
+        """Nothing will come of this step's save."""
+        why = str(error) or type(error).__name__
+        logger.error("step %d is not saved: %s", step, why)
+        self._client.unstaged(step)
+        self._outcomes.end(step, Fate.GONE, why)
+        self._events.emit("checkpoint_failed", step=step, error=why)
+
+    def _slot_for(self, step: int) -> int | str:
+        """A slot for the snapshot of `step`, or why there is none."""
+        slot = self._client.claim(step)
+        if slot is not None:
+            return slot
+        if not self._client.is_connected:
+            return "the node's checkpoint service is gone, and being started again"
+        return "the store is slower than the saves: there is no place for another snapshot"
+
+    def _snapshot(
+        self, request: Request, slot: int, planned: Planned, generation: Generation
+    ) -> Snapshot:
+        return Snapshot(
+            generation,
+            self._rank,
+            request.step,
+            slot,
+            planned.layout,
+            {name: request.values[name] for name in planned.saved_values},
+            request.metrics,
+            request.created,
+            request.deadline_s,
+        )
+
+    def _tell_staged(self, request: Request, size: int) -> None:
+        self._events.emit(
+            "checkpoint_staged",
+            step=request.step,
+            waited_s=self.waited_s,
+            seconds=time.monotonic() - request.started_s,
+            bytes=size,
+        )
+
+
+class Shipper(Handing):
     """Copies states into slots and hands them to the service. For the thread that trains."""
 
     def __init__(
@@ -54,14 +104,13 @@ class Shipper:
         Args:
             overlap: copy parameters and optimizer state while training goes on.
         """
-        self._client, self._rank = client, rank
-        self._outcomes, self._events, self._overlap = outcomes, events, overlap
+        super().__init__(client, rank, outcomes, events)
+        self._overlap = overlap
         self._stager = Stager(slots, require=lambda slot_bytes, slots: None)  # see `needs`
         self._optimizers: list[Optimizer] = []
         self._prepared: Planned | None = None
         self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
         self._pool = ThreadPoolExecutor(1, "ship")
-        self.waited_s = 0.0  # seconds that optimizers waited for the last copy
         self.slots = slots
         self._move_in()
         leaving.watch(self)
@@ -115,12 +164,7 @@ class Shipper:
             self.tell(planned)
         except ServiceError as error:
             return f"the node's checkpoint service: {error}"
-        slot = self._client.claim(step)
-        if slot is not None:
-            return slot
-        if not self._client.is_connected:
-            return "the node's checkpoint service is gone, and being started again"
-        return "the store is slower than the saves: there is no place for another snapshot"
+        return self._slot_for(step)
 
     def ship(
         self,
@@ -150,14 +194,6 @@ class Shipper:
         self._stager.settle()
         self._pool.submit(_nothing).result()
 
-    def fail(self, step: int, error: BaseException) -> None:
-        """Nothing will come of this step's save."""
-        why = str(error) or type(error).__name__
-        logger.error("step %d is not saved: %s", step, why)
-        self._client.unstaged(step)
-        self._outcomes.end(step, Fate.GONE, why)
-        self._events.emit("checkpoint_failed", step=step, error=why)
-
     def finish(self, timeout_s: float) -> None:
         """Copy to its end what is being copied, and hand it over, in no more than so long."""
         self.settle()
@@ -178,21 +214,6 @@ class Shipper:
             self._client.keep(left)
             self._told = (self._stager.arenas, "")
 
-    def _snapshot(
-        self, request: Request, slot: int, planned: Planned, generation: Generation
-    ) -> Snapshot:
-        return Snapshot(
-            generation,
-            self._rank,
-            request.step,
-            slot,
-            planned.layout,
-            {name: request.values[name] for name in planned.saved_values},
-            request.metrics,
-            request.created,
-            request.deadline_s,
-        )
-
     def _hand_over(self, request: Request, snapshot: Snapshot, under_way: Overlap | None) -> None:
         self.waited_s = 0.0
         try:
@@ -203,13 +224,7 @@ class Shipper:
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits for it must hear of it
             self.fail(request.step, error)
             return
-        self._events.emit(
-            "checkpoint_staged",
-            step=request.step,
-            waited_s=self.waited_s,
-            seconds=time.monotonic() - request.started_s,
-            bytes=snapshot.layout.bytes,
-        )
+        self._tell_staged(request, snapshot.layout.bytes)
 
 
 def _nothing() -> None:

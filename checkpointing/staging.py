@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -24,6 +25,10 @@ from checkpointing.slotmemory import SlotMemory, by_device, copy_all, pick
 from checkpointing.slots import PAGE, Entry, Staged, layout
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
+
+# bytes from which on numpy asks for huge pages, and torch does not: fresh memory of them is filled
+# in a third of the time
+_LARGE = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -263,6 +268,10 @@ class Staging:
             copy_bits(local(tensor), self._buffers[name], non_blocking=True)
         _finish_copies(tensors)
 
+    def release(self) -> None:
+        """Give the buffers back."""
+        self._buffers = {}
+
     @property
     def bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self._buffers.values())
@@ -271,7 +280,10 @@ class Staging:
         held = self._buffers.get(name)
         if held is not None and held.shape == like.shape and held.dtype == like.dtype:
             return held
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+        if like.is_cuda or like.nbytes < _LARGE:
+            return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+        memory = np.empty(like.nbytes, np.uint8)
+        return torch.from_numpy(memory).view(like.dtype).view(like.shape)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -81,6 +81,17 @@ def new_session() -> str:
     return secrets.token_hex(4)
 
 
+def check_step(step: int) -> int:
+    """`step` itself.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MAX_STEP:
+        raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
+    return step
+
+
 def is_session(text: str) -> bool:
     return _SESSION.fullmatch(text) is not None
 

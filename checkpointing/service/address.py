@@ -43,12 +43,18 @@ def address(url: str, run: str, node: str | None = None) -> Path:
         ServiceError: there can be no socket, and why.
         ValueError: `run` is no plain name.
     """
-    node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
-    key = blake3("\0".join([url, check_run(run), node]).encode()).hexdigest()[:16]
-    path = folder() / f"{run[:24]}-{key}{SOCKET}"
+    path = folder() / f"{service_key(url, run, node)}{SOCKET}"
     if len(os.fsencode(path)) > MAX_PATH:
         raise ServiceError(f"{path} is too long for a socket: set HPCKIT_RUNTIME_DIR to less")
     return path
+
+
+def service_key(url: str, run: str, node: str | None = None) -> str:
+    """What files of the service for a run of a store on this node are named by; raises as
+    `address`."""
+    node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
+    key = blake3("\0".join([url, check_run(run), node]).encode()).hexdigest()[:16]
+    return f"{run[:24]}-{key}"
 
 
 def all_sockets() -> list[Path]:

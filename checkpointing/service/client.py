@@ -13,9 +13,9 @@ from typing import Any
 from checkpointing.arena import Arena
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.config import Config, dump
-from checkpointing.service.holdings import Found, Left, Memory, Said, found_in, left_in
-from checkpointing.service.link import Link, OnMessage, give_back
-from checkpointing.service.messages import PROTOCOL, dump_layout, dump_snapshot
+from checkpointing.service.holdings import REPLICA, Found, Left, Memory, Said, found_in, left_in
+from checkpointing.service.link import Introduce, Link, OnMessage, give_back
+from checkpointing.service.messages import PROTOCOL, dump_layout, dump_seat, dump_snapshot
 from checkpointing.service.snapshots import Generation, Layout, Snapshot
 from checkpointing.service.starting import connect
 from checkpointing.service.wire import Wire
@@ -54,7 +54,7 @@ class Client:
         self._generation, self._on_message = generation, on_message
         self._lock = threading.Lock()
         self._news = 0  # changes so far of what a service that is started again has to be told
-        self._furniture: tuple[Arena, int, int] | None = None
+        self._furniture: tuple[Arena, dict[str, int]] | None = None
         self._layout: Layout | None = None
         self._staged: dict[int, Snapshot] = {}  # by slot: the last one put there
         self._resumed: dict[str, Any] | None = None  # what was said when the state was restored
@@ -65,6 +65,7 @@ class Client:
         self._is_closed = False
         self._recovering: threading.Thread | None = None
         self._link: Link | None = None  # None: the service is being started again
+        self.introduce: Introduce = lambda link: None  # to a service that was started again
         self.left = self._arrive()
         _clients.add(self)
 
@@ -86,8 +87,8 @@ class Client:
             self._news += 1
         self._tell("join", **self._joining())
 
-    def furnish(self, arena: Arena, slots: int, slot_bytes: int) -> None:
-        """Snapshots of this rank lie in this memory from now on.
+    def furnish(self, arena: Arena, slots: int, slot_bytes: int, buckets: int = 0) -> None:
+        """Snapshots of this rank lie in this memory from now on, or come through its buckets.
 
         Raises:
             ServiceError: the service does not answer.
@@ -95,16 +96,17 @@ class Client:
         left, self.left = self.left, None
         if left is not None:
             left.arena.close()
+        shape = {"slots": slots, "slot_bytes": slot_bytes, "buckets": buckets}
         with self._lock:
-            self._furniture = (arena, slots, slot_bytes)
+            self._furniture = (arena, shape)
             self._staged.clear()
             self._news += 1
-        self._tell("arena", fds=(arena.fd,), slots=slots, slot_bytes=slot_bytes)
+        self._tell("arena", fds=(arena.fd,), **shape)
 
     def keep(self, left: Left) -> None:
         """This rank's snapshots go on lying in what was left here."""
         with self._lock:
-            self._furniture = (left.arena, left.slots, left.slot_bytes)
+            self._furniture = (left.arena, left.shape)
             self._news += 1
 
     def layout(self, layout: Layout) -> None:
@@ -148,8 +150,7 @@ class Client:
             logger.warning("step %s waits for the checkpoint service: %s", snapshot.step, error)
 
     def unstaged(self, step: int) -> None:
-        """This rank will not come with a snapshot of `step`, though it claimed a slot:
-        so nobody waits."""
+        """This rank will not come with a snapshot of `step`: so nobody waits."""
         self._note_reached(step)
         try:
             self._present().send("unstaged", step=step, skipped=self._missed)
@@ -158,8 +159,7 @@ class Client:
             logger.warning("the checkpoint service is not told that step %s fails: %s", step, error)
 
     def await_told(self, timeout_s: float) -> bool:
-        """Whether the service knows of all that is staged, at the latest after so long: if it is
-        gone, it is being started again."""
+        """Whether the service, or the next one, knows of all that is staged within so long."""
         deadline_s = time.monotonic() + timeout_s
         while self._staged and self._link is None and not self._closing.is_set():
             if time.monotonic() > deadline_s:
@@ -185,7 +185,7 @@ class Client:
         own = {
             (one.generation, one.step): Said(each["values"], each["metrics"])
             for one, each in zip(found, plain, strict=True)
-            if one.rank == self._rank
+            if one.rank == self._rank and one.state != REPLICA
         }
         return Memory(found, own)
 
@@ -211,7 +211,11 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """What the service says of itself."""
-        return self._present().request("status")
+        return self.ask("status")
+
+    def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The service's answer; raises ConnectionError or ServiceError if there is none."""
+        return self._present().request(kind, **fields)
 
     def close(self, *, goodbye: bool = True) -> None:
         """Leave; with a goodbye the service gives back what it holds for this rank."""
@@ -243,9 +247,7 @@ class Client:
         return {
             "protocol": PROTOCOL,
             "config": dump(self._config),
-            "rank": self._rank,
-            "ranks": sorted(self._ranks),
-            "generation": asdict(self._generation),
+            **dump_seat(self._rank, self._ranks, self._generation),
         }
 
     def _arrive(self) -> Left | None:
@@ -292,13 +294,14 @@ class Client:
             if self._layout is not None:
                 layouts[self._layout.digest] = self._layout
         if furniture is not None:
-            fd, slots, slot_bytes = furniture
+            fd, shape = furniture
             try:
-                give_back(link.request("arena", fds=(fd,), slots=slots, slot_bytes=slot_bytes))
+                give_back(link.request("arena", fds=(fd,), **shape))
             finally:
                 os.close(fd)
         for layout in layouts.values():
             link.request("layout", **dump_layout(layout))
+        self.introduce(link)
         if resumed is not None:
             link.request("resume", **resumed)
         for snapshot in staged:
@@ -313,13 +316,10 @@ class Client:
             self._link = link
             return True
 
-    def _furnished(self) -> tuple[int, int, int] | None:
-        """A descriptor of the memory, slots, bytes of one; None if there is none at the moment."""
-        if self._furniture is None:
-            return None
-        arena, slots, slot_bytes = self._furniture
+    def _furnished(self) -> tuple[int, dict[str, int]] | None:
+        """A descriptor of the memory, and its shape; None if there is none at the moment."""
         try:
-            return os.dup(arena.fd), slots, slot_bytes
+            return self._furniture and (os.dup(self._furniture[0].fd), self._furniture[1])
         except ValueError:
             return None
 

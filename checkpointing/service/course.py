@@ -28,6 +28,7 @@ class Course:
     epoch: int | None = None  # of the last save; None: not looked for yet
     saving: int | None = None  # the step that is being saved
     given_up: Save | None = None  # the last one, if this node has
+    term: int = 0  # how often this node has come to lead in place of another one
     heard_s: float = field(default_factory=time.monotonic)  # when there was last something to do
     due_s: float = 0.0  # monotonic; not to be tried before
     _retry_s: float = RETRY_S

@@ -18,17 +18,20 @@ logger = logging.getLogger("checkpointing")
 
 
 def end_services(url: str, run: str, within_s: float) -> bool:
-    """Have them write what they hold, within their own time for that, and end.
+    """Have them write what they hold, within this time, and end.
 
     Args:
         url, run: as the trainers' `Checkpointer` got them, a path as an absolute one.
-        within_s: how long to wait for them.
+        within_s: how long to wait for them; they plan by that.
 
     Returns:
         Whether they have ended.
     """
     wires = list(_services(url, run))
-    for pid, _ in wires:
+    for pid, wire in wires:
+        with suppress(ConnectionError):  # one that is ending already
+            wire.send({"kind": "grace", "seconds": within_s, "number": 2})
+            wire.receive()  # so it has heard of it before it is told
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     deadline_s = time.monotonic() + within_s

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from checkpointing.service.course import Course
 from checkpointing.service.lifetime import Situation
+from checkpointing.service.peering import newest_complete
 from checkpointing.service.seating import Seating
-from checkpointing.service.seats import Held, Seat
+from checkpointing.service.seats import Furniture, Held, Seat
 from checkpointing.service.slots import State
 from checkpointing.service.snapshots import Generation, Snapshot
+from checkpointing.service.streams import Stream
 
 REJOIN_S = 30.0  # in which each rank of this node has to take its seat
 HURRY_S = 5.0  # of a drain, in which a rank has to come with a snapshot that others have
@@ -30,6 +32,15 @@ class Taken:
     snapshot: Snapshot
     memory: NDArray[np.uint8]  # its slot, shape (slot_bytes,)
     arrived_s: float  # monotonic
+    stream: Stream | None = None  # by which it comes, if it does not lie in a slot
+
+
+@dataclass(frozen=True)
+class Known:
+    """How far a node's ranks have come."""
+
+    step: int | None  # the newest that all of them have staged
+    durable: int  # the newest that is committed; -1: none
 
 
 class Hall(Seating):
@@ -44,9 +55,7 @@ class Hall(Seating):
             self._is_shut = True
             self._drained_s = now_s if self._drained_s is None else self._drained_s
             self._stop_at_s = now_s + seconds
-            for course in self._courses.values():
-                course.at_once()
-            self._changed.notify_all()
+            self.try_again()
             return self._stop_at_s
 
     def over(self) -> bool:
@@ -58,6 +67,11 @@ class Hall(Seating):
         with self._changed:
             course = self._courses.get(generation)
             return self.over() or course is None or course.is_over
+
+    @property
+    def stop_at_s(self) -> float | None:
+        """Monotonic time of a drain's end; None if there is none."""
+        return self._stop_at_s
 
     @property
     def is_draining(self) -> bool:
@@ -90,6 +104,13 @@ class Hall(Seating):
         with self._changed:
             return self._changed.wait_for(lambda: self._busy_with is None, timeout_s)
 
+    def try_again(self) -> None:
+        """At once, what failed before."""
+        with self._changed:
+            for course in self._courses.values():
+                course.at_once()
+            self._changed.notify_all()
+
     def look_again(self) -> None:
         with self._changed:
             self._changed.notify_all()
@@ -117,6 +138,81 @@ class Hall(Seating):
                 "lag_s": max(0.0, time.time() - min(created)) if created else 0.0,
                 "draining": self.is_draining,
             }
+
+    # --- for copies on the node's own disk
+
+    def not_durable(self) -> list[Held]:
+        """All that is whole, and in memory alone as far as this node knows."""
+        with self._changed:
+            held = [held for seat in self._seats.values() for held in seat.whole()]
+            unsaved = [one for one in held if one.state in (State.WAITING, State.WRITING)]
+            return [one for one in unsaved if one.stream is None]
+
+    @contextmanager
+    def peeking(self, snapshot: Snapshot) -> Iterator[tuple[Furniture, NDArray[np.uint8]] | None]:
+        """Its memory and its slot in it, not overwritten while the block runs; None if it is not
+        here any more, or durable by now."""
+        with self._changed:
+            found = self._find(snapshot.generation, snapshot.rank, snapshot.step)
+            there, end = None, _nothing
+            is_unsaved = found is not None and found[1].state in (State.WAITING, State.WRITING)
+            if found is not None and is_unsaved and found[1].stream is None:
+                seat = found[0]
+                memory, end = seat.read(found[1].snapshot.slot)
+                assert seat.furniture is not None
+                there = (seat.furniture, memory)
+        del found
+        try:
+            yield there
+        finally:
+            with self._changed:
+                end()
+                self._changed.notify_all()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is installed in the block is seen as a whole, or not yet."""
+        with self._changed:
+            yield
+
+    # --- for replication
+
+    def is_deserted(self, ranks: frozenset[int]) -> bool:
+        """Whether the trainers of these ranks have said goodbye, and nothing is left to do."""
+        with self._changed:
+            return self._was_joined and not ranks & self._seats.keys() and self.is_idle()
+
+    def await_common(
+        self, generation: Generation, ranks: frozenset[int], known: Known, timeout_s: float
+    ) -> Known:
+        """The newest step that all of these ranks have, and the newest durable one: as soon as
+        something else than what is known, or after so long."""
+        with self._changed:
+            now = self._common(generation, ranks)
+            if now == known:
+                self._changed.wait(timeout_s)
+                now = self._common(generation, ranks)
+            return now
+
+    def look(
+        self, generation: Generation, rank: int, step: int
+    ) -> tuple[Snapshot, NDArray[np.uint8]] | None:
+        """A snapshot and its slot, which may be filled anew at any time: who copies from it asks
+        `still` afterwards."""
+        with self._changed:
+            found = self._find(generation, rank, step)
+            if found is None or found[1].stream is not None:
+                return None
+            seat, held = found
+            if seat.is_contested or seat.furniture is None:
+                return None
+            return held.snapshot, seat.furniture.view(held.snapshot.slot)
+
+    def still(self, snapshot: Snapshot) -> bool:
+        """Whether the slot of what `look` found still holds it."""
+        with self._changed:
+            found = self._find(snapshot.generation, snapshot.rank, snapshot.step)
+            return found is not None and found[1].snapshot is snapshot and not found[0].is_contested
 
     # --- for the worker
 
@@ -169,6 +265,12 @@ class Hall(Seating):
                 end()
                 self._changed.notify_all()
 
+    def ranks_of(self, generation: Generation) -> frozenset[int]:
+        """Those that this node writes for; more of them where another node is lost."""
+        with self._changed:
+            course = self._courses.get(generation)
+            return course.ranks if course is not None else frozenset()
+
     def begin(self, course: Course, step: int) -> None:
         """A step is being saved: what ranks of this node have of it, or bring now, stays."""
         with self._changed:
@@ -176,13 +278,19 @@ class Hall(Seating):
             for seat in self._seats.values():
                 seat.set_state(course.generation, step, State.WRITING)
 
-    def set_state(self, course: Course, step: int, state: State) -> None:
-        """What became of a step's snapshots that were being written."""
+    def set_state(
+        self, course: Course, step: int, state: State, why: str = "it was not saved"
+    ) -> None:
+        """What became of a step's snapshots that were being written.
+
+        Args:
+            why: told where one comes in buckets, and is not read on.
+        """
         with self._changed:
             if course.saving == step:
                 course.saving = None
             for seat in list(self._seats.values()):
-                seat.set_state(course.generation, step, state)
+                seat.set_state(course.generation, step, state, why)
                 for held in list(seat.whole()):
                     self._forget_if_over(seat, held)
             self._changed.notify_all()
@@ -233,6 +341,21 @@ class Hall(Seating):
             for seat in self._seats.values()
         )
 
+    def _common(self, generation: Generation, ranks: frozenset[int]) -> Known:
+        held = {
+            rank: frozenset(
+                held.snapshot.step
+                for held in seat.whole()
+                if held.snapshot.generation == generation
+                and held.state is not State.LOST
+                and held.stream is None  # what comes in buckets lies nowhere
+            )
+            for rank, seat in self._seats.items()
+            if not seat.is_contested
+        }
+        course = self._courses.get(generation)
+        return Known(newest_complete(held, ranks), course.settled if course is not None else -1)
+
     def _find(self, generation: Generation, rank: int, step: int) -> tuple[Seat, Held] | None:
         seat = self._seats.get(rank)
         held = seat.find(generation, step) if seat else None
@@ -242,7 +365,7 @@ class Hall(Seating):
         snapshot = held.snapshot
         seat.set_state(snapshot.generation, snapshot.step, State.WRITING)
         memory, end = seat.read(snapshot.slot)
-        return Taken(snapshot, memory, held.arrived_s), end
+        return Taken(snapshot, memory, held.arrived_s, held.stream), end
 
     def _may_come(self, generation: Generation, rank: int, step: int) -> bool:
         """Whether a rank of this node may still come with a snapshot."""
@@ -262,7 +385,7 @@ class Hall(Seating):
         now_s = time.monotonic()
         return Situation(
             was_joined=self._was_joined,
-            is_empty=not self._seats,
+            is_empty=not self._seats and not self.has_lodgers(),
             is_alone=self._is_alone(),
             is_idle=self.is_idle(),
             up_s=now_s - self._began_s,

@@ -10,6 +10,8 @@ from checkpointing.arena import Arena
 from checkpointing.service.snapshots import Generation
 from checkpointing.values import Json
 
+REPLICA = "replica"  # the state of what is held for another node
+
 
 @dataclass(frozen=True)
 class Left:
@@ -18,6 +20,11 @@ class Left:
     arena: Arena
     slots: int
     slot_bytes: int
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """As a message has it."""
+        return {"slots": self.slots, "slot_bytes": self.slot_bytes, "buckets": 0}
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,15 @@ class Memory:
 
     found: tuple[Found, ...]
     own: Mapping[tuple[Generation, int], Said]  # what came with this rank's, by step
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """This rank's part of a snapshot, that came from elsewhere. Who has it closes the memory."""
+
+    left: Left
+    found: Found
+    said: Said
 
 
 def left_in(answer: dict[str, Any]) -> Left | None:

@@ -13,7 +13,7 @@ from checkpointing.service.announcing import Fate, fate, last_epoch, session_id
 from checkpointing.service.snapshots import Generation
 from checkpointing.store import owners
 from checkpointing.store.commit import commit, part_entries
-from checkpointing.store.leases import abandon, is_fenced
+from checkpointing.store.leases import abandon, fence, is_fenced
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 
@@ -28,22 +28,45 @@ class HopelessError(SaveError):
     """A save that can never be complete, because a rank has not got its step."""
 
 
+class MovedError(SaveError):
+    """A save that goes on under another name, led by another node than before."""
+
+
 class TakenOverError(SaveError):
     """Another process saves the run now: nothing of this generation can be committed any more."""
 
 
 class Leader:
-    """Announces saves, commits or gives up each, and keeps the lease meanwhile."""
+    """Announces saves, commits or gives up each, and keeps the lease meanwhile.
 
-    def __init__(self, store: Store, run: str, generation: Generation) -> None:
-        """Raises:
-        StoreError: the store is out of reach.
+    A node that leads in place of one that is lost, but may be alive, has sessions of its own, those
+    of odd epochs: so the two can never take each other's lease.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        generation: Generation,
+        found: int | None = None,
+        *,
+        is_heir: bool = False,
+    ) -> None:
+        """
+        Args:
+            found: the owner to go by if the generation does not say; None: the present one.
+            is_heir: this node leads in place of the one that began to.
+
+        Raises:
+            StoreError: the store is out of reach.
         """
         self._store, self._run, self._generation = store, run, generation
         # of the generation, and not of this process, which has served earlier owners
-        owner = generation.owner
+        owner = found if generation.owner is None else generation.owner
         self._owner = owners.newest(store, run) if owner is None else owner
-        self._epoch = last_epoch(store, run, generation)
+        self._is_heir = is_heir
+        last = last_epoch(store, run, generation)
+        self._epoch = last + (last % 2 != int(is_heir))
         self._session: Session | None = None
 
     def begin(self, step: int) -> Save:
@@ -63,6 +86,8 @@ class Leader:
                 self._check_owner()
             else:
                 if fate(self._store, save) is not Fate.ABANDONED:
+                    if self._is_heir:
+                        self._fence_former()
                     return save
             self._next_epoch()  # under another name it is new
         raise SaveError(f"step {step} cannot be announced as {MOST_EPOCHS} sessions in turn")
@@ -104,14 +129,24 @@ class Leader:
     def _next_session(self) -> Session:
         if self._session is None:
             while is_fenced(self._store, session_id(self._generation, self._epoch)):
-                self._epoch += 1
+                self._epoch += 2
             name = session_id(self._generation, self._epoch)
             self._session = Session(self._store, self._run, session=name, owner=self._owner)
         return self._session
 
     def _next_epoch(self) -> None:
         self.close()
-        self._epoch += 1
+        self._epoch += 2
+
+    def _fence_former(self) -> None:
+        """The lost node commits nothing under its old name, should it be alive. After this one's
+        announcement, so that who sees the old save given up sees what it goes on as."""
+        for epoch in range(self._epoch - 1, -1, -2):
+            session = session_id(self._generation, epoch)
+            if is_fenced(self._store, session):
+                break
+            logger.info("session %s is declared dead: this node leads in its place", session)
+            fence(self._store, session)
 
     def _check_owner(self) -> None:
         try:

@@ -17,6 +17,7 @@ logger = logging.getLogger("checkpointing")
 ANSWER_S = 60.0  # a service that does not answer for so long counts as gone
 
 OnMessage = Callable[[dict[str, Any]], None]
+Introduce = Callable[["Link"], None]
 
 
 class Link:

@@ -10,7 +10,7 @@ from checkpointing.errors import FormatError, ServiceError
 from checkpointing.format.names import MAX_STEP, is_session
 from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
 
-PROTOCOL = 2  # of the messages between trainers and services; both have to have the same
+PROTOCOL = 3  # of the messages between trainers and services; both have to have the same
 
 
 def load_generation(plain: Mapping[str, Any]) -> Generation:
@@ -26,6 +26,10 @@ def load_generation(plain: Mapping[str, Any]) -> Generation:
     if not (is_one and _is_count(world_size) and world_size):
         raise ServiceError(f"what came is no generation: {plain!r}")
     return generation
+
+
+def dump_seat(rank: int, ranks: frozenset[int], generation: Generation) -> dict[str, Any]:
+    return {"rank": rank, "ranks": sorted(ranks), "generation": asdict(generation)}
 
 
 def load_seat(message: Mapping[str, Any]) -> tuple[int, frozenset[int], Generation]:

@@ -69,6 +69,7 @@ def _open(config: Config, path: Path) -> tuple[Server, Service]:
     if config.budget.cpus:
         os.sched_setaffinity(0, config.budget.cpus)
     service = Service(config)
+    service.revive()
     path.unlink(missing_ok=True)  # of a service that was killed: the lock says that it is gone
     return Server(service, path), service
 
@@ -83,6 +84,7 @@ def _serve(server: Server, service: Service, told: threading.Event) -> bool:
     if told.is_set():
         service.drain(service.config.drain_s)
     server.close()
+    service.spool_rest()
     unsaved = service.hall.unsaved()
     for step, ranks in unsaved.items():
         logger.error("ended with step %d of ranks %s not saved", step, ranks)

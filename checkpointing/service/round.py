@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from checkpointing.errors import SaveError
+from checkpointing.errors import SaveError, StoreError
 from checkpointing.events import Events
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save, pack_session
@@ -26,11 +26,13 @@ from checkpointing.service.announcing import (
 )
 from checkpointing.service.config import Config
 from checkpointing.service.hall import Taken
-from checkpointing.service.leading import HopelessError, Leader
+from checkpointing.service.leading import HopelessError, Leader, MovedError
 from checkpointing.service.ledger import Durable, Ledger
 from checkpointing.service.snapshots import Generation, pieces
 from checkpointing.service.writing import Writer
+from checkpointing.store import owners
 from checkpointing.store.commit import has_part
+from checkpointing.store.index import View
 from checkpointing.store.leases import abandon
 from checkpointing.store.store import Store
 from checkpointing.store.writer import Written
@@ -70,6 +72,8 @@ class Floor(Protocol):
 
     def gives_up(self, generation: Generation) -> bool: ...
 
+    def ranks_of(self, generation: Generation) -> frozenset[int]: ...
+
 
 class Rounds:
     """Carries out saves. `lead`, `follow` and what comes after are for one thread."""
@@ -78,7 +82,10 @@ class Rounds:
         self.store, self._run, self._floor = store, config.run, floor
         self.writer = Writer(store, config.run, config.writing())
         self._leaders: dict[Generation, Leader] = {}
+        self._term = 0
         self._seen: set[bytes] = set()  # packs that were counted
+        self.newest = -1  # the newest step that is known to be committed
+        self.owners: dict[Generation, int] = {}  # of generations that do not say it themselves
         self._for_rank0: Callable[..., None] = lambda kind, **fields: None
         events = Events(lambda kind, **fields: self._for_rank0(kind, **fields), rank=0)
         self._pruner = Pruner(store, config.run, config.keep, events)
@@ -94,17 +101,25 @@ class Rounds:
         self.writer.distrusted |= packs
         self._pruner.damaged |= damaged
 
-    def lead(self, generation: Generation, ranks: frozenset[int], step: int) -> Round:
+    def lead(
+        self, generation: Generation, ranks: frozenset[int], step: int, term: int = 0
+    ) -> Round:
         """Announce a save.
+
+        Args:
+            term: above 0: this node leads in place of a lost one, for the so-manieth time.
 
         Raises:
             SaveError, StoreError: it could not be announced.
         """
-        for other in [g for g in self._leaders if g != generation]:
+        for other in [g for g in self._leaders if g != generation or term != self._term]:
             self._leaders.pop(other).close()
-        leader = self._leaders.get(generation)
+        self._term, leader = term, self._leaders.get(generation)
         if leader is None:
-            leader = self._leaders[generation] = Leader(self.store, self._run, generation)
+            found = self.owners.get(generation)
+            is_heir = term > 0
+            leader = Leader(self.store, self._run, generation, found, is_heir=is_heir)
+            self._leaders[generation] = leader
         return Round(generation, ranks, leader.begin(step), leader)
 
     def follow(self, generation: Generation, ranks: frozenset[int], epoch: int) -> Round | None:
@@ -117,6 +132,19 @@ class Rounds:
         if found is None:
             return None
         return Round(generation, ranks, found.save, epoch=found.epoch)
+
+    def meet(self, generation: Generation) -> None:
+        """Before its first save: one that does not say whose it is belongs to the present owner.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        if generation.owner is None and generation not in self.owners:
+            self.owners[generation] = owners.newest(self.store, self._run)
+
+    def owner(self, generation: Generation) -> int | None:
+        """The take-over that it goes by; None: not known yet."""
+        return generation.owner if generation.owner is not None else self.owners.get(generation)
 
     def last_epoch(self, generation: Generation) -> int:
         """The epoch of the last save that was announced.
@@ -171,6 +199,7 @@ class Rounds:
 
     def _write_parts(self, round_: Round) -> None:
         view = self.writer.look()
+        self.newest = max([self.newest, *(stored.save.step for stored in view.manifests)])
         step = round_.save.step
         for rank in sorted(round_.ranks - round_.done):
             if has_part(self.store, round_.save, rank):  # by a service before this one
@@ -179,14 +208,54 @@ class Rounds:
             with self._floor.reading(round_.generation, rank, step) as taken:
                 if taken is None:
                     raise HopelessError(f"{round_.save.id}: rank {rank} has not staged this step")
-                snapshot = taken.snapshot
-                content = pieces(snapshot.layout, taken.memory)
-                written = self.writer.write(round_.save, snapshot, content, view, taken.arrived_s)
-                del content
-            round_.written[rank] = written
-            self._floor.ledger.raw_bytes += written.raw_bytes
-            self._floor.ledger.new_bytes += written.new_bytes
+                written = self._write_once(round_, taken, view)
+            if written is not None:
+                round_.written[rank] = written
+                self._floor.ledger.raw_bytes += written.raw_bytes
+                self._floor.ledger.new_bytes += written.new_bytes
             self._has_done(round_, rank)
+
+    def _write(self, round_: Round, taken: Taken, view: View) -> Written:
+        snapshot, stream = taken.snapshot, taken.stream
+        if stream is None:
+            content = pieces(snapshot.layout, taken.memory)
+            return self.writer.write(round_.save, snapshot, content, view, taken.arrived_s)
+        coming = stream.pieces(functools.partial(self._floor.gives_up, round_.generation))
+        try:
+            return self.writer.write(
+                round_.save, snapshot, coming, view, taken.arrived_s, stream.done
+            )
+        except StoreError as error:
+            if not stream.is_begun:
+                raise
+            raise HopelessError(
+                f"step {snapshot.step} of rank {snapshot.rank} is lost as a whole, for its state "
+                f"passed through buckets: {error}"
+            ) from error
+
+    def _write_once(self, round_: Round, taken: Taken, view: View) -> Written | None:
+        """None: another node, which holds the same, was first."""
+        try:
+            return self._write(round_, taken, view)
+        except SaveError:
+            save, rank = round_.save, taken.snapshot.rank
+            if not has_part(self.store, save, rank):
+                raise
+            logger.info("%s: rank %d is written by another node", save.id, rank)
+            return None
+
+    def _write_joined(self, round_: Round) -> None:
+        """Write also for the ranks of a node that was lost meanwhile.
+
+        Raises:
+            MovedError: it was the one that led, and this one does now.
+        """
+        joined = self._floor.ranks_of(round_.generation) - round_.ranks
+        if 0 in joined:
+            raise MovedError(f"{round_.save.id}: this node leads now")
+        if joined:
+            round_.ranks |= joined
+            self._write_parts(round_)
 
     def _has_done(self, round_: Round, rank: int) -> None:
         round_.done.add(rank)
@@ -194,7 +263,10 @@ class Rounds:
         self._floor.tell(round_.generation, "written", rank=rank, step=round_.save.step)
 
     def _commit(self, round_: Round, leader: Leader) -> None:
-        given_up = functools.partial(self._floor.gives_up, round_.generation)
+        def given_up() -> bool:
+            self._write_joined(round_)
+            return self._floor.gives_up(round_.generation)
+
         alone = len(round_.ranks) == round_.generation.world_size
         content = leader.commit(round_.save, alone=alone, given_up=given_up)
         leader.end(round_.save)
@@ -225,25 +297,38 @@ class Rounds:
         save, poll_s = round_.save, _POLL_S
         while True:
             is_meant = is_announced(self.store, save)
-            if (found := fate(self.store, save)) is not None:
+            if (found := fate(self.store, save)) is Fate.COMMITTED:
                 break
+            self._look_for_next(round_)
+            if found is Fate.ABANDONED:
+                raise HopelessError(f"{save.id}: a node has given it up")
             if not is_meant:
                 raise HopelessError(f"{save.id}: the leading node has taken it back")
-            now = announced(self.store, self._run, round_.generation, round_.epoch)
-            if now is not None and now.save != save and now.save.step >= save.step:
-                raise HopelessError(f"{save.id}: the leading node has gone on to {now.save.id}")
+            self._write_joined(round_)
             if self._floor.gives_up(round_.generation):
                 raise SaveError(f"{save.id}: nobody waits for its commit any longer")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, _MAX_POLL_S)
-        if found is Fate.ABANDONED:
-            raise HopelessError(f"{save.id}: a node has given it up")
         self.remember(save, time.time(), sum(w.raw_bytes for w in round_.written.values()))
         self._floor.tell(round_.generation, "committed", step=save.step, id=save.id)
+
+    def _look_for_next(self, round_: Round) -> None:
+        """Raises:
+        HopelessError, MovedError: the leading node has gone on from the save.
+        """
+        save = round_.save
+        now = announced(self.store, self._run, round_.generation, round_.epoch)
+        if now is None or now.save == save:
+            return
+        if now.save.step == save.step and now.epoch > round_.epoch:
+            raise MovedError(f"{save.id} goes on as {now.save.id}")
+        if now.save.step >= save.step:
+            raise HopelessError(f"{save.id}: the leading node has gone on to {now.save.id}")
 
     def remember(self, save: Save, created: float, raw_bytes: int) -> None:
         """A save is committed."""
         now = time.time()
+        self.newest = max(self.newest, save.step)
         self._floor.ledger.committed += 1
         self._floor.ledger.error = None
         last = Durable(save.step, save.id, created, now, raw_bytes, now - created)

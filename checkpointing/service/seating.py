@@ -3,9 +3,11 @@ that may take long is done under it."""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from checkpointing.service.ledger import Ledger
 from checkpointing.service.seats import Furniture, Held, Notify, Seat
 from checkpointing.service.slots import State
 from checkpointing.service.snapshots import Generation, Snapshot
+from checkpointing.service.streams import Stream, is_torn
 
 LEFT_S = 3.0  # in which a trainer that lost its connection comes back, if it is alive
 HANDOVER_S = 5.0  # in which a dead trainer's connection ends
@@ -42,6 +45,7 @@ class Seating:
         self._is_shut = False  # nobody may join any more
         self._busy_with: Course | None = None  # the worker is
         self._was_joined = False
+        self.has_lodgers: Callable[[], bool] = lambda: False  # whether other nodes' ranks have
         self._began_s = self._seen_s = self._moved_s = time.monotonic()
 
     def join(
@@ -66,7 +70,10 @@ class Seating:
                 raise ServiceError(f"rank {rank} has a newer connection")
             if seat.notify is not None and seat.notify != notify:
                 seat.is_contested = seat.furniture is not None
+                seat.tear("another trainer has its seat")
                 seat.notify({"kind": "displaced"})
+            if seat.visit < 0 and seat.generation == generation:
+                seat.clear()  # installed: its trainer lives on, and has what it staged itself
             if seat.generation != generation:
                 seat.reached = -1
             seat.generation, seat.notify, seat.visit = generation, notify, visit
@@ -113,13 +120,49 @@ class Seating:
         """
         with self._changed:
             seat = self._seat(rank, notify)
+            seat.tear("its trainer has given it up", step)
             seat.reached = max(seat.reached, step)
             self.ledger.skipped += skipped
             self._changed.notify_all()
 
-    def put(self, rank: int, notify: Notify, snapshot: Snapshot) -> None:
+    def stream(self, rank: int, notify: Notify, snapshot: Snapshot) -> Stream:
+        """For a snapshot that is going to come in the rank's buckets.
+
+        Raises:
+            ServiceError: it has none, or another trainer has the seat.
+        """
+        with self._changed:
+            furniture = self._seat(rank, notify).furniture
+            if furniture is None or not furniture.buckets:
+                raise ServiceError(f"rank {rank} has no buckets here: send their memory first")
+            memory = furniture.view(0)
+        tell = functools.partial(self.tell, snapshot.generation)
+        return Stream(snapshot, memory, furniture.slot_bytes, tell)
+
+    def fill(
+        self, rank: int, notify: Notify, step: int, number: int, bucket: int, size: int
+    ) -> None:
+        """A bucket is full with the next part of a snapshot that comes in buckets.
+
+        Raises:
+            ServiceError: it cannot be, or nobody reads that snapshot any more.
+        """
+        with self._changed:
+            seat = self._seat(rank, notify)
+            held = seat.find(seat.generation, step)
+        if held is None or held.stream is None:
+            raise ServiceError(f"step {step} of rank {rank} is not being read here any more")
+        held.stream.fill(number, bucket, size)
+
+    def put(
+        self, rank: int, notify: Notify, snapshot: Snapshot, stream: Stream | None = None
+    ) -> None:
         """A snapshot is whole in its slot. To say so a second time, after the connection was lost,
         does nothing.
+
+        Args:
+            stream: by which it is going to come instead. None for a snapshot in buckets: it has
+                come, to a service before this one.
 
         Raises:
             ServiceError: it cannot be there, or another trainer has the seat.
@@ -139,28 +182,41 @@ class Seating:
                 return
             if before is not None and before.state is State.WAITING:
                 self._dropped(seat, before.snapshot)
-            seat.put(snapshot, _state_of(snapshot.step, course))
+            if stream is None and seat.is_bucketed:
+                stream = Stream.gone(snapshot, functools.partial(self.tell, snapshot.generation))
+            seat.put(snapshot, _state_of(snapshot.step, course), stream)
             self._tell_again(seat, course, snapshot)
             self.ledger.staged += 1
             self._moved_s = time.monotonic()
             course.at_once()
             self._changed.notify_all()
 
-    def install(self, snapshot: Snapshot, furniture: Furniture) -> bool:
+    def install(
+        self,
+        snapshot: Snapshot,
+        furniture: Furniture,
+        older: Sequence[Snapshot] = (),
+        *,
+        is_heir: bool = False,
+    ) -> bool:
         """Hold a snapshot that came from elsewhere as one that a trainer of its rank has left here:
         it is written, and handed over to the next trainer.
 
         Args:
             furniture: with the snapshot in its slot; the seat's from now on, or closed here.
+            older: others of the same rank and generation, that are in it too.
+            is_heir: this node stands in for another one.
 
         Returns:
-            Whether it is held: not if a trainer sits there, or something as new lies there.
+            Whether it is held: not if a trainer sits there with memory of its own, or something as
+            new lies there.
 
         Raises:
             ServiceError: the memory cannot hold it.
         """
         furniture.check()
-        furniture.check_holds(snapshot)
+        for one in (*older, snapshot):
+            furniture.check_holds(one)
         rank, generation = snapshot.rank, snapshot.generation
         with self._changed:
             seat, course = self._seats.get(rank), self._courses.get(generation)
@@ -169,16 +225,37 @@ class Seating:
                 furniture.arena.close()
                 return False
             seat = self._seats.setdefault(rank, Seat(rank, generation))
-            seat.generation = generation
+            seat.generation = generation if seat.notify is None else seat.generation
             seat.furnish(furniture)
             course = self._courses.setdefault(generation, Course(generation, frozenset()))
+            if is_heir and rank == 0 and not course.leads:
+                course.term += 1
             course.ranks |= {rank}
             course.gone.setdefault(rank, time.monotonic())
-            seat.put(snapshot, _state_of(snapshot.step, course))
+            reached = seat.reached
+            for one in (*older, snapshot):
+                seat.put(one, _state_of(one.step, course))
+            seat.reached = reached if seat.generation != generation else seat.reached
             self._was_joined = True
             course.at_once()
             self._changed.notify_all()
             return True
+
+    def hand_back(self, generation: Generation, ranks: frozenset[int]) -> None:
+        """The node of these ranks is there again, and saves what was installed here."""
+        with self._changed:
+            course = self._courses.get(generation)
+            if course is None:
+                return
+            for rank in ranks & course.ranks:
+                seat = self._seats.get(rank)
+                if seat is not None and (seat.notify is not None or seat.generation != generation):
+                    continue
+                course.ranks -= {rank}
+                course.gone.pop(rank, None)
+                if seat is not None and all(h.state is not State.WRITING for h in seat.whole()):
+                    self._remove(seat)
+            self._changed.notify_all()
 
     def leave(self, rank: int, notify: Notify, *, goodbye: bool) -> None:
         """A trainer is gone. Without a goodbye, what it staged is kept for the next one."""
@@ -189,6 +266,7 @@ class Seating:
             seat.notify, self._seen_s = None, time.monotonic()
             course = self._courses[seat.generation]
             course.gone[rank] = self._seen_s + (0.0 if goodbye else LEFT_S)
+            seat.tear("its trainer is gone")
             if goodbye or not any(seat.whole()):
                 self._remove(seat)
             self._changed.notify_all()
@@ -212,7 +290,8 @@ class Seating:
         """All that are whole here, and can be handed over."""
         with self._changed:
             seats = [seat for seat in self._seats.values() if not seat.is_contested]
-            return [(held.snapshot, held.state) for seat in seats for held in seat.whole()]
+            found = [held for seat in seats for held in seat.whole() if not is_torn(held.stream)]
+            return [(held.snapshot, held.state) for held in found]
 
     def tell(
         self, generation: Generation, kind: str, *, rank: int | None = None, **fields: Any
@@ -275,20 +354,23 @@ class Seating:
 
 
 def _seated(seat: Seat) -> Seated:
-    if seat.furniture is None or seat.is_contested:
+    if seat.furniture is None or seat.is_contested or seat.is_bucketed:
         return Seated()
     furniture = seat.furniture
     return Seated(os.dup(furniture.arena.fd), furniture.slots, furniture.slot_bytes)
 
 
 def _gives_way(seat: Seat, snapshot: Snapshot) -> bool:
-    """Whether a seat that nobody sits in has nothing as new in it."""
+    """Whether a seat without a trainer, or without memory of its trainer, has nothing as new."""
     steps = [held.snapshot.step for held in seat.whole()]
-    return seat.notify is None and all(step < snapshot.step for step in steps)
+    is_free = seat.notify is None or seat.furniture is None
+    return is_free and all(step < snapshot.step for step in steps)
 
 
 def _state_of(step: int, course: Course) -> State:
     """Of a snapshot that comes now; what is older than a commit comes from before a restart."""
+    if step == course.committed.get("step"):
+        return State.DURABLE  # also before that is settled
     if step == course.saving:
         return State.WRITING
     if step <= course.settled:

@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from checkpointing.arena import Arena
 from checkpointing.errors import ServiceError
 from checkpointing.service.slots import Slot, State, choose
 from checkpointing.service.snapshots import Generation, Snapshot
+from checkpointing.service.streams import Stream, is_torn
 
 Notify = Callable[[dict[str, Any]], None]  # tells a trainer something; never blocks
 
@@ -26,10 +27,11 @@ _orders = itertools.count()
 
 @dataclass(frozen=True)
 class Held:
-    """A whole snapshot."""
+    """A whole snapshot, or one that comes in buckets."""
 
     snapshot: Snapshot
     state: State
+    stream: Stream | None = None  # None: all of it lies in its slot
     order: int = field(default_factory=lambda: next(_orders))  # of arrival
     arrived_s: float = field(default_factory=time.monotonic)
 
@@ -39,20 +41,28 @@ class Held:
 
 @dataclass(frozen=True)
 class Furniture:
-    """Memory for a rank's snapshots."""
+    """Memory for a rank's snapshots: in slots, or for parts of them, in buckets.
+
+    Attributes:
+        slots: snapshots that are held; where there are buckets, those that are on their way.
+        slot_bytes: of a slot, or of a bucket.
+        buckets: 0: snapshots lie in slots.
+    """
 
     arena: Arena
     slots: int
     slot_bytes: int
+    buckets: int = 0
 
     def check(self) -> None:
         """Raises:
-        ServiceError: the slots are not in the memory.
+        ServiceError: the slots, or buckets, are not in the memory.
         """
-        fits = self.slots > 0 and 0 < self.slots * self.slot_bytes <= self.arena.size
+        count, what = (self.buckets, "buckets") if self.buckets else (self.slots, "slots")
+        fits = self.slots > 0 and 0 < count * self.slot_bytes <= self.arena.size
         if not fits:
             raise ServiceError(
-                f"{self.slots} slots of {self.slot_bytes} bytes do not fit into an arena of "
+                f"{count} {what} of {self.slot_bytes} bytes do not fit into an arena of "
                 f"{self.arena.size}"
             )
 
@@ -62,7 +72,7 @@ class Furniture:
         """
         if not 0 <= snapshot.slot < self.slots:
             raise ServiceError(f"rank {snapshot.rank} has no slot {snapshot.slot}")
-        if snapshot.layout.end > self.slot_bytes:
+        if snapshot.layout.end > self.slot_bytes and not self.buckets:
             raise ServiceError(
                 f"rank {snapshot.rank}: a layout of {snapshot.layout.end} bytes in a slot of "
                 f"{self.slot_bytes}"
@@ -72,10 +82,14 @@ class Furniture:
         return os.path.sameopenfile(self.arena.fd, other.arena.fd)
 
     def has_same_slots(self, other: Furniture) -> bool:
-        return (self.slots, self.slot_bytes) == (other.slots, other.slot_bytes)
+        mine = (self.slots, self.slot_bytes, self.buckets)
+        return mine == (other.slots, other.slot_bytes, other.buckets)
 
     def view(self, slot: int) -> NDArray[np.uint8]:
-        """The bytes of a slot. They stay for as long as the view is referred to."""
+        """The bytes of a slot, or of all buckets. They stay for as long as the view is referred
+        to."""
+        if self.buckets:
+            return self.arena.view(0, self.buckets * self.slot_bytes)
         return self.arena.view(slot * self.slot_bytes, self.slot_bytes)
 
 
@@ -94,6 +108,10 @@ class Seat:
     held: list[Held | None] = field(default_factory=list)  # by slot
     _readers: Counter[int] = field(default_factory=Counter)  # by slot
     _next: Furniture | None = None  # as soon as nobody reads any more
+
+    @property
+    def is_bucketed(self) -> bool:
+        return self.furniture is not None and self.furniture.buckets > 0
 
     @property
     def slots(self) -> list[Slot]:
@@ -131,6 +149,7 @@ class Seat:
         for furniture in (self.furniture, self._next):
             if furniture is not None:
                 furniture.arena.close()
+        self._empty(range(len(self.held)), "its memory was given back")
         self.furniture, self._next, self.held = None, None, []
         self._readers = Counter()
 
@@ -140,14 +159,16 @@ class Seat:
         if slot is None:
             return None, None
         before = self.held[slot]
-        self.held[slot] = None
+        self._empty([slot], "it was dropped for a newer one")
         is_lost = before is not None and before.state is State.WAITING
         return slot, before.snapshot if before is not None and is_lost else None
 
-    def put(self, snapshot: Snapshot, state: State) -> None:
+    def put(self, snapshot: Snapshot, state: State, stream: Stream | None = None) -> None:
         """A slot holds this now."""
-        self.held[snapshot.slot] = Held(snapshot, state)
+        self._empty([snapshot.slot], "another one has come in its place")
+        self.held[snapshot.slot] = Held(snapshot, State.WAITING, stream)
         self.reached = max(self.reached, snapshot.step)
+        self.set_state(snapshot.generation, snapshot.step, state)
 
     def check(self, snapshot: Snapshot) -> None:
         """Raises:
@@ -171,16 +192,42 @@ class Seat:
             if held.snapshot.generation == generation and held.state is State.WAITING
         ]
 
-    def set_state(self, generation: Generation, step: int, state: State) -> None:
+    def set_state(
+        self, generation: Generation, step: int, state: State, why: str = "it was not saved"
+    ) -> None:
+        """
+        Args:
+            why: what comes in buckets is not read on, if it is not.
+        """
         for index, held in enumerate(self.held):
             if held is not None and held.is_of(generation, step):
                 self.held[index] = replace(held, state=state)
+                if held.stream is not None and state in (State.LOST, State.DURABLE):
+                    held.stream.end(why)
 
     def forget(self, generation: Generation, step: int) -> None:
         """Its slot is free."""
-        for index, held in enumerate(self.held):
-            if held is not None and held.is_of(generation, step):
-                self.held[index] = None
+        mine = [
+            index
+            for index, held in enumerate(self.held)
+            if held is not None and held.is_of(generation, step)
+        ]
+        self._empty(mine, "nobody needs it any more")
+
+    def tear(self, why: str, step: int | None = None) -> None:
+        """What comes in buckets, and is not here yet, does not come any more.
+
+        Args:
+            step: the last one that this is true of; None: of all.
+        """
+        torn = [
+            index
+            for index, held in enumerate(self.held)
+            if held is not None
+            and is_torn(held.stream)
+            and (step is None or held.snapshot.step <= step)
+        ]
+        self._empty(torn, why)
 
     def read(self, slot: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
         """The bytes of a slot, which is not filled anew until the function is called."""
@@ -206,8 +253,14 @@ class Seat:
 
     def _forget_all(self) -> list[Snapshot]:
         lost = [held.snapshot for held in self.whole() if held.state is State.WAITING]
-        self.held = [None] * len(self.held)
+        self._empty(range(len(self.held)), "its trainer has taken other memory")
         return lost
+
+    def _empty(self, slots: Iterable[int], why: str) -> None:
+        for slot in slots:
+            held, self.held[slot] = self.held[slot], None
+            if held is not None and held.stream is not None:
+                held.stream.end(why)
 
     def _move_in(self) -> None:
         if self._next is not None and not any(self._readers.values()):

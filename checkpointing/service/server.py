@@ -18,6 +18,7 @@ from checkpointing.arena import Arena
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.address import check_peer
 from checkpointing.service.config import load
+from checkpointing.service.holdings import REPLICA
 from checkpointing.service.messages import (
     PROTOCOL,
     dump_snapshot,
@@ -27,6 +28,7 @@ from checkpointing.service.messages import (
     load_snapshot,
 )
 from checkpointing.service.outbox import Outbox
+from checkpointing.service.peering import load_ring
 from checkpointing.service.seats import Furniture
 from checkpointing.service.service import Service
 from checkpointing.service.snapshots import Layout
@@ -102,10 +104,17 @@ class _Visit:
             "layout": self._layout,
             "claim": self._claim,
             "staged": self._staged,
+            "stream": self._stream,
+            "fill": self._fill,
             "unstaged": self._unstaged,
             "resume": self._resume,
             "snapshots": self._snapshots,
+            "listen": self._listen,
+            "ring": self._ring,
+            "pull": self._pull,
+            "adopt": self._adopt,
             "goodbye": self._goodbye,
+            "grace": lambda message: self._service.grant(float(message["seconds"])),
             "status": lambda message: {"pid": os.getpid(), **self._service.status()},
         }
 
@@ -164,10 +173,11 @@ class _Visit:
         if len(self._fds) != 1:
             raise ServiceError("an arena is one descriptor")
         rank, slots, slot_bytes = self._sits(), int(message["slots"]), int(message["slot_bytes"])
+        buckets = int(message["buckets"])
         arena = Arena.attach(self._fds[0], writable=False)
         self._fds.clear()  # the arena has it now
         try:
-            self._hall.furnish(rank, self._notify, Furniture(arena, slots, slot_bytes))
+            self._hall.furnish(rank, self._notify, Furniture(arena, slots, slot_bytes, buckets))
         except CheckpointError:
             arena.close()
             raise
@@ -188,6 +198,16 @@ class _Visit:
         snapshot = load_snapshot(message["snapshot"], self._layouts)
         self._hall.put(self._sits(), self._notify, snapshot)
 
+    def _stream(self, message: dict[str, Any]) -> None:
+        snapshot, rank = load_snapshot(message["snapshot"], self._layouts), self._sits()
+        stream = self._hall.stream(rank, self._notify, snapshot)
+        self._hall.put(rank, self._notify, snapshot, stream)
+
+    def _fill(self, message: dict[str, Any]) -> None:
+        fields = ("step", "part", "bucket", "size")
+        step, part, bucket, size = (int(message[field]) for field in fields)
+        self._hall.fill(self._sits(), self._notify, step, part, bucket, size)
+
     def _resume(self, message: dict[str, Any]) -> None:
         distrusted = frozenset(bytes.fromhex(pack) for pack in message["distrusted"])
         self._service.resume(
@@ -202,7 +222,32 @@ class _Visit:
             (s if s.rank == self._rank else replace(s, values={}), state)
             for s, state in self._hall.snapshots()
         ]
-        return {"snapshots": [{**dump_snapshot(s), "state": state.value} for s, state in found]}
+        plain = [{**dump_snapshot(s), "state": state.value} for s, state in found]
+        for replica in self._service.replication.replicas.whole():
+            plain.append({**dump_snapshot(replace(replica, values={})), "state": REPLICA})
+        return {"snapshots": plain}
+
+    def _listen(self, message: dict[str, Any]) -> dict[str, Any]:
+        where = self._service.replication.listen(str(message["address"]), int(message["port"]))
+        return dict(zip(("address", "port"), where, strict=True))
+
+    def _ring(self, message: dict[str, Any]) -> None:
+        self._service.replication.join(load_ring(message))
+
+    def _pull(self, message: dict[str, Any]) -> dict[str, Any]:
+        rank, step, node = self._sits(), int(message["step"]), int(message["node"])
+        generation = load_generation(message["generation"])
+        try:
+            snapshot, arena = self._service.replication.pull(generation, rank, step, node)
+        except ConnectionError as error:
+            raise ServiceError(str(error)) from error
+        try:
+            return {"snapshot": dump_snapshot(snapshot), "fd": os.dup(arena.fd)}
+        finally:
+            arena.close()
+
+    def _adopt(self, message: dict[str, Any]) -> None:
+        self._service.replication.adopt(load_generation(message["generation"]))
 
     def _goodbye(self, message: dict[str, Any]) -> None:
         rank = self._sits()

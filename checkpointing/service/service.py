@@ -7,13 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from checkpointing.errors import CheckpointError
+from checkpointing.service.address import service_key
 from checkpointing.service.config import Config
 from checkpointing.service.hall import Hall
+from checkpointing.service.renewing import Renewable
+from checkpointing.service.replication import Replication
+from checkpointing.service.reviving import Reviver
 from checkpointing.service.round import Round, Rounds
 from checkpointing.service.snapshots import Generation
+from checkpointing.service.spool import Spool
+from checkpointing.service.spooling import Ahead, Spooler
 from checkpointing.service.throttle import Throttled, TokenBucket
+from checkpointing.service.tiers import Rates
 from checkpointing.service.worker import Worker
 from checkpointing.storage import Storage, open_storage
 from checkpointing.store.store import Store
@@ -35,25 +44,38 @@ class Service:
 
     def __init__(self, config: Config) -> None:
         self.config, self.hall = config, Hall()
-        self._storage: Storage = open_storage(config.url, options=config.options)
+        self._renewable = Renewable(open_storage(config.url, options=config.options))
+        self._storage: Storage = self._renewable
         if config.budget.bytes_per_s is not None:
             self._storage = Throttled(self._storage, TokenBucket(config.budget.bytes_per_s))
         self._rounds: Rounds | None = None
-        self._lock = threading.Lock()  # of the one above and the one below
+        self._lock = threading.Lock()  # of the one above, the one below and the options
         self._told: list[Callable[[Rounds], None]] = []  # before there was a store
-        self._worker = Worker(self.hall, self._opened, config.linger_s)
+        self.replication = Replication(self.hall, config)
+        self._spool: Spool | None = None
+        if config.local is not None:
+            key = service_key(config.url, config.run, config.node)
+            bound = config.budget.local_bytes
+            self._spool = Spool(Path(config.local), key, bound, config.budget.cpu)
+        self._spooler = Spooler(self.hall, self._spool, self._ahead, self._owner)
+        self._spooler.start()
+        self._worker = Worker(self.hall, self._opened, config.linger_s, self._spooler)
         self._worker.start()
 
     def configure(self, config: Config) -> None:
         """Go by the settings of a trainer that comes, which may have changed since another one
-        started this: retention and compression at once, the others when it is started again."""
+        started this: retention, compression and the options of the store at once, the others when
+        it is started again."""
+        self._renew(config)
         before = self.config
         self.config = replace(before, keep=config.keep, compress=config.compress)
         if self.config != before:
             logger.info("from now on keep=%s, compress=%s", config.keep, config.compress)
             self._tell(lambda rounds: rounds.configure(config))
-        if (config.budget, config.options) != (before.budget, before.options):
-            logger.warning("a trainer comes with another budget, or other options of the store")
+        if config.budget != before.budget:
+            logger.warning("a trainer comes with another budget")
+        if config.local != before.local:
+            logger.warning("a trainer comes with another local disk: %s stays", before.local)
 
     def resume(
         self,
@@ -69,23 +91,53 @@ class Service:
         """
         self._tell(lambda rounds: rounds.distrust(damaged, distrusted))
         self.hall.resume(generation)
+        self.replication.resume(generation)
 
     def finish(self, timeout_s: float) -> None:
         """Return when no save is under way and the prune after the last one is over, at the latest
         after so long."""
         self.hall.rest(timeout_s)
 
+    def grant(self, seconds: float) -> None:
+        """The time that it gets to end, once it is told to."""
+        self.config = replace(self.config, drain_s=max(0.0, seconds - 2 * END_S))
+
     def drain(self, seconds: float) -> None:
         """Write what there is, in no more than so long, and end the worker."""
+        self.replication.adopt_lost()
         until_s = self.hall.drain(seconds)
-        if (rounds := self._rounds) is not None:
-            rounds.writer.hurry(until_s)
+        self._tell(lambda rounds: rounds.writer.hurry(until_s))
         self._worker.join(max(0.0, until_s - time.monotonic()))
+
+    def revive(self) -> None:
+        """Before any trainer comes: take what lies on the node's disk, and is not stale, back into
+        memory. What cannot be is said in the log, and counted."""
+        if self._spool is None:
+            return
+        reviver = Reviver(self.hall, self._spool, self._spooler, self.config.budget.cpu)
+        try:
+            self._spool.sweep()
+            if found := self._spool.files():
+                rounds = self._opened()
+                self.hall.ledger.recovered += reviver.revive(
+                    rounds.store, self.config.run, found, rounds.owners
+                )
+        except (CheckpointError, OSError) as error:
+            logger.error("nothing comes back from the local disk: %s", error)
+            self.hall.ledger.spool_failed += 1
+            self.hall.ledger.spool_error = str(error)
+
+    def spool_rest(self) -> None:
+        """What is whole and not durable gets a copy on the node's disk, if there is one."""
+        self._spooler.consider(ends=True)
 
     def close(self) -> None:
         """End, without waiting for what is being written."""
+        self.replication.close(goodbye=not self.hall.unsaved())
         self.drain(0.0)
-        if self._worker.join(END_S):
+        has_ended = self._worker.join(END_S)
+        self._spooler.close()
+        if has_ended:
             self._storage.close()
 
     def status(self) -> dict[str, Any]:
@@ -101,6 +153,8 @@ class Service:
             "to_write_bytes": left,
             "encode_bytes_per_s": encode_rate,
             "write_bytes_per_s": write_rate,
+            "local": self.config.local,
+            "replication": self.replication.status(),
             **self.hall.status(),
             **asdict(self.hall.ledger),
         }
@@ -118,6 +172,42 @@ class Service:
         if rounds.writer.rank in left:
             left[rounds.writer.rank] = int(rounds.writer.progress())
         return sum(sizes.values()), sum(left.values())
+
+    def _ahead(self) -> Ahead:
+        rounds, now = self._rounds, self._worker.now
+        if rounds is None:
+            return Ahead(self._bounded(Rates()), compresses=self.config.compress)
+        return Ahead(
+            self._bounded(rounds.writer.measured()),
+            (now.generation, now.save.step) if now is not None else None,
+            self._progress(now, rounds)[1],
+            self.config.compress,
+            rounds.store.record.uuid,
+            rounds.newest,
+        )
+
+    def _bounded(self, rates: Rates) -> Rates:
+        most = self.config.budget.bytes_per_s
+        return rates if most is None else replace(rates, store=min(most, rates.store or most))
+
+    def _owner(self, generation: Generation) -> int | None:
+        rounds = self._rounds
+        return rounds.owner(generation) if rounds is not None else generation.owner
+
+    def _renew(self, config: Config) -> None:
+        """Open the store with the options of a trainer that comes: those from before may hold
+        credentials that have expired."""
+        with self._lock:
+            if config.options == self.config.options:
+                return
+            try:
+                self._renewable.renew(open_storage(config.url, options=config.options))
+            except CheckpointError as error:
+                logger.error("other options of the store cannot be used: %s", error)
+                return
+            self.config = replace(self.config, options=config.options)
+        logger.info("a trainer comes with other options of the store: used from now on")
+        self.hall.try_again()
 
     def _opened(self) -> Rounds:
         if self._rounds is None:

@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from checkpointing.buckets import Grid
 from checkpointing.format.elements import element
-from checkpointing.format.tiles import Box, Shape
+from checkpointing.format.tiles import Box, Shape, tile_shape
 from checkpointing.store.writer import Piece
 from checkpointing.values import Json
 
@@ -76,6 +77,16 @@ class Snapshot:
     metrics: Mapping[str, float] = field(default_factory=dict)
     created: float = 0.0  # Unix time of save(), seconds
     deadline_s: float | None = None  # seconds from its arrival in which it should be durable
+
+
+def grids(layout: Layout) -> list[Grid]:
+    """What `buckets.divide` cuts the places by."""
+    return [_grid(place) for place in layout.places]
+
+
+def _grid(place: Place) -> Grid:
+    itemsize = element(place.dtype).itemsize
+    return Box(place.offsets, place.sizes), tile_shape(place.shape, itemsize), itemsize
 
 
 def pieces(layout: Layout, memory: NDArray[np.uint8]) -> list[Piece]:

@@ -16,7 +16,7 @@ from typing import Any
 import checkpointing
 from checkpointing.errors import ServiceError
 from checkpointing.service.address import address, check_peer
-from checkpointing.service.config import Config, absolute, dump
+from checkpointing.service.config import RECOVER_S, Config, absolute, dump
 from checkpointing.service.wire import Wire
 
 START_S = 60.0  # in which a service has to be there
@@ -33,7 +33,8 @@ def connect(config: Config) -> Wire:
     """
     config = absolute(config)
     path = address(config.url, config.run, config.node)
-    longest_s = START_S + config.drain_s  # one that is told to end holds its place until it has
+    # one that is told to end holds its place until it has
+    longest_s = _start_s(config) + config.drain_s
     deadline_s, pause_s = time.monotonic() + longest_s, _PAUSE_S
     while True:
         if (sock := _connect(path)) is not None:
@@ -116,12 +117,14 @@ def _start(config: Config, path: Path) -> bool:
         text=True,
     )
     try:
-        out, err = process.communicate(dump(config), timeout=START_S)
+        out, err = process.communicate(dump(config), timeout=_start_s(config))
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # of the session that it was started in
         process.communicate()
-        raise ServiceError(f"the checkpoint service was not ready in {START_S:.0f} s") from None
+        raise ServiceError(
+            f"the checkpoint service was not ready in {_start_s(config):.0f} s"
+        ) from None
     try:
         said = json.loads(out)
     except ValueError:
@@ -129,6 +132,11 @@ def _start(config: Config, path: Path) -> bool:
     if said["error"]:
         raise ServiceError(f"the checkpoint service cannot start: {said['error']}")
     return bool(said["ready"])
+
+
+def _start_s(config: Config) -> float:
+    """In which a service has to be ready: before that it reads what lies on the node's disk."""
+    return START_S + (RECOVER_S if config.local else 0.0)
 
 
 def _environment() -> dict[str, str]:

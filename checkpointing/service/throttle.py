@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from checkpointing.format.names import PACKS
 from checkpointing.storage import Buffer, Entry, Storage
+from checkpointing.storage.sweeping import SweepsTemporaries
 
 BURST_S = 0.5  # seconds' worth that may go at once after a pause
 
@@ -70,6 +71,13 @@ class Throttled:
 
     def delete(self, keys: Iterable[str]) -> None:
         self._storage.delete(keys)
+
+    def sweep_temporaries(self, older_than_s: float) -> int:
+        """As `SweepsTemporaries`; 0 if the storage leaves none."""
+        storage = self._storage
+        if not isinstance(storage, SweepsTemporaries):
+            return 0
+        return storage.sweep_temporaries(older_than_s)
 
     def close(self) -> None:
         self._storage.close()

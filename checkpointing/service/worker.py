@@ -10,10 +10,11 @@ from collections.abc import Callable
 from checkpointing.errors import CheckpointError, StoreError
 from checkpointing.service.course import Course
 from checkpointing.service.hall import Hall
-from checkpointing.service.leading import HopelessError, TakenOverError
+from checkpointing.service.leading import HopelessError, MovedError, TakenOverError
 from checkpointing.service.round import Round, Rounds
 from checkpointing.service.slots import State
 from checkpointing.service.snapshots import Generation
+from checkpointing.service.spooling import Spooler, created
 
 logger = logging.getLogger("checkpointing")
 
@@ -21,13 +22,21 @@ logger = logging.getLogger("checkpointing")
 class Worker:
     """Saves what waits in the hall, one step after another, the newest first."""
 
-    def __init__(self, hall: Hall, opened: Callable[[], Rounds], linger_s: float) -> None:
+    def __init__(
+        self,
+        hall: Hall,
+        opened: Callable[[], Rounds],
+        linger_s: float,
+        spooler: Spooler | None = None,
+    ) -> None:
         """
         Args:
             opened: the store, opened if it is not yet; raises StoreError.
             linger_s: how long snapshots of trainers that are gone wait for another node to lead.
+            spooler: what has a deadline that the store may miss is copied by it first.
         """
         self._hall, self._opened, self._linger_s = hall, opened, linger_s
+        self._spooler = spooler
         self.now: Round | None = None  # what is being saved
         self._pending: dict[Generation, Round] = {}  # to be gone on with after a failure
         self._rounds: Rounds | None = None
@@ -74,6 +83,7 @@ class Worker:
             else:
                 return self._pending.pop(course.generation)
         if course.epoch is None:
+            rounds.meet(course.generation)
             course.epoch = rounds.last_epoch(course.generation)
             if self._has_missed(course, rounds, course.epoch):
                 return None
@@ -81,7 +91,7 @@ class Worker:
             if not wanted:
                 return None
             self._hall.begin(course, wanted[-1])
-            return rounds.lead(course.generation, course.ranks, wanted[-1])
+            return rounds.lead(course.generation, course.ranks, wanted[-1], course.term)
         found = rounds.follow(course.generation, course.ranks, course.epoch)
         if found is not None and found.save != course.given_up:
             course.epoch = found.epoch
@@ -100,8 +110,14 @@ class Worker:
         if step in self._hall.wanted(course):
             rounds.remember(missed.save, time.time(), 0)
             self._hall.tell(course.generation, "committed", step=step, id=id_)
-        self._hall.settled(course, step)
+        self._settled(course, step)
         return True
+
+    def _settled(self, course: Course, step: int) -> None:
+        saved = created(self._hall, course.generation, step)
+        self._hall.settled(course, step)
+        if self._spooler is not None:
+            self._spooler.durable(course.generation, step, saved)
 
     def _wait(self, course: Course, *, is_needed: bool) -> None:
         """For the other node to announce, as long as it may."""
@@ -117,14 +133,20 @@ class Worker:
     def _carry_out(self, course: Course, round_: Round, rounds: Rounds) -> None:
         self.now = round_
         try:
+            if self._spooler is not None:
+                self._spooler.consider()
             rounds.carry_out(round_)
+        except MovedError as error:
+            logger.info("%s", error)
+            self._hall.later(course, course.at_once)
+            self._hall.set_state(course, round_.save.step, State.WAITING)
         except CheckpointError as error:
             self._failed(course, round_, error)
         except Exception:
             self._abandon(round_)
             raise
         else:
-            self._hall.settled(course, round_.save.step)
+            self._settled(course, round_.save.step)
             self.now = None
             self._prune(round_, rounds)
         finally:
@@ -147,7 +169,7 @@ class Worker:
             else:
                 self._hall.later(course, course.retry)
             state = State.LOST if _is_hopeless(error) else State.WAITING
-            self._hall.set_state(course, round_.save.step, state)
+            self._hall.set_state(course, round_.save.step, state, str(error))
         self._hall.failed(course, step, str(error))
 
     def _abandon(self, round_: Round) -> bool:
@@ -165,7 +187,7 @@ class Worker:
         self._pending.pop(course.generation, None)
         self._hall.later(course, course.retry)
         if step is not None:
-            self._hall.set_state(course, step, State.LOST)
+            self._hall.set_state(course, step, State.LOST, f"{type(error).__name__}: {error}")
         self._hall.failed(course, step, f"{type(error).__name__}: {error}")
 
     def _prune(self, round_: Round, rounds: Rounds) -> None:

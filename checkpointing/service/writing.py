@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from checkpointing.codec import Budget
 from checkpointing.format.manifest import Header
 from checkpointing.format.names import Save
 from checkpointing.service.snapshots import Snapshot
+from checkpointing.service.thrift import be_thrifty
+from checkpointing.service.tiers import Rates
 from checkpointing.store.commit import write_part
 from checkpointing.store.index import Known, View, look
 from checkpointing.store.store import Store
-from checkpointing.store.writer import Options, Piece, Written, write
+from checkpointing.store.writer import GROUP, Options, Piece, Written, write
+
+# of a part that is to take little memory: how many packs and windows there are in it at least,
+# unless they would be smaller than this, in bytes
+_PACKS, _MIN_PACK = 256, 4 << 20
+_WINDOWS, _MIN_WINDOW = 64, 2 * GROUP
 
 
 @dataclass
@@ -34,6 +41,7 @@ class Writer:
     rank: int | None = None
     _known: dict[int, Known] = field(default_factory=dict)  # by rank
     _budget: Budget | None = None
+    _until_s: float | None = None  # monotonic: by when all is to be written
 
     def look(self) -> View:
         """What may be referred to, seen after the save was announced."""
@@ -43,11 +51,19 @@ class Writer:
         return replace(view, condemned=view.condemned | self.distrusted, manifests=whole)
 
     def write(
-        self, save: Save, snapshot: Snapshot, pieces: Sequence[Piece], view: View, arrived_s: float
+        self,
+        save: Save,
+        snapshot: Snapshot,
+        pieces: Iterable[Piece | None],
+        view: View,
+        arrived_s: float,
+        done: Callable[[int], None] | None = None,
     ) -> Written:
         """Make a part durable and say so.
 
         Args:
+            pieces, done: as of `checkpointing.store.writer.write`. With `done` this takes little
+                memory, by packs that are smaller for a small part.
             arrived_s: monotonic time from which the snapshot's deadline counts.
 
         Raises:
@@ -55,6 +71,8 @@ class Writer:
         """
         index = self._of(snapshot.rank).index(view)
         budget = self._next_budget(snapshot, arrived_s)
+        if done is not None:
+            be_thrifty()
         self.rank = snapshot.rank
         written = write(
             self.store,
@@ -62,8 +80,9 @@ class Writer:
             pieces,
             snapshot.values,
             index,
-            self.options,
+            self.options if done is None else frugal(self.options, snapshot.layout.bytes),
             budget,
+            done=done,
         )
         world_size = snapshot.generation.world_size
         header = Header(save, snapshot.created, world_size, snapshot.metrics)
@@ -82,8 +101,16 @@ class Writer:
         ahead = self._budget.outlook()
         return ahead.encode_rate, ahead.write_rate
 
+    def measured(self) -> Rates:
+        """As of all saves so far; the local disk is not its matter."""
+        if self._budget is None:
+            return Rates()
+        ahead = self._budget.outlook()
+        return Rates(ahead.encode_rate, ahead.share, ahead.write_rate)
+
     def hurry(self, deadline_s: float) -> None:
-        """Give what is under way a deadline, on the monotonic clock."""
+        """Give what is under way, and what comes, a deadline on the monotonic clock."""
+        self._until_s = deadline_s
         if self._budget is not None:
             self._budget.hurry(deadline_s)
 
@@ -98,9 +125,22 @@ class Writer:
         deadline = None
         if snapshot.deadline_s is not None:
             deadline = max(arrived_s + snapshot.deadline_s, time.monotonic())
+        if self._until_s is not None:
+            deadline = min(self._until_s, deadline or self._until_s)
         size = snapshot.layout.bytes
         if self._budget is None:
             self._budget = Budget(size, workers=self.options.threads, deadline=deadline)
         else:
             self._budget = self._budget.again(size, deadline=deadline)
         return self._budget
+
+
+def frugal(options: Options, size: int) -> Options:
+    """For a part of `size` bytes that must not take much memory beside its own."""
+    pack = max(size // _PACKS, _MIN_PACK)
+    window = max(size // _WINDOWS, _MIN_WINDOW)
+    return replace(
+        options,
+        pack_bytes=min(options.pack_bytes, pack),
+        window=min(options.window, window),
+    )

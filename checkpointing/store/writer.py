@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.codec import Budget
+from checkpointing.codec import Budget, Codec
 from checkpointing.format.chunks import Chunk, chunk_id
 from checkpointing.format.elements import Element, element
 from checkpointing.format.manifest import item_of
@@ -29,7 +28,7 @@ from checkpointing.store.packer import PACK_BYTES, Packer
 from checkpointing.store.store import Store
 from checkpointing.values import Json
 
-WINDOW = 64 << 20  # bytes of tiles that are being worked on at a time
+WINDOW = 64 << 20
 GROUP = 8 << 20  # bytes of tiles that one thread deals with, and reads the bases for at once
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -66,6 +65,7 @@ class Options:
     pack_bytes: int = PACK_BYTES  # a pack is closed before it grows beyond this
     threads: int = THREADS  # that hash and encode
     encoder: ChunkEncoder = field(default_factory=ChunkEncoder)
+    window: int = WINDOW  # bytes of tiles that are being worked on at a time
 
 
 @dataclass(frozen=True)
@@ -89,48 +89,75 @@ class _Done:
 def write(
     store: Store,
     save: Save,
-    pieces: Iterable[Piece],
+    pieces: Iterable[Piece | None],
     values: Mapping[str, Json],
     index: Index,
     options: Options,
     budget: Budget | None = None,
+    *,
+    done: Callable[[int], None] | None = None,
 ) -> Written:
     """Make the pieces durable, and say where they lie.
 
     Args:
         save: announced before `index` was made.
-        pieces: must not change meanwhile.
+        pieces: taken one after the other, no faster than they are dealt with; must not change
+            meanwhile. Several may be boxes of one tensor. None among them: no more is there now,
+            and before the next one is asked for, what there was is dealt with.
         values: by full name, encoded.
         budget: time for encoding; None: as long as it takes.
+        done: called with the bytes of tiles that are needed no longer, in the order of the pieces:
+            those may change then. Without it, none may before this returns.
 
     Raises:
         StoreError: something could not be written; what was is left for prune.
     """
-    tables = _empty_tables(pieces := list(pieces), values)
-    work = _Work(store, index, options, budget)
+    tables = _Tables()
+    work = _Work(store, index, options, budget, keeps=done is None)
     written: dict[bytes, Chunk] = {}
     with Packer(store.storage, save.session, options.pack_bytes, budget=budget) as packer:
-        for done in _in_order(work, pieces, options.threads):
-            chunk = done.known or written.get(done.id)
+        for tile in _in_order(work, tables.noting(pieces), options):
+            chunk = tile.known or written.get(tile.id)
             if chunk is None:
-                chunk = written[done.id] = _pack(packer, done)
-            tables[item_of(done.tile.name)].chunks[done.tile.name][done.tile.box] = chunk
+                chunk = written[tile.id] = _pack(packer, tile)
+            tables.place(tile.tile, chunk)
+            if done is not None:
+                done(tile.tile.data.nbytes)
         packer.finish()
+    found = tables.with_values(values)
     sizes = {**index.packs, **packer.packs}
-    packs = {pack: sizes[pack] for table in tables.values() for pack in table.packs()}
-    raw_bytes = sum(piece.data.nbytes for piece in pieces)
-    return Written(tables, packs, sum(packer.packs.values()), raw_bytes)
+    packs = {pack: sizes[pack] for table in found.values() for pack in table.packs()}
+    return Written(found, packs, sum(packer.packs.values()), tables.raw_bytes)
 
 
-def _empty_tables(pieces: Iterable[Piece], values: Mapping[str, Json]) -> dict[str, Table]:
-    tables: dict[str, Table] = {}
-    for piece in pieces:
-        tile = tile_shape(piece.shape, element(piece.dtype).itemsize)
-        table = tables.setdefault(item_of(piece.name), Table())
-        table.place(piece.name, Spec(piece.dtype, piece.shape, tile), {})
-    for name, value in values.items():
-        tables.setdefault(item_of(name), Table()).values[name] = value
-    return tables
+class _Tables:
+    """The tables of what was written, which grow with the pieces that come."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+        self.raw_bytes = 0
+
+    def noting(self, pieces: Iterable[Piece | None]) -> Iterator[Piece | None]:
+        """The same pieces, each known here before it is dealt with."""
+        for piece in pieces:
+            if piece is not None:
+                self._note(piece)
+            yield piece
+
+    def place(self, tile: _Tile, chunk: Chunk) -> None:
+        self._tables[item_of(tile.name)].chunks[tile.name][tile.box] = chunk
+
+    def with_values(self, values: Mapping[str, Json]) -> dict[str, Table]:
+        for name, value in values.items():
+            self._tables.setdefault(item_of(name), Table()).values[name] = value
+        return self._tables
+
+    def _note(self, piece: Piece) -> None:
+        self.raw_bytes += piece.data.nbytes
+        table = self._tables.setdefault(item_of(piece.name), Table())
+        if piece.name not in table.tensors:
+            tile = tile_shape(piece.shape, element(piece.dtype).itemsize)
+            table.place(piece.name, Spec(piece.dtype, piece.shape, tile), {})
 
 
 def _pack(packer: Packer, done: _Done) -> Chunk:
@@ -139,8 +166,11 @@ def _pack(packer: Packer, done: _Done) -> Chunk:
     return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base)
 
 
-def _tiles(pieces: Iterable[Piece]) -> Iterator[_Tile]:
+def _tiles(pieces: Iterable[Piece | None]) -> Iterator[_Tile | None]:
     for piece in pieces:
+        if piece is None:
+            yield None
+            continue
         kind = element(piece.dtype)
         bits = piece.data.view(kind.bits)
         for box in tiles(piece.box, tile_shape(piece.shape, kind.itemsize)):
@@ -148,30 +178,35 @@ def _tiles(pieces: Iterable[Piece]) -> Iterator[_Tile]:
             yield _Tile(piece.name, piece.dtype, box, view)
 
 
-def _groups(tiles: Iterable[_Tile]) -> Iterator[list[_Tile]]:
+def _groups(tiles: Iterable[_Tile | None]) -> Iterator[list[_Tile]]:
+    """Tiles that one thread deals with; an empty group where there are no more at the moment, and
+    at the end."""
     group: list[_Tile] = []
     size = 0
     for tile in tiles:
-        if group and size + tile.data.nbytes > GROUP:
+        if group and (tile is None or size + tile.data.nbytes > GROUP):
             yield group
             group, size = [], 0
-        group.append(tile)
-        size += tile.data.nbytes
-    if group:
-        yield group
+        if tile is None:
+            yield []
+        else:
+            group.append(tile)
+            size += tile.data.nbytes
+    yield group
+    yield []
 
 
-def _in_order(work: _Work, pieces: Iterable[Piece], threads: int) -> Iterator[_Done]:
+def _in_order(work: _Work, pieces: Iterable[Piece | None], options: Options) -> Iterator[_Done]:
     """Every tile once it is done, in the order of the pieces, with a bounded number in flight."""
     waiting: deque[tuple[int, Future[list[_Done]]]] = deque()
     in_flight = 0
-    with ThreadPoolExecutor(threads, "encode") as pool:
-        for group in itertools.chain(_groups(_tiles(pieces)), [None]):
-            while waiting and (group is None or in_flight + _bytes(group) > WINDOW):
+    with ThreadPoolExecutor(options.threads, "encode") as pool:
+        for group in _groups(_tiles(pieces)):
+            while waiting and (not group or in_flight + _bytes(group) > options.window):
                 size, job = waiting.popleft()
                 yield from job.result()
                 in_flight -= size
-            if group is not None:
+            if group:
                 in_flight += _bytes(group)
                 waiting.append((_bytes(group), pool.submit(work.do, group)))
 
@@ -183,7 +218,21 @@ def _bytes(tiles: Iterable[_Tile]) -> int:
 class _Work:
     """What is done to tiles, in any thread."""
 
-    def __init__(self, store: Store, index: Index, options: Options, budget: Budget | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        index: Index,
+        options: Options,
+        budget: Budget | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        """
+        Args:
+            keeps: the tiles stay as they are until the last upload has ended, so that what is
+                stored as it is need not be copied.
+        """
+        self._keeps = keeps
         self._index, self._encoder, self._budget = index, options.encoder, budget
         self._fetcher = Fetcher(store.storage, threads=1)
         self._relative: set[str] = set()  # kinds of which the last chunk was stored on a base
@@ -221,6 +270,8 @@ class _Work:
             read=lambda chunk: bases.read(chunk, tile.dtype, tile.name),
             budget=self._budget,
         )
+        if not self._keeps and encoded.codec is Codec.RAW:
+            encoded = replace(encoded, stored=bytes(encoded.stored))
         change = self._relative.discard if encoded.base is None else self._relative.add
         change(kind_of(tile.name, tile.dtype))
         return encoded

@@ -238,6 +238,14 @@ class CheckpointSpec:
     """Store what pays compressed, or as the difference to an earlier save (exactly, either way)."""
     depth: Count
     """Earlier saves that a restore has to read for such a difference, at most."""
+    replicas: Annotated[int, Field(ge=0, le=1)]
+    """1: the next node's memory holds each node's snapshots too, so that a lost one loses none."""
+    local: Text | None
+    """Folder on each node's own disk (yours alone, mode 0700) for what a preemption leaves no time
+    to bring to the store; null: none."""
+    staging: Literal["slots", "buckets"]
+    """slots: the state is copied to the host's memory at once; buckets: for nodes that have not the
+    memory, a part at a time, and training waits until the last one is."""
     keep: KeepSpec
     """Retention."""
 

@@ -88,6 +88,9 @@ class TrainingRun:
             keep=_retention(cfg.checkpoint.keep),
             compress=cfg.checkpoint.compress,
             depth=cfg.checkpoint.depth,
+            replicas=cfg.checkpoint.replicas,
+            local=cfg.checkpoint.local,
+            staging=cfg.checkpoint.staging,
             max_unsaved=cfg.checkpoint.max_unsaved_minutes,
             on_event=self._events.emit,
         )
@@ -227,7 +230,10 @@ class TrainingRun:
     def _save(self) -> None:
         if self._step == self._resumed_at or self._metrics is None:
             return  # nothing new
-        self._checkpointer.save(self._step, self._state(), metrics=self._metrics.newest)
+        left_s = max(0.0, self._board.seconds_left()) if self._left else None
+        self._checkpointer.save(
+            self._step, self._state(), metrics=self._metrics.newest, deadline_s=left_s
+        )
         self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +24,7 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.takeover import take_over
+from tests.forkserver import fork_server
 from tests.services.crash_storage import CrashStorage
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
@@ -101,8 +101,7 @@ def die_at(place: Place, kill_at: int, when: When, ttl_s: float) -> None:
 
 def run_to_death(jobs: Iterable[Callable[[], None]]) -> list[int]:
     """Run each job in a process of its own; their exit codes."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "checkpointing.storage.s3"])
+    context = fork_server()
 
     def run(job: Callable[[], None]) -> int:
         process = context.Process(target=job)

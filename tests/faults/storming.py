@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from tests.faults.crashing import Place, opened
+from tests.forkserver import fork_server
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
 
@@ -39,8 +39,7 @@ def values_of(step: int) -> Values:
 @contextmanager
 def processes(count: int) -> Iterator[Callable[[Callable[..., Any], Sequence[Any]], list[Any]]]:
     """Processes that do one thing at the same moment, each with an argument of its own."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "checkpointing.storage.s3"])
+    context = fork_server()
     barrier = context.Barrier(count)
     with ProcessPoolExecutor(count, context, _enter, (barrier,)) as pool:
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest import mock
 
@@ -16,82 +17,146 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checkpointing import Checkpointer, Last
+from checkpointing import Checkpointer, Last, memory
 from checkpointing.copying import copy_quietly
 from checkpointing.service.client import Client
+from checkpointing.service.config import Budget
 from checkpointing.service.snapshots import Snapshot
 from checkpointing.staging import Stager
+from tests.forkserver import fork_server
 from tests.integration.worlds import seeded
 
-WORDS = 500_000  # 2 MB of what nothing compresses, and the same once more as numbers
-START_S = 90.0
+NAMES = ["a", "b", "c", "d"]
+WORDS = 12_000  # 48 kB of what nothing compresses for each name, and the same as numbers
+SPEED = (
+    7e5  # bytes per second to the store, after half a second's worth: a save takes 0.2 s, or more
+)
+PARTS, PAUSE_S = 4, 0.02  # of a copy
+WITHIN_S = 90.0
 
 
-def weights(step: int) -> torch.Tensor:
-    """Random bits; int32[WORDS]."""
-    bits = torch.randint(-(1 << 31), 1 << 31, (WORDS,), generator=seeded(step))
+def weights(step: int, words: int = WORDS) -> torch.Tensor:
+    """Random bits; int32[words]."""
+    bits = torch.randint(-(1 << 31), 1 << 31, (words,), generator=seeded(step))
     return bits.to(torch.int32)
 
 
 def blank() -> dict[str, Any]:
-    """A tensor that is copied at once, and a parameter that is copied beside the training."""
+    """Tensors that are copied at once, before and after parameters that are copied beside the
+    training: so each rank has some of both, where ranks divide what they all have."""
     model = nn.Module()
-    model.v = nn.Parameter(torch.zeros(WORDS))
+    for name in NAMES:
+        model.register_parameter(name, nn.Parameter(torch.zeros(WORDS)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    w = torch.zeros(WORDS, dtype=torch.int32)
-    return {"w": w, "step": -1, "model": model, "optimizer": optimizer}
+    return {
+        "first": [torch.zeros(WORDS, dtype=torch.int32) for _ in range(2)],
+        "others": [torch.zeros(WORDS, dtype=torch.int32) for _ in range(2)],
+        "step": -1,
+        "model": model,
+        "optimizer": optimizer,
+    }
 
 
 def fill(state: dict[str, Any], step: int) -> None:
     bits = weights(step)
     with torch.no_grad():
-        state["model"].v.copy_(bits)
-    state |= {"w": bits, "step": step}
+        for number, name in enumerate(NAMES):
+            state["model"].get_parameter(name).copy_(bits + number)
+    state |= {"first": [bits, bits + 1], "others": [bits + 2, bits + 3], "step": step}
 
 
 def assert_is(state: dict[str, Any], step: int) -> None:
     """All of it is of this step."""
+    expected = blank()
+    fill(expected, step)
     assert state["step"] == step
-    assert torch.equal(state["w"], weights(step))
-    assert torch.equal(state["model"].v, weights(step).to(torch.float32))
+    for key in ("first", "others"):
+        for got, wanted in zip(state[key], expected[key], strict=True):
+            assert torch.equal(got, wanted)
+    for name in NAMES:
+        got, wanted = state["model"].get_parameter(name), expected["model"].get_parameter(name)
+        assert torch.equal(got, wanted)
 
 
 @dataclass
 class Said:
-    """What one rank has said."""
+    """What one rank has said, and when: monotonic seconds, by step."""
 
     restored: tuple[int, str] | None = None  # step and tier; -1 if there was nothing
-    staged: frozenset[int] = frozenset()
-    committed: frozenset[int] = frozenset()  # rank 0 alone says so
+    begun: dict[int, float] = field(default_factory=dict)  # has a slot
+    staged: dict[int, float] = field(default_factory=dict)
+    committed: dict[int, float] = field(default_factory=dict)  # rank 0 alone says so
+    has_closed: bool = False
 
-    @classmethod
-    def by(cls, path: Path) -> Said:
-        said = cls()
-        lines = path.read_text().splitlines() if path.exists() else []
-        for kind, step, *rest in (line.split() for line in lines):
-            if kind == "restored":
-                said.restored = (int(step), rest[0])
-            elif kind == "staged":
-                said.staged |= {int(step)}
-            else:
-                said.committed |= {int(step)}
-        return said
+    def hear(self, line: str, now_s: float) -> None:
+        kind, step, *rest = line.split()
+        if kind == "restored":
+            self.restored = (int(step), rest[0])
+        elif kind == "closed":
+            self.has_closed = True
+        else:
+            getattr(self, kind).setdefault(int(step), now_s)
+
+
+@dataclass
+class Pace:
+    """How long the parts of a save take, as measured so far."""
+
+    staging: list[float] = field(default_factory=list)  # seconds
+    persisting: list[float] = field(default_factory=list)  # from its being staged to its commit
+
+    def learn(self, said: Said) -> None:
+        self.staging += _spans(said.begun, said.staged)
+        self.persisting += _spans(said.staged, said.committed)
+
+    @property
+    def staging_s(self) -> float:
+        return median(self.staging)
+
+    @property
+    def persisting_s(self) -> float:
+        return median(self.persisting)
+
+
+def _spans(begins: dict[int, float], ends: dict[int, float]) -> list[float]:
+    return [ends[step] - begins[step] for step in begins.keys() & ends.keys()]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One trainer. `folder` is that of the test."""
+
+    folder: Path
+    number: int
+    world_size: int
+    rendezvous: Path
+    node: str
 
 
 class Trainers:
-    """A world of them, all on this node. A context manager, which kills those that are left."""
+    """A world of them, on nodes that are all on this machine. A context manager, which kills those
+    that are left.
 
-    def __init__(self, tmp: Path, world_size: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
-        self._logs = [tmp / f"said-{secrets.token_hex(4)}" for _ in range(world_size)]
-        rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"
-        self.processes = [
-            context.Process(target=_train, args=(tmp, rank, world_size, rendezvous, log))
-            for rank, log in enumerate(self._logs)
-        ]
-        for process in self.processes:
+    Args:
+        nodes: of each rank; their services' sockets lie in folder/rt.
+    """
+
+    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
+        context = fork_server()
+        self._folder, self.nodes = folder, nodes
+        self.said = [Said() for _ in nodes]
+        self._heard: dict[Connection, int] = {}  # rank, by the end of its pipe
+        self._rest: dict[int, bytes] = {}  # of a line that is not whole yet, by rank
+        self.processes = []
+        rendezvous = folder / f"rendezvous-{secrets.token_hex(4)}"
+        for number, node in enumerate(nodes):
+            reader, writer = context.Pipe(duplex=False)
+            rank = Rank(folder, number, len(nodes), rendezvous, node)
+            process = context.Process(target=_train, args=(rank, writer), daemon=True)
             process.start()
+            writer.close()
+            self._heard[reader] = number
+            self.processes.append(process)
 
     def __enter__(self) -> Trainers:
         return self
@@ -99,78 +164,144 @@ class Trainers:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    @property
-    def said(self) -> Sequence[Said]:
-        """By rank, as of now."""
-        return [Said.by(log) for log in self._logs]
+    def newest_begun(self) -> int:
+        return max((step for said in self.said for step in said.begun), default=-1)
 
     def newest_staged(self) -> int:
         """The newest step that all ranks have handed over; -1 if there is none."""
-        return max(frozenset.intersection(*(said.staged for said in self.said)), default=-1)
+        return max(set.intersection(*(set(said.staged) for said in self.said)), default=-1)
 
     def newest_committed(self) -> int:
         return max(self.said[0].committed, default=-1)
 
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Until it holds for what they have said; they are all alive so long."""
+        deadline_s = time.monotonic() + WITHIN_S
+        while not condition():
+            assert time.monotonic() < deadline_s, f"not within {WITHIN_S} s: {what}: {self.said}"
+            ended = {p.exitcode for p in self.processes} - {None, 0}  # said all before
+            self._listen(0.2)
+            assert not ended or condition(), f"ended with {ended} before {what}"
+
+    def wait_for_restored(self) -> tuple[int, str]:
+        """The step that all of them have restored, -1 if there was nothing; and its tier."""
+        self.wait_for(lambda: all(said.restored for said in self.said), "all have restored")
+        (step,) = {said.restored[0] for said in self.said if said.restored}
+        tiers = [said.restored[1] for said in self.said if said.restored]
+        return step, tiers[0]
+
     def wait_for_commit(self, after: int = -1) -> None:
         """Until a step after this one is committed."""
-        deadline_s = time.monotonic() + START_S
-        while self.newest_committed() <= after:
-            assert time.monotonic() < deadline_s, "nothing is committed"
-            assert all(process.exitcode is None for process in self.processes)
-            time.sleep(0.02)
+        self.wait_for(lambda: self.newest_committed() > after, f"a commit after {after}")
 
-    def kill(self) -> None:
-        """At once."""
+    def finish(self) -> None:
+        """Let them close their checkpointers."""
+        (self._folder / "stop").touch()
+        self.wait_for(lambda: all(said.has_closed for said in self.said), "all have closed")
         for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
+            process.join(WITHIN_S)
+
+    def kill(self, ranks: Iterable[int] | None = None) -> None:
+        """At once; what they have said until then is heard after."""
+        numbers = range(len(self.nodes)) if ranks is None else list(ranks)
+        for number in numbers:
+            self.processes[number].kill()
+        for number in numbers:
+            self.processes[number].join()
+        while any(number in numbers for number in self._heard.values()):
+            self._listen(0.2)
+
+    def _listen(self, timeout_s: float) -> None:
+        for reader in wait(list(self._heard), timeout_s):
+            assert isinstance(reader, Connection)
+            number, now_s = self._heard[reader], time.monotonic()
+            data = os.read(reader.fileno(), 1 << 16)
+            if not data:
+                del self._heard[reader]
+                reader.close()
+            *lines, self._rest[number] = (self._rest.get(number, b"") + data).split(b"\n")
+            for line in lines:
+                self.said[number].hear(line.decode(), now_s)
 
 
 def _slowly(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """A part, a pause, and the rest."""
-    half = WORDS // 2
-    copy_quietly([target[:half] for target in targets], [source[:half] for source in sources])
-    time.sleep(0.03)
-    copy_quietly([target[half:] for target in targets], [source[half:] for source in sources])
+    """In parts, with pauses."""
+    size = WORDS // PARTS
+    for start in range(0, WORDS, size):
+        part = slice(start, start + size)
+        copy_quietly([target[part] for target in targets], [source[part] for source in sources])
+        time.sleep(PAUSE_S)
 
 
-def _train(tmp: Path, rank: int, world_size: int, rendezvous: Path, log: Path) -> None:
+def _train(rank: Rank, pipe: Connection) -> None:
     torch.set_num_threads(1)
-    if world_size > 1:
+    os.environ |= {"HPCKIT_NODE": rank.node, "HPCKIT_RUNTIME_DIR": str(rank.folder / "rt")}
+    if rank.world_size > 1:
         dist.init_process_group(
-            "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
+            "gloo",
+            init_method=f"file://{rank.rendezvous}",
+            rank=rank.number,
+            world_size=rank.world_size,
         )
-    said = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    claim, staged = Client.claim, Client.staged
     tier = ["none"]
+
+    def say(*words: object) -> None:
+        os.write(pipe.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
     def on_event(kind: str, **fields: Any) -> None:
         if kind == "checkpoint_restored":
             tier[0] = fields["tier"]
         if kind == "checkpoint_committed":
-            os.write(said, f"committed {fields['step']}\n".encode())
+            say("committed", fields["step"])
 
-    staged = Client.staged
+    def claimed(client: Client, step: int) -> int | None:
+        slot = claim(client, step)
+        if slot is not None:
+            say("begun", step)
+        return slot
 
     def told(client: Client, snapshot: Snapshot) -> None:
         staged(client, snapshot)
-        os.write(said, f"staged {snapshot.step}\n".encode())
+        say("staged", snapshot.step)
 
     with (
+        mock.patch.object(Client, "claim", claimed),
         mock.patch.object(Client, "staged", told),
+        mock.patch.object(memory, "UNSEEN_S", 1.0),  # a node that was killed holds no parts
         mock.patch.dict(Stager.__init__.__kwdefaults__, {"copy_later": _slowly}),
     ):
-        # with 2 slots, a rank that is ahead of another by a hair may give up what both have
-        ckpt = Checkpointer(tmp / "store", run="r", keep=[Last(2)], slots=3, on_event=on_event)
+        # with 2 or 3 slots, a rank that is ahead of another by a hair may give up what both have
+        ckpt = Checkpointer(
+            rank.folder / "store",
+            run="r",
+            keep=[Last(2)],
+            slots=4,
+            on_event=on_event,
+            budget=Budget(cpu=1, nice=0, bytes_per_s=SPEED),
+        )
         state = blank()
         step = ckpt.restore(state)
         if step is not None:
             assert_is(state, step)
-        os.write(said, f"restored {-1 if step is None else step} {tier[0]}\n".encode())
-        while True:
-            step = 0 if step is None else step + 1
-            state["optimizer"].step()  # waits for the copy
-            fill(state, step)
-            if world_size > 1:
-                dist.barrier()  # as training does it
-            ckpt.save(step, state)
+        say("restored", -1 if step is None else step, tier[0])
+        _save_all_the_time(rank, ckpt, state, -1 if step is None else step)
+        ckpt.close()
+        say("closed", "-")
+
+
+def _save_all_the_time(rank: Rank, ckpt: Checkpointer, state: dict[str, Any], step: int) -> None:
+    while not _is_to_stop(rank):
+        step += 1
+        state["optimizer"].step()  # waits for the copy
+        fill(state, step)
+        time.sleep(0.01)
+        ckpt.save(step, state)
+
+
+def _is_to_stop(rank: Rank) -> bool:
+    """The same on all ranks, which wait for each other here, as training does it."""
+    flag = torch.tensor([int((rank.folder / "stop").exists())])
+    if rank.world_size > 1:
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag.item())

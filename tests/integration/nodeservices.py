@@ -10,19 +10,23 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checkpointing.format.names import new_session
 from checkpointing.service.address import address, all_sockets
+from checkpointing.service.client import Client
 from checkpointing.service.config import Config, dump
+from checkpointing.service.snapshots import Generation
 from checkpointing.service.starting import attach
 
 REPOSITORY = Path(__file__).parents[2]
 END_S = 60.0
+NOBODY = 1000  # a rank that no test has
 
 _PROGRAM = """
 import sys
@@ -120,11 +124,32 @@ def sabotaged(root: Path, sabotage: str, run: str = "r", **options: Any) -> Iter
 
 
 @contextmanager
+def kept(roots: Iterable[Path], run: str = "r") -> Iterator[None]:
+    """These stores' services on this node live as long as the block, however many trainers come and
+    go: each that is started takes about half a second of a core."""
+    with ExitStack() as stack:
+        for root in roots:
+            made = Generation(new_session(), NOBODY + 1)
+            client = Client(
+                Config(str(root), run), NOBODY, frozenset([NOBODY]), made, lambda message: None
+            )
+            stack.callback(client.close)
+        yield
+
+
+@contextmanager
 def elsewhere() -> Iterator[None]:
     """What is constructed in the block is on another node."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HPCKIT_NODE", "another")
         yield
+
+
+# For `sabotaged`: who comes while another trainer of its rank is alive waits no longer than this
+IMPATIENT = """
+import checkpointing.service.seating as seating
+seating.HANDOVER_S = 0.2
+"""
 
 
 class Hold:

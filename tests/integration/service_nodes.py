@@ -115,10 +115,11 @@ class Trainer:
         until(lambda: self.save(step), f"rank {self.rank} has a slot for step {step}")
 
     def hears(self, kind: str, step: int) -> None:
-        until(
-            lambda: step in self.steps(kind),
-            f"rank {self.rank} hears that step {step} is {kind}: {self.heard[-8:]}",
-        )
+        try:
+            until(lambda: step in self.steps(kind), f"step {step} is {kind}")
+        except AssertionError as error:
+            link = "connected" if self.client.is_connected else "not connected"
+            raise AssertionError(f"rank {self.rank}, {link}: {error}; {self.heard[-8:]}") from error
 
     def kinds(self, kind: str) -> list[dict[str, Any]]:
         with self._lock:
@@ -250,14 +251,15 @@ def end_all(folder: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def services(folder: Path) -> list[int]:
-    """Processes of services with sockets in `folder`, also of those that answer nothing."""
+def services(folder: Path, socket: str = "") -> list[int]:
+    """Processes of services with sockets in `folder`, or with this one, also of those that answer
+    nothing."""
     found = []
     for proc in Path("/proc").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
             command = (proc / "cmdline").read_bytes().split(b"\0")
             if b"checkpointing.service" in command and any(
-                os.fsencode(folder) + b"/" in word for word in command
+                os.fsencode(f"{folder}/{socket}") in word for word in command
             ):
                 found.append(int(proc.name))
     return found

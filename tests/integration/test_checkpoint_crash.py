@@ -1,4 +1,10 @@
-"""Processes that die, disks that fill up: the last checkpoint stays whole."""
+"""Processes that die, disks that fill up: the last checkpoint stays whole.
+
+More kills of each kind, at points that are spread over the time of a save, take minutes; a failure
+tells its seed, which gives the same points and victims again:
+
+    HPCKIT_KILLS=50 [HPCKIT_SEED=...] python -m pytest -k killed tests/integration
+"""
 
 from __future__ import annotations
 
@@ -7,81 +13,223 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
-from checkpointing import Checkpointer, SaveError, Store, list_checkpoints
+from checkpointing import Checkpoint, Checkpointer, SaveError, Store, list_checkpoints
 from checkpointing.format.names import pack_key
+from checkpointing.service.address import address
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
 from tests.integration.checkpoints import restore_one
-from tests.integration.crashing import WORDS, Trainers, assert_is, blank, weights
+from tests.integration.crashing import Pace, Trainers, weights
 from tests.integration.damage import check
 from tests.integration.forked import run_forked
-from tests.integration.nodeservices import pid_of
+from tests.integration.service_nodes import end_all, memfds, services, until
 from tests.integration.worlds import Recorder
 
 SAVED_S = 60.0
+KILLS = int(os.environ.get("HPCKIT_KILLS", "3"))  # of each kind
+FULL_WORDS = 500_000  # 2 MB
+A_WEEK_AGO = time.time() - 8 * 86400
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_sigkill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, world_size: int) -> None:
-    """Of trainers, of the service, and of both. What was staged is not lost with the trainers."""
-    moments, root = random.Random(world_size), tmp_path / "store"
-    newest, tiers = -1, []
-    for victims in ["trainers", "service", "both", "rank", "trainers", "trainers"]:
-        with Trainers(tmp_path, world_size) as trainers:
-            trainers.wait_for_commit(newest)
-            step, tier = trainers.said[0].restored or (None, "")
-            assert step is not None
-            assert step >= newest
-            assert all(said.restored and said.restored[0] == step for said in trainers.said)
-            tiers.append(tier)
-            time.sleep(moments.uniform(0.05, 0.4))  # any moment will do
-            if victims in ("service", "both"):
-                os.kill(pid_of(root), signal.SIGKILL)
-            if victims == "service":  # another one goes on
-                trainers.wait_for_commit(max(max(said.staged) for said in trainers.said))
-            if victims == "rank":
-                trainers.processes[-1].kill()
+class Chain:
+    """Trainers that are killed one generation after another, at points that are spread evenly over
+    the time that a save takes."""
+
+    def __init__(self, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.root, self.runtime = folder, folder / "store", folder / "rt"
+        monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(self.runtime))
+        seed = int(os.environ.get("HPCKIT_SEED") or random.SystemRandom().randrange(1 << 32))
+        print(f"{kind}: HPCKIT_SEED={seed} HPCKIT_KILLS={KILLS}")
+        self.random = random.Random(seed)
+        points = [(i + self.random.random()) / KILLS for i in range(KILLS)]
+        self.points = self.random.sample(points, KILLS)
+        self.pace = Pace()
+        self.least = self.most = -1  # steps that the next generation may restore
+
+    def start(self, nodes: Sequence[str] = ("a", "a")) -> Trainers:
+        """A generation, which has to restore what the one before must have left."""
+        trainers = Trainers(self.folder, nodes)
+        try:
+            self.check_restored(trainers)
+        except BaseException:
+            trainers.kill()
+            raise
+        return trainers
+
+    def check_restored(self, trainers: Trainers) -> None:
+        restored, tier = trainers.wait_for_restored()
+        print(f"{restored} of {self.least}..{self.most} from {tier}")
+        assert self.least <= restored <= self.most
+        if not self.pace.persisting:
+            trainers.wait_for_commit(restored)
+            self.learn(trainers)
+
+    def learn(self, trainers: Trainers) -> None:
+        for said in trainers.said:
+            self.pace.learn(said)
+
+    def wait_for_next(self, trainers: Trainers, kind: str, rank: int = 0) -> None:
+        """Until a rank says so of one of its next saves."""
+        heard = getattr(trainers.said[rank], kind)
+        wanted = len(heard) + self.random.randint(1, 2)
+        trainers.wait_for(lambda: len(heard) >= wanted, f"save {wanted} is {kind}")
+
+    def sleep(self, point: float, seconds: float) -> None:
+        print(f"{point:.3f} of {seconds:.3f} s", end=": ")
+        time.sleep(point * seconds)
+
+    def services(self, node: str = "a") -> list[int]:
+        return services(self.runtime, address(str(self.root), "r", node).name)
+
+    def kill_services(self, node: str = "a") -> None:
+        for pid in self.services(node):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self, trainers: Trainers, *, is_memory_kept: bool) -> None:
+        """They are dead: what the next ones may find."""
+        self.learn(trainers)
+        self.least = max(self.least, trainers.newest_committed())
+        if is_memory_kept:
+            self.least = max(self.least, trainers.newest_staged())
+        self.most = max(self.most, trainers.newest_begun())
+
+    def finish(self, nodes: Sequence[str] = ("a", "a")) -> None:
+        """One generation more that ends as it should, and nothing is left behind."""
+        with self.start(nodes) as trainers:
+            trainers.wait_for(lambda: trainers.newest_begun() >= 0, "a save of their own")
+            trainers.finish()
+            newest = trainers.newest_begun()
+        assert [step for step in check(self.root) if step >= newest] == [newest]
+        assert not any(check(self.root).values())
+        assert_stored(self.root, newest)
+        until(lambda: not services(self.runtime), "all services have ended")
+        assert list(self.runtime.iterdir()) == []
+        assert memfds() == []
+        assert_nothing_but_checkpoints(self.root)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    end_all(tmp_path / "rt")
+
+
+LONG = pytest.mark.timeout(0 if KILLS > 10 else 600)
+
+
+@LONG
+@pytest.mark.parametrize("phase", ["staging", "persisting"])
+def test_a_killed_trainer(folder: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all ranks had staged is not lost, for the service lives."""
+    chain = Chain(folder, phase, monkeypatch)
+    for point in chain.points:
+        with chain.start() as trainers:
+            victim = chain.random.randrange(2)
+            if phase == "staging":
+                chain.wait_for_next(trainers, "begun", victim)
+                chain.sleep(point, chain.pace.staging_s)
             else:
-                trainers.kill()
-            for process in trainers.processes:
-                process.join()
-            newest = trainers.newest_committed()
-            if victims != "both":
-                newest = max(newest, trainers.newest_staged())
-    assert tiers == ["none", "memory", "memory", "store", "memory", "memory"]
-    state = blank()
-    ckpt = Checkpointer(root, run="r")
-    restored = ckpt.restore(state)
-    assert restored is not None
-    assert restored >= newest
-    assert_is(state, restored)
-    ckpt.save(restored + 1, state)
-    ckpt.close()
-    assert not any(check(root).values())
-    assert_nothing_but_checkpoints(root)
+                chain.wait_for_next(trainers, "staged", victim)
+                chain.sleep(point, chain.pace.persisting_s)
+            trainers.kill([victim])
+            time.sleep(chain.random.choice([0.0, 0.05]))
+            trainers.kill()  # as a launcher does
+        chain.end(trainers, is_memory_kept=True)
+    chain.finish()
+
+
+@LONG
+def test_a_killed_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers go on, and what was staged becomes durable."""
+    chain = Chain(folder, "service", monkeypatch)
+    with chain.start() as trainers:
+        for point in chain.points:
+            trainers.wait_for_commit(trainers.newest_committed())
+            chain.wait_for_next(trainers, "begun")
+            chain.sleep(point, chain.pace.staging_s + chain.pace.persisting_s)
+            chain.kill_services()
+            staged = trainers.newest_staged()
+            assert not any(check(chain.root).values())
+            trainers.wait_for_commit(max(staged, trainers.newest_committed() + 1) - 1)
+        trainers.kill()
+    chain.end(trainers, is_memory_kept=True)
+    chain.finish()
+
+
+@LONG
+def test_a_killed_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that are on it; it is the only one."""
+    chain = Chain(folder, "node", monkeypatch)
+    for point in chain.points:
+        with chain.start() as trainers:
+            chain.wait_for_next(trainers, "begun")
+            chain.sleep(point, chain.pace.staging_s + chain.pace.persisting_s)
+            kills: list[Callable[[], None]] = [chain.kill_services, trainers.kill]
+            chain.random.shuffle(kills)
+            for kill in kills:
+                kill()
+        chain.kill_services()  # one that a trainer has started again in its last moments
+        chain.end(trainers, is_memory_kept=False)
+        assert not any(check(chain.root).values())
+    chain.finish()
+
+
+@LONG
+def test_a_killed_node_of_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service and its trainers; those of the other one end, and their service lives, or not."""
+    chain, nodes = Chain(folder, "node of two", monkeypatch), ("a", "a", "b")
+    for point in chain.points:
+        victims = chain.random.choice(["a", "b", "ab"])
+        with chain.start(nodes) as trainers:
+            chain.wait_for_next(trainers, "begun")
+            chain.sleep(point, chain.pace.staging_s + chain.pace.persisting_s)
+            for node in victims:
+                chain.kill_services(node)
+            trainers.kill(rank for rank, node in enumerate(nodes) if node in victims)
+            time.sleep(chain.random.choice([0.0, 0.05]))
+            trainers.kill()
+        for node in victims:
+            chain.kill_services(node)
+        chain.end(trainers, is_memory_kept=False)
+    chain.finish(nodes)
+
+
+def assert_stored(root: Path, step: int) -> None:
+    """The newest checkpoint is this one, with the content that was saved."""
+    store = Store.open(root)
+    newest = max(committed(store)[0], key=lambda found: found.stored.save.step)
+    checkpoint = Checkpoint(store, newest.stored)
+    stored = torch.from_numpy(checkpoint.read("first/0").copy()).view(torch.int32)
+    assert checkpoint.header.save.step == step
+    assert torch.equal(stored, weights(step))
+    store.close()
 
 
 def assert_nothing_but_checkpoints(root: Path) -> None:
-    """Every object is the store's own, a manifest, or a pack that one refers to, after two sweeps.
-
-    Of the sessions that were ended their fences stay for a week, and so do the marks that stand in
-    the place of manifests that never came, and the last owners of the run.
-    """
+    """A week later, after which no mark of ended sessions and saves is needed any more, a sweep
+    leaves the store's own objects, manifests, and packs that one refers to; and no other file."""
     store = Store.open(root)
-    sweep(store, grace_s=0)
-    sweep(store, grace_s=0)
-    manifests = {s.key for s in store.manifests()}
-    live = {pack_key(p) for found in committed(store)[0] for p in found.document.packs()}
-    objects = {entry.key for entry in store.storage.list("")}
+    for _ in range(3):  # packs are condemned, then deleted
+        for path in root.rglob("*"):
+            if path.is_file():
+                os.utime(path, (A_WEEK_AGO, A_WEEK_AGO))
+        sweep(store, grace_s=0)
+    found, damaged = committed(store)
+    assert not damaged
+    live = {pack_key(pack) for one in found for pack in one.document.packs()}
+    live |= {one.stored.key for one in found} | {"hpckit.json"}
     store.close()
-    rest = objects - manifests - live - {"hpckit.json"}
-    assert {key for key in rest if not key.endswith(".fence") and "/owners/" not in key} == set()
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert live <= files
+    assert {key for key in files - live if "/owners/" not in key} == set()
 
 
 @pytest.fixture
@@ -99,14 +247,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk_costs_one_save_and_nothing_else(small_disk: Path) -> None:
     events = Recorder()
     ckpt = Checkpointer(small_disk, run="r", on_event=events)
-    state = {"w": weights(1)}
+    state = {"w": weights(1, FULL_WORDS)}
     ckpt.save(1, state)
     ckpt.wait()
     blocker = small_disk / "somebody-else"
     blocker.write_bytes(bytes(2 << 20))
-    state["w"].copy_(weights(2))
+    state["w"].copy_(weights(2, FULL_WORDS))
     ckpt.save(2, state)
-    state["w"].copy_(weights(3))  # training goes on
+    state["w"].copy_(weights(3, FULL_WORDS))  # training goes on
     with pytest.raises(SaveError, match="No space left on device"):
         ckpt.wait()
     assert {f["step"] for kind, f in events if kind == "checkpoint_failed"} == {2}
@@ -114,9 +262,9 @@ def test_full_disk_costs_one_save_and_nothing_else(small_disk: Path) -> None:
     blocker.unlink()
     wait_for_commit(events, 2)  # the service has not forgotten
     ckpt.close()
-    restored = {"w": torch.zeros(WORDS, dtype=torch.int32)}
+    restored = {"w": torch.zeros(FULL_WORDS, dtype=torch.int32)}
     assert restore_one(small_disk, restored) == 2
-    assert torch.equal(restored["w"], weights(2))
+    assert torch.equal(restored["w"], weights(2, FULL_WORDS))
 
 
 def wait_for_commit(events: Recorder, step: int) -> None:

@@ -25,6 +25,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from checkpointing import Checkpointer
 from checkpointing.staging import local
 from tests.integration.damage import check
+from tests.integration.nodeservices import kept
 from tests.integration.worlds import assert_same, meet, run_worlds, seeded, whole
 
 WORLDS = [1, 2, 3, 4, 8]  # at once, but no two of them at one store: a job takes its store over
@@ -156,7 +157,8 @@ def save_and_restore_tensors(rank: int, tmp: Path) -> list[str]:
 
 
 def test_every_layout_of_every_world_is_restored_onto_every_other(tmp_path: Path) -> None:
-    found = run_worlds(WORLDS, save_and_restore_tensors, tmp_path)
+    with kept(tmp_path / str(world_size) for world_size in WORLDS):
+        found = run_worlds(WORLDS, save_and_restore_tensors, tmp_path)
     assert found == {world_size: [[]] * world_size for world_size in WORLDS}
     for world_size in WORLDS:
         assert check(tmp_path / str(world_size)) == {1: []}
@@ -236,6 +238,7 @@ def save_and_restore_modules(rank: int, tmp: Path) -> None:
 
 
 def test_models_and_optimizers_go_over_into_other_worlds_and_kinds(tmp_path: Path) -> None:
-    run_worlds(WORLDS, save_and_restore_modules, tmp_path)
+    with kept(tmp_path / str(world_size) for world_size in WORLDS):
+        run_worlds(WORLDS, save_and_restore_modules, tmp_path)
     for world_size in WORLDS:
         assert check(tmp_path / str(world_size)) == {1: []}

@@ -18,7 +18,13 @@ from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoi
 from checkpointing.storage.posix import PosixStorage
 from tests.integration.checkpoints import die, restore_one
 from tests.integration.damage import check, committed_in
-from tests.integration.nodeservices import Hold, elsewhere, sabotaged, wait_until_ended
+from tests.integration.nodeservices import (
+    IMPATIENT,
+    Hold,
+    elsewhere,
+    sabotaged,
+    wait_until_ended,
+)
 from tests.integration.worlds import (
     Recorder,
     assert_same,
@@ -56,7 +62,7 @@ def resumed(root: Path, **options: Any) -> tuple[Checkpointer, int | None, str, 
 def slow_store(tmp: Path) -> Iterator[tuple[Path, Hold]]:
     """A store in which nothing becomes durable before the block ends."""
     root, hold = tmp / "store", Hold(tmp)
-    with sabotaged(root, hold.sabotage(WRITE_PART)):
+    with sabotaged(root, IMPATIENT + hold.sabotage(WRITE_PART)):
         hold.close()
         yield root, hold
 

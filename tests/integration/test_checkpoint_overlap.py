@@ -140,7 +140,9 @@ def test_a_copy_that_breaks_fails_its_save_alone(tmp_path: Path) -> None:
         ckpt.save(1, state)
         with pytest.raises(SaveError, match="step 1: rank 0: cannot copy the state: no more"):
             ckpt.wait()
-    ckpt._shipper._stager._copy_later = copy_quietly
+    stager = ckpt._shipper._stager
+    assert isinstance(stager, Stager)
+    stager._copy_later = copy_quietly
     with mock.patch.object(Client, "staged", side_effect=RuntimeError("a bug")):
         ckpt.save(2, state)
         with pytest.raises(SaveError, match="step 2: rank 0: a bug"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,16 @@ from checkpointing.format.names import LEASES, PACKS, parse_pack
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
 from tests.integration.damage import check
-from tests.integration.nodeservices import REPOSITORY, Hold, elsewhere, sabotaged
+from tests.integration.forked import run_forked
+from tests.integration.nodeservices import Hold, elsewhere, sabotaged
 from tests.integration.worlds import Recorder
 
 # Saves step 1, then 2, and says who it is
 TRAINER = """
-import os, sys, time, torch
-from pathlib import Path
-from checkpointing import Checkpointer
-
-root = Path(sys.argv[1])
-ckpt = Checkpointer(root, run="r")
+ckpt = Checkpointer(tmp, run="r")
 ckpt.save(1, {"w": torch.full((1000,), 1.0)})
 ckpt.wait()
-(root / "trainer").write_text(str(os.getpid()))
+(tmp / "trainer").write_text(str(os.getpid()))
 ckpt.save(2, {"w": torch.rand(1000)})
 ckpt.wait()
 """
@@ -57,10 +51,7 @@ def killed_in(root: Path, where: tuple[str, str]) -> None:
     module, function = where
     sabotage = DIES_AT.format(module=module, function=function, trainer=str(root / "trainer"))
     with sabotaged(root, sabotage):
-        ended = subprocess.run(
-            [sys.executable, "-c", TRAINER, str(root)], timeout=60, cwd=REPOSITORY, check=False
-        )
-    assert ended.returncode == -9
+        assert run_forked(root, TRAINER, []) == [-9]
 
 
 def packs(store: Store) -> set[bytes | None]:

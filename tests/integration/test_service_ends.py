@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
+from checkpointing.service import starting
 from checkpointing.service.address import address
 from checkpointing.service.config import Config
 from checkpointing.service.starting import connect
@@ -338,7 +339,10 @@ def test_status_says_what_lags(store: Path) -> None:
     assert "has been waiting for" in result.stderr
 
 
-def test_status_of_one_that_was_killed_and_of_one_that_hangs(store: Path, runtime: Path) -> None:
+def test_status_of_one_that_was_killed_and_of_one_that_hangs(
+    store: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "STATUS_S", 0.5)
     there = config(store)
     trainer = one(there)
     pid = pid_of(there)

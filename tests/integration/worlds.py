@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import secrets
 import time
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+
+from tests.forkserver import fork_server
 
 JOIN_S = 120  # a worker that takes longer hangs
 
@@ -29,8 +30,7 @@ def run_world(world_size: int, worker: Worker, tmp: Path) -> list[Any]:
 
 def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[int, list[Any]]:
     """The same in several process groups at once, by their sizes."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.fsdp", "checkpointing.checkpointer"])
+    context = fork_server()
     processes, pipes = [], {}
     for world_size in world_sizes:
         rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"

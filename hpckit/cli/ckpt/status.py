@@ -15,6 +15,7 @@ from rich.text import Text
 from checkpointing.errors import ServiceError
 from checkpointing.service.address import all_sockets
 from checkpointing.service.starting import status as ask
+from hpckit.cli.ckpt import replicas
 from hpckit.cli.ckpt.failures import OUT_OF_REACH, guarded
 from hpckit.cli.ckpt.options import JsonOption
 from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table, when
@@ -141,13 +142,36 @@ def _told(one: dict[str, Any]) -> str:
         f"{one[name]} {name}" for name in ("failed", "dropped", "skipped") if one[name]
     )
     told = f"{count(one['committed'], 'save')} since {when(one['started'])}"
-    return ", ".join(part for part in (told, counts, "ending" if one["draining"] else "") if part)
+    ends = "ending" if one["draining"] else ""
+    others = replicas.told(one["replication"])
+    return ", ".join(part for part in (told, counts, _local(one), others, ends) if part)
+
+
+def _local(one: dict[str, Any]) -> str:
+    """What the node's own disk has to do with it, and what was chosen for the last deadline."""
+    parts = [
+        f"{one[name]} {told}"
+        for name, told in (
+            ("spooled", "on the local disk"),
+            ("recovered", "back from there"),
+            ("spool_failed", "without a local copy"),
+        )
+        if one[name]
+    ]
+    if choice := one["choice"]:
+        way = f"{choice['tier']}, {choice['codec']}"
+        parts.append(f"step {choice['step']} by {way}: {choice['outcome'] or 'under way'}")
+    return ", ".join(parts)
 
 
 def _problem(one: dict[str, Any], max_lag: float | None) -> str | None:
     """What is wrong with a service."""
     if one["error"]:
         return f"error: run {one['run']}: {one['error']}"
+    if one["spool_error"]:
+        return f"error: run {one['run']}: no local copy: {one['spool_error']}"
+    if why := replicas.problem(one["replication"]):
+        return f"error: run {one['run']}: {why}"
     if max_lag is not None and one["lag_s"] > max_lag:
         lag = duration(one["lag_s"])
         return f"error: run {one['run']}: a snapshot has been waiting for {lag}"

@@ -12,7 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from checkpointing.bucketed import BucketStager
-from checkpointing.buckets import MIN_BUCKET, Bucket, bucket_sizes, cut, divide
+from checkpointing.buckets import (
+    MIN_BUCKET,
+    Bucket,
+    bucket_sizes,
+    cut,
+    divide,
+    largest_tile,
+)
 from checkpointing.errors import StageError
 from checkpointing.format.elements import element
 from checkpointing.format.tiles import Box, Shape, tile_shape, tiles, whole
@@ -25,23 +32,15 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (100 << 30, (4, 256 * MIB)),
-        (2 << 30, (2, 256 * MIB)),
-        (1 << 30, (2, (int((1 << 30) * 0.3) // 2) // PAGE * PAGE)),
+        (100 << 30, (4, 64 * MIB)),
+        (2 << 30, (3, 64 * MIB)),
+        (1 << 30, (2, (int((1 << 30) * 0.1) // 2) // PAGE * PAGE)),
         (5 * MIB, (2, MIN_BUCKET)),
         (0, (2, MIN_BUCKET)),
     ],
 )
 def test_sizes(state: int, expected: tuple[int, int]) -> None:
     assert bucket_sizes(state) == expected
-
-
-@given(st.integers(7 * MIB, 1 << 42), st.integers(MIB, 1 << 30), st.integers(2, 9))
-def test_buckets_are_at_most_three_tenths_of_the_state(state: int, size: int, count: int) -> None:
-    found, each = bucket_sizes(state, size, count)
-    assert 2 <= found <= count
-    assert MIN_BUCKET <= each <= max(size, MIN_BUCKET)
-    assert found * each <= 0.3 * state
 
 
 @st.composite
@@ -54,6 +53,28 @@ def grids(draw: st.DrawFn) -> tuple[Box, Shape, int]:
         draw(st.integers(0, size - start)) for size, start in zip(shape, starts, strict=True)
     )
     return Box(starts, sizes), tile, draw(st.sampled_from([1, 2, 4, 16]))
+
+
+def test_no_bucket_is_smaller_than_it_has_to_be() -> None:
+    assert bucket_sizes(5 * MIB, least=8 * MIB - 5) == (2, 8 * MIB)
+
+
+@given(st.lists(grids(), max_size=6))
+def test_a_bucket_of_the_largest_tile_cuts_none(pieces: list[tuple[Box, Shape, int]]) -> None:
+    size = max(largest_tile(pieces), 16)
+    found = [part for parts, _ in divide(pieces, size) for part in parts]
+    for index, (box, tile, _) in enumerate(pieces):
+        mine = [part.box for part in found if part.piece == index]
+        for cell in tiles(box, tile):
+            assert sum(part.intersect(cell.relative_to(box)) is not None for part in mine) == 1
+
+
+@given(st.integers(21 * MIB, 1 << 42), st.integers(MIB, 1 << 30), st.integers(2, 9))
+def test_buckets_are_a_small_part_of_the_state(state: int, size: int, count: int) -> None:
+    found, each = bucket_sizes(state, size, count)
+    assert 2 <= found <= count
+    assert MIN_BUCKET <= each <= max(size, MIN_BUCKET)
+    assert found * each <= 0.1 * state
 
 
 def covered(boxes: list[Box], outer: Box) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -152,16 +152,22 @@ def test_the_refusal_says_all() -> None:
         require(int(3.1 * GIB), 2, 4, free)
     assert str(caught.value) == (
         "staging needs 2 × 12.4 GiB of host memory on this node (2 slots of 4 ranks), 13.1 GiB are "
-        "free (cgroup limit 64.0 GiB): use slots=1, or memory='bucketed'"
+        "free (cgroup limit 64.0 GiB): use slots=1, or staging='buckets'"
     )
 
 
 def test_slots_1_is_proposed_only_where_it_helps() -> None:
-    with pytest.raises(StageError, match=r"\(2 slots\).*: use memory='bucketed'$"):
+    with pytest.raises(StageError, match=r"\(2 slots\).*: use staging='buckets'$"):
         require(10 * GIB, 2, 1, Free(9 * GIB, "b"))
-    with pytest.raises(StageError, match=r"1 × 10.0 GiB .*\(1 slot\).*: use memory='bucketed'$"):
+    with pytest.raises(StageError, match=r"1 × 10.0 GiB .*\(1 slot\).*: use staging='buckets'$"):
         require(10 * GIB, 1, 1, Free(9 * GIB, "b"))
 
 
 def test_sizes() -> None:
     assert [gib(s) for s in (12 * GIB, GIB // 2, 3 << 20)] == ["12.0 GiB", "0.5 GiB", "3.0 MiB"]
+
+
+def test_the_refusal_of_buckets_says_what_they_need() -> None:
+    with pytest.raises(StageError, match=r"needs 2.0 GiB .*\(buckets of 2 ranks\), 1.0 GiB are"):
+        require(GIB, 1, 2, Free(GIB, "b"), is_bucketed=True)
+    require(GIB, 1, 2, Free(2 * GIB, "b"), is_bucketed=True)

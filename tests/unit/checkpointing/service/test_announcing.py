@@ -72,10 +72,10 @@ def test_a_save_that_is_given_up(store: Store) -> None:
     leader.give_up(save)
     assert fate(store, save) is Fate.ABANDONED
     assert not is_announced(store, save)
-    again = leader.begin(5)  # under another name
-    assert again.session == session_id(MINE, 1)
-    assert announced(store, "r", MINE) == Announced(1, again)
-    assert last_epoch(store, "r", MINE) == 1
+    again = leader.begin(5)  # under another name; the odd ones are an heir's
+    assert again.session == session_id(MINE, 2)
+    assert announced(store, "r", MINE) == Announced(2, again)
+    assert last_epoch(store, "r", MINE) == 2
     leader.close()
 
 
@@ -94,7 +94,7 @@ def test_what_is_fenced_is_announced_no_longer(store: Store) -> None:
     assert announced(store, "r", MINE) is None
     assert fate(store, save) is Fate.ABANDONED
     again = leader.begin(6)
-    assert announced(store, "r", MINE) == Announced(1, again)
+    assert announced(store, "r", MINE) == Announced(2, again)
     leader.close()
 
 
@@ -104,10 +104,10 @@ def test_a_leader_that_is_started_again_goes_on_where_the_last_one_was(store: St
     for _ in range(3):
         first.give_up(first.begin(5))
     save = first.begin(5)
-    assert save.session == session_id(MINE, 3)
+    assert save.session == session_id(MINE, 6)
     second = Leader(store, "r", MINE)  # the first one was killed: its lease is there
     assert second.begin(5) == save
-    assert announced(store, "r", MINE, 3) == Announced(3, save)
+    assert announced(store, "r", MINE, 6) == Announced(6, save)
     second.close()
 
 
@@ -166,5 +166,5 @@ def test_parts_of_a_save_that_nobody_announced_for_a_while_are_not_gone_on_with(
     save = Save("r", 5, MINE.id)
     store.storage.create(save.part(0), b"a part")
     leader = Leader(store, "r", MINE)
-    assert leader.begin(5).session == session_id(MINE, 1)
+    assert leader.begin(5).session == session_id(MINE, 2)
     leader.close()

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.retention import Best, Buckets, Every, Last, Only
-from checkpointing.service.config import Budget, Config, absolute, dump, load
+from checkpointing.service.config import Budget, Config, absolute, dump, load, own_disk
 
 FULL = Config(
     url="s3://bucket/x",
@@ -15,11 +17,12 @@ FULL = Config(
     options={"secret_access_key": "hidden", "timeout_s": 2.0},
     keep=(Last(3), Every(100), Best("loss"), Only(("model",), Last(2))),
     compress=False,
-    budget=Budget(cpu=3, nice=5, bytes_per_s=1e6),
+    budget=Budget(cpu=3, nice=5, bytes_per_s=1e6, local_bytes=1 << 40),
     linger_s=1.0,
     drain_s=2.0,
     node="n",
     log="/tmp/log",
+    local="/nvme/hpckit",
 )
 
 
@@ -61,11 +64,18 @@ def test_places_are_the_same_in_another_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/x")
-    there = absolute(Config(url="a/../store", run="r", log="log"))
+    there = absolute(Config(url="a/../store", run="r", log="log", local="disk"))
     assert (there.url, there.log) == (str(tmp_path / "store"), str(tmp_path / "log"))
+    assert there.local == str(tmp_path / "disk")
     assert absolute(Config(url="~/store", run="r")).url == "/home/x/store"
     for url in ("s3://bucket/x", "file:///x", "/x"):
         assert absolute(Config(url=url, run="r")).url == url
+
+
+@pytest.mark.parametrize("local", ["s3://bucket/x", "file:///x", ""])
+def test_a_nodes_own_disk_is_no_url(local: str) -> None:
+    with pytest.raises(ValueError, match="own disk"):
+        own_disk(local)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +86,26 @@ def test_places_are_the_same_in_another_folder(
         ({"nice": -1}, "nice"),
         ({"bytes_per_s": 0.0}, "bytes_per_s"),
         ({"cpus": (100_000,)}, "100000"),
+        ({"local_bytes": 0}, "local_bytes"),
     ],
 )
 def test_budgets_that_cannot_be(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Budget(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_trainer_that_is_bound_to_one_core_gives_its_service_another() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    mine, other = cores[0], cores[-1]
+
+    def bound() -> tuple[Budget, set[int]]:
+        os.sched_setaffinity(0, {mine})
+        return Budget(cpus=(other,)), os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as thread:
+        budget, still = thread.submit(bound).result()
+    assert budget.cpus == (other,)
+    assert still == {mine}
 
 
 def test_how_it_writes() -> None:

@@ -62,6 +62,21 @@ class TestSaving:
         assert set(states(hall).values()) == {State.DURABLE}
         assert hall.status()["writing"] is None
 
+    def test_who_comes_back_between_the_news_of_a_commit_and_its_being_noted_hears_of_it(
+        self, hall: Hall
+    ) -> None:
+        """Of a service that was started again, where a part is in the store already."""
+        first = Trainer(hall, 0).furnish()
+        first.save(1)
+        course = course_of(hall)
+        hall.begin(course, 1)
+        hall.tell(FIRST, "committed", step=1, id="1-aaaaaaaa")
+        late = Trainer(hall, 1).furnish()
+        late.put(1, 0)
+        hall.settled(course, 1)
+        assert (first.kinds("committed"), late.kinds("committed")) == ([1], [1])
+        assert set(states(hall).values()) == {State.DURABLE}
+
     def test_what_comes_after_its_step_was_begun_is_kept_for_it(
         self, hall: Hall, two: tuple[Trainer, Trainer]
     ) -> None:

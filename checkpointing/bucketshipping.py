@@ -1,0 +1,200 @@
+"""One rank's way of a state to the service through a few buckets, for nodes that are short of
+memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from checkpointing import leaving
+from checkpointing.bucketed import BucketStager
+from checkpointing.buckets import Bucket
+from checkpointing.errors import CheckpointError, SaveError, ServiceError, StageError
+from checkpointing.events import Events
+from checkpointing.flow import Flow
+from checkpointing.outcomes import Outcomes
+from checkpointing.planning import Planned
+from checkpointing.ranks import Ranks
+from checkpointing.service.client import Client
+from checkpointing.service.messages import dump_snapshot
+from checkpointing.service.snapshots import Generation, Snapshot, grids
+from checkpointing.shipping import Handing, Request
+from checkpointing.watch import Watch
+
+logger = logging.getLogger("checkpointing")
+
+STREAMS = 2  # a state that is on its way, and the one before, until it is committed
+
+
+class BucketShipper(Handing):
+    """Copies states through buckets that the service empties meanwhile. For the thread that trains.
+
+    The ranks begin and end together: a save that fails on one fails on all, and none trains on, and
+    waits for others in a collective of its own, before all are done. On each node the service
+    reads one rank after the other, so that it needs the memory of one.
+    """
+
+    has_moved_in = False  # nothing is left in buckets that one could go on from
+    slots = 1  # the memory that `needs` speaks of is all that there is
+
+    def __init__(
+        self, client: Client, ranks: Ranks, outcomes: Outcomes, events: Events, flow: Flow
+    ) -> None:
+        """
+        Args:
+            flow: that hears what the service says.
+        """
+        super().__init__(client, ranks.rank, outcomes, events)
+        self._ranks, self._flow = ranks, flow
+        self._stager = BucketStager(require=lambda size, count: None)  # see `needs`
+        self._prepared: Planned | None = None
+        self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
+        self._problem: str | None = None  # why there is no memory for the save to come
+        leaving.watch(self)
+
+    def needs(self, planned: Planned) -> int:
+        """Bytes that `prepare` will take new memory for; 0 if what there is will do."""
+        return self._stager.needs(grids(planned.layout))
+
+    def prepare(
+        self, planned: Planned, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
+    ) -> None:
+        """Have buckets for states of this plan, once nobody reads from them any more.
+
+        Raises:
+            StageError: there is not enough memory for a plan that is a new one.
+        """
+        is_new = planned is not self._prepared
+        self._problem = self._flow.await_empty()
+        if is_new and self._problem is not None:
+            self._flow.stop(self._problem)
+        if not is_new and (self._problem is not None or not self._flow.is_broken):
+            return
+        try:
+            self._renew(planned, tensors)
+        except StageError as error:
+            if is_new:
+                raise
+            self._problem = str(error)  # the other ranks have to hear of it
+
+    def tell(self, planned: Planned) -> None:
+        """Tell the service where the buckets are, and what comes through them.
+
+        Raises:
+            ServiceError: it does not answer.
+        """
+        stager = self._stager
+        now = (stager.arenas, planned.layout.digest)
+        if self._told is None or self._told[0] != now[0]:
+            self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
+            self._told = (stager.arenas, "")
+        if self._told != now:
+            self._client.layout(planned.layout)
+            self._told = now
+
+    def claim(self, step: int, planned: Planned) -> int | str:
+        """A place for the state of `step`, or why there is none, on any rank. A collective."""
+        mine = self._claim(step, planned)
+        why = self._refusals(step, mine if isinstance(mine, str) else None)
+        if why is None:
+            return mine
+        if isinstance(mine, int):
+            self._client.unstaged(step)
+        return why
+
+    def ship(
+        self,
+        request: Request,
+        slot: int,
+        planned: Planned,
+        tensors: Mapping[str, Tensor],
+        generation: Generation,
+    ) -> None:
+        """Copy everything, as fast as the service reads it. A collective; if it fails on any rank,
+        that is said on each, as `fail` does."""
+        snapshot = self._snapshot(request, slot, planned, generation)
+        self._flow.begin(request.step)
+        watch = Watch(self._ranks, self._flow.stop)
+        why: str | None = "its copy was broken off"
+        try:
+            self._stager.stage_bucketed(
+                planned.pieces(tensors), self._begin(snapshot), self._flow.free
+            )
+            self._client.staged(snapshot)
+            why = None
+        except (CheckpointError, ConnectionError) as error:
+            why = str(error)
+        finally:
+            if why is not None:
+                self._flow.stop(why)
+            failed = watch.finish(why)
+        if failed is None:
+            self._tell_staged(request, snapshot.layout.bytes)
+        else:
+            self.fail(request.step, SaveError(failed))
+
+    def adopt(self, request: Request, slot: int, planned: Planned, generation: Generation) -> None:
+        """Raises:
+        SaveError: nothing is left in buckets.
+        """
+        raise SaveError(f"step {request.step} is not in memory: save it again")
+
+    def settle(self) -> None:
+        """Nothing is copied beside the training."""
+
+    def finish(self, timeout_s: float) -> None:
+        """Have the service know of what was handed over, in no more than so long."""
+        if not self._client.await_told(timeout_s):
+            logger.error("the checkpoint service is not back: what is staged last may be lost")
+
+    def close(self) -> None:
+        leaving.forget(self)
+        self._stager.close()
+
+    def _renew(self, planned: Planned, tensors: Mapping[str, Tensor]) -> None:
+        if self._flow.is_broken:
+            self._stager.close()  # who has it in his hands may read on
+        self._prepared = None
+        self._stager.prepare(planned.pieces(tensors))
+        self._flow.renew(self._stager.buckets)
+        self._prepared = planned
+
+    def _claim(self, step: int, planned: Planned) -> int | str:
+        if self._problem is not None:
+            return self._problem
+        try:
+            self.tell(planned)
+        except ServiceError as error:
+            return f"the node's checkpoint service: {error}"
+        return self._slot_for(step)
+
+    def _refusals(self, step: int, mine: str | None) -> str | None:
+        """Why the ranks cannot save this step together; None if they can."""
+        try:
+            everybody = self._ranks.all_gather((step, mine), self._ranks.control)
+        except RuntimeError as error:
+            return f"another rank is gone: {error}"
+        if any(theirs != step for theirs, _ in everybody):
+            return f"ranks save different steps, in order of rank: {[s for s, _ in everybody]}"
+        whys = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(everybody) if why is not None]
+        return "; ".join(whys) or None
+
+    def _begin(self, snapshot: Snapshot) -> Callable[[Bucket], None]:
+        """Have the service expect a state; what to call with each full bucket of it."""
+        self._client.ask("stream", snapshot=dump_snapshot(snapshot))
+
+        def send(bucket: Bucket) -> None:
+            index = bucket.content.slot
+            self._flow.fill(index)
+            self._client.ask(
+                "fill",
+                step=snapshot.step,
+                part=bucket.number,
+                bucket=index,
+                size=bucket.content.bytes,
+            )
+
+        return send

@@ -1,0 +1,101 @@
+"""Writing pieces that come in time, through memory that is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from checkpointing.format.manifest import Header
+from checkpointing.format.tiles import Box, tile_shape, tiles
+from checkpointing.store.commit import commit, write_part
+from checkpointing.store.encoding import ChunkEncoder
+from checkpointing.store.index import Known
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
+from checkpointing.store.writer import Options, Piece, Written, write
+from tests.unit.checkpointing.store.saves import problems
+
+SHAPE = (1500, 512)
+TILE = tile_shape(SHAPE, 4)
+WHOLE = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
+VALUES = {"extra/step": 3}
+
+
+def empty() -> Piece:
+    return Piece("model/none", "float32", (0, 4), (0, 0), np.empty((0, 4), np.float32))
+
+
+class Arrivals:
+    """Bands of rows, each in the same memory as the one before, once that is done with."""
+
+    def __init__(self) -> None:
+        self.memory: NDArray[np.float32] = np.empty((2 * TILE[0], SHAPE[1]), np.float32)
+        self.left = 0  # bytes that are not done with
+
+    def pieces(self) -> Iterator[Piece | None]:
+        yield empty()
+        for start in range(0, SHAPE[0], 2 * TILE[0]):
+            while self.left:
+                yield None
+            band = WHOLE[start : start + 2 * TILE[0]]
+            data = self.memory[: len(band)]
+            data[:] = band
+            self.left = data.nbytes
+            yield Piece("model/w", "float32", SHAPE, (start, 0), data)
+
+    def done(self, size: int) -> None:
+        self.left -= size
+        assert self.left >= 0
+        if not self.left:
+            self.memory[:] = np.nan
+
+
+def save(
+    store: Store, step: int, options: Options, known: Known, arrivals: Arrivals | None
+) -> Written:
+    """Of the state that arrives, or that lies there as a whole."""
+    with Session(store, "r") as session:
+        made = session.begin(step)
+        if arrivals is None:
+            whole = [empty(), Piece("model/w", "float32", SHAPE, (0, 0), WHOLE)]
+            written = write(store, made, whole, VALUES, known.index(), options)
+        else:
+            coming, done = arrivals.pieces(), arrivals.done
+            written = write(store, made, coming, VALUES, known.index(), options, done=done)
+        write_part(store, Header(made, float(step), 1, {}), 0, written)
+        commit(store, made, 1, check=session.check)
+    known.committed(made, written.tables, written.packs)
+    return written
+
+
+@pytest.mark.parametrize("encoder", [ChunkEncoder(), ChunkEncoder(None)], ids=["encoded", "raw"])
+@pytest.mark.parametrize("pack_bytes", [64 << 20, 300_000])
+def test_what_arrives_is_written_as_if_it_had_been_there(
+    tmp_path: Path, encoder: ChunkEncoder, pack_bytes: int
+) -> None:
+    store = Store.open(tmp_path, create=True)
+    known = Known(store, "r")
+    options = Options(pack_bytes=pack_bytes, threads=2, encoder=encoder)
+    first = save(store, 1, options, known, Arrivals())
+    second = save(store, 2, options, known, None)
+    assert first.new_bytes > 0
+    assert second.new_bytes == 0, "the same chunks"
+    assert first.raw_bytes == second.raw_bytes == WHOLE.nbytes
+    assert first.tables == second.tables
+    assert set(first.tables["model"].tensors) == {"model/w", "model/none"}
+    assert first.tables["extra"].values == VALUES
+    boxes = list(first.tables["model"].chunks["model/w"])
+    assert sorted(boxes) == sorted(tiles(Box((0, 0), SHAPE), TILE))
+    assert problems(store) == []
+
+
+def test_no_more_is_asked_for_than_there_is_memory_for(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, create=True)
+    arrivals = Arrivals()
+    save(store, 1, Options(threads=2, encoder=ChunkEncoder(None)), Known(store, "r"), arrivals)
+    assert arrivals.left == 0
+    assert np.isnan(arrivals.memory).all()

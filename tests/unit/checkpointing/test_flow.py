@@ -1,0 +1,94 @@
+"""Which buckets may be filled: as the service says, and no longer than it is patient."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from checkpointing.errors import SaveError
+from checkpointing.flow import Flow
+
+
+def flow_of(buckets: int = 2, patience_s: float = 60.0) -> Flow:
+    flow = Flow(rank=1, patience_s=patience_s)
+    flow.renew(buckets)
+    flow.begin(5)
+    return flow
+
+
+def emptied(bucket: int, step: int = 5, rank: int = 1) -> dict[str, object]:
+    return {"kind": "emptied", "step": step, "of": rank, "bucket": bucket}
+
+
+def fill_all(flow: Flow, count: int = 2) -> list[int]:
+    taken = [flow.free() for _ in range(count)]
+    for bucket in taken:
+        flow.fill(bucket)
+    return taken
+
+
+def test_each_bucket_is_free_once_and_again_when_it_was_emptied() -> None:
+    flow = flow_of()
+    assert fill_all(flow) == [0, 1]
+    threading.Timer(0.05, flow.hear, [emptied(1)]).start()
+    assert flow.free() == 1
+
+
+@pytest.mark.parametrize("message", [emptied(0, step=4), emptied(0, rank=0), emptied(7)])
+def test_what_is_said_of_others_frees_nothing(message: dict[str, object]) -> None:
+    flow = flow_of(patience_s=0.0)
+    fill_all(flow)
+    flow.hear(message)
+    with pytest.raises(SaveError, match="has emptied no bucket for 0 s"):
+        flow.free()
+    assert flow.is_broken
+
+
+def test_who_waits_for_its_turn_waits_as_long_as_something_moves() -> None:
+    flow = flow_of(patience_s=1.0)
+    fill_all(flow)
+    moves = [threading.Timer(0.3 * i, flow.hear, [emptied(0, rank=0)]) for i in range(1, 6)]
+    for move in moves:
+        move.start()
+    threading.Timer(2.0, flow.hear, [emptied(0)]).start()
+    assert flow.free() == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"kind": "unread", "step": 5, "error": "the store is full"}, "the store is full"),
+        ({"kind": "service_lost"}, "has died while it read"),
+        ({"kind": "displaced"}, "another process has joined"),
+    ],
+)
+def test_who_waits_hears_that_nobody_reads_on(message: dict[str, object], why: str) -> None:
+    flow = flow_of()
+    fill_all(flow)
+    threading.Timer(0.05, flow.hear, [message]).start()
+    with pytest.raises(SaveError, match=why):
+        flow.free()
+    assert flow.is_broken
+    assert flow.await_empty() is None  # for there is going to be new memory
+    flow.renew(2)
+    assert not flow.is_broken
+
+
+def test_a_service_that_dies_when_nothing_is_in_its_hands_is_no_trouble() -> None:
+    flow = flow_of()
+    flow.hear({"kind": "service_lost"})
+    flow.hear({"kind": "unread", "step": 4, "error": "of another step"})
+    assert not flow.is_broken
+    assert flow.await_empty() is None
+
+
+def test_buckets_that_are_still_being_read_are_waited_for() -> None:
+    flow = flow_of()
+    for bucket in fill_all(flow):
+        threading.Timer(0.05, flow.hear, [emptied(bucket)]).start()
+    assert flow.await_empty() is None
+    late = flow_of(patience_s=0.0)
+    fill_all(late)
+    assert "has emptied no bucket" in str(late.await_empty())
+    assert not late.is_broken  # it may be read later on

@@ -1,0 +1,37 @@
+"""Memory that a checkpoint is read into before the state takes it over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from checkpointing.dtypes import as_bytes
+from checkpointing.staging import Staging
+from tests.unit.checkpointing.test_staging import KNOWN, random_bits
+
+MIB = 1 << 20
+SHAPES = [(), (0,), (3, 0), (5,), (2, 3, 4), (5 * MIB,)]
+
+
+@pytest.mark.parametrize("dtype", KNOWN)
+def test_what_is_in_them_comes_back_bit_for_bit(dtype: str) -> None:
+    saved = {str(shape): random_bits(dtype, shape, seed=len(shape)) for shape in SHAPES}
+    live = {str(shape): random_bits(dtype, shape, seed=9) for shape in SHAPES}
+    staging = Staging()
+    for name, buffer in staging.buffers(live).items():
+        assert (buffer.shape, buffer.dtype) == (saved[name].shape, saved[name].dtype)
+        as_bytes(buffer)[:] = as_bytes(saved[name])
+    assert staging.bytes == sum(tensor.nbytes for tensor in saved.values())
+    staging.copy_back(live)
+    for name, tensor in saved.items():
+        assert bytes(as_bytes(live[name])) == bytes(as_bytes(tensor)), name
+
+
+def test_released_ones_are_not_used_again() -> None:
+    live = {"w": torch.zeros(MIB)}
+    staging = Staging()
+    held = staging.buffers(live)["w"]
+    assert staging.buffers(live)["w"].data_ptr() == held.data_ptr()
+    staging.release()
+    assert staging.bytes == 0
+    assert staging.buffers(live)["w"].data_ptr() != held.data_ptr()
