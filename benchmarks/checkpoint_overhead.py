@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.multiprocessing.spawn import start_processes
 
 from benchmarks.ab import Comparison, interleave, report
+from benchmarks.warm_memory import touch
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
 from hpckit.training.gpt import GPT
@@ -110,6 +111,7 @@ class Trainer:
     def _block(self, save: Save) -> float:
         """Seconds per step of a block that saves after its first step."""
         self._saves += 1
+        touch(2 * self.state_bytes)
         dist.barrier()
         begun = time.monotonic()
         self._step()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from blake3 import blake3
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
+from benchmarks.page_cache import forget
 from benchmarks.speed_writing import COMPRESSED, DCP, RAW, save_by_dcp, tensors
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.training_state import TrainingState
@@ -51,15 +51,7 @@ class Readers:
             "torch DCP load": self._dcp,
         }
         self.cached = Stopwatch(state.nbytes, plain | more | hpckit)
-        self.cold = Stopwatch(state.nbytes, plain | hpckit, before=self._forget)
-
-    def _forget(self, name: str) -> None:
-        """Take all files out of the page cache."""
-        os.sync()  # what is not on the disk yet would stay
-        for path in self._folder.rglob("*"):
-            if path.is_file():
-                with path.open("rb", buffering=0) as file:
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self.cold = Stopwatch(state.nbytes, plain | hpckit, before=lambda name: forget(folder))
 
     def _plain(self, buffer: memoryview) -> None:
         for path in self._files:

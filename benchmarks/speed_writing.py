@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -16,6 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.store_saves import Saves, files_under, whole_pieces
 from benchmarks.training_state import TrainingState
+from benchmarks.warm_memory import touch
 from checkpointing.store.encoding import ChunkEncoder
 from checkpointing.store.writer import Options
 
@@ -34,7 +34,7 @@ class Writers:
         self._step = self._files = 0
         self.objects: dict[str, int] = {}  # that the last save of each way has made
         ways = {
-            PLAIN_WRITE: self._plain,
+            PLAIN_WRITE: lambda: write_plainly(state, folder / "plain"),
             "hpckit, raw": lambda: self._save(self._raw),
             "hpckit, compressed": lambda: self._save(self._compressed),
             "torch DCP": self._dcp,
@@ -52,26 +52,27 @@ class Writers:
             shutil.rmtree(self._folder / used, ignore_errors=True)
         self._files = files_under(self._folder)
         os.sync()
-        _touch(self._state.nbytes * 3 // 2)
+        touch(self._state.nbytes * 3 // 2)
 
     def _count(self, name: str) -> None:
         self.objects[name] = files_under(self._folder) - self._files
-
-    def _plain(self) -> None:
-        folder = self._folder / "plain"
-        folder.mkdir()
-        for number, parts in enumerate(_files(self._state)):
-            with (folder / str(number)).open("wb", buffering=0) as file:
-                for part in parts:
-                    file.write(part)
-                os.fsync(file.fileno())
-        _fsync(folder)
 
     def _save(self, saves: Saves) -> None:
         saves.save(self._step, whole_pieces(self._state.arrays))
 
     def _dcp(self) -> None:
         save_by_dcp(self._state, self._folder / DCP)
+
+
+def write_plainly(state: TrainingState, folder: Path) -> None:
+    """The state's bytes in files of `FILE_BYTES`, durably, without names or a look at them."""
+    folder.mkdir()
+    for number, parts in enumerate(parts_of_files(state)):
+        with (folder / str(number)).open("wb", buffering=0) as file:
+            for part in parts:
+                file.write(part)
+            os.fsync(file.fileno())
+    _fsync(folder)
 
 
 def save_by_dcp(state: TrainingState, folder: Path) -> None:
@@ -83,7 +84,7 @@ def tensors(state: TrainingState) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in state.arrays.items()}
 
 
-def _files(state: TrainingState) -> Iterator[list[memoryview]]:
+def parts_of_files(state: TrainingState) -> Iterator[list[memoryview]]:
     """The state's bytes, in order, as the parts of files of `FILE_BYTES`."""
     parts: list[memoryview] = []
     room = FILE_BYTES
@@ -98,15 +99,6 @@ def _files(state: TrainingState) -> Iterator[list[memoryview]]:
                 parts, room = [], FILE_BYTES
     if parts:
         yield parts
-
-
-def _touch(nbytes: int) -> None:
-    """Have the machine's memory behind that many free bytes.
-
-    A virtual machine may have to fetch from its host what was free for some seconds, page by page
-    at 1 to 2 s per GiB. Without this it is the files removed last that make an arm fast.
-    """
-    np.ones(nbytes, np.uint8)
 
 
 def _fsync(folder: Path) -> None:

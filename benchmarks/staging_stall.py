@@ -1,28 +1,44 @@
-"""How long training stands still while a snapshot is staged, against one bare copy of its bytes.
+"""How long a save makes training stand still, against one bare copy of the state's bytes.
 
     .venv/bin/python -m benchmarks.staging_stall [--mib 512] [--rounds 9] [--width 1024]
+                                                 [--peers FOLDER] [--folder /tmp]
 
-The bare copy is `Tensor.copy_`, tensor by tensor, into buffers that were written before. "first" is
-the first snapshot of a new stager after `prepare`, whose own time is printed. "overlapped" is what
-the call takes plus what the optimizer's step waits for the copy; in between the CPU multiplies
-matrices, in the place of forward and backward, for about three times as long as a bare copy. How
-much longer that takes because of the copy beside it is the second table.
+The bare copy is `Tensor.copy_`, tensor by tensor, into buffers that were written before. A stall is
+what the call that saves takes, and what the optimizer's step waits for after it.
+
+- *staging_stall*: the step comes at once, so that all of the copy is waited for. "first" is the
+  first save of a new `Checkpointer` after its `restore()`, as of a trainer that has just started.
+- *staging_overlap*: between the call and the step, the CPU multiplies matrices in the place of
+  forward and backward, for about three times as long as a bare copy.
+- *staging_interference*: how much longer the matrices take because of the copy beside them.
+
+Every save is at its end before the next arm begins. The state is the same in all of them: what has
+not changed, hpckit does not write again, which makes the time between the arms shorter, and no arm.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from benchmarks.ab import Comparison, interleave, report
+from benchmarks.more_peers import more_peers
+from benchmarks.peers import Async, KeptAsync, OverlappedAsync, ProcessAsync, Sync, alone
+from benchmarks.training_model import Trained, holding
 from benchmarks.training_state import TrainingState
-from checkpointing.staging import StagePiece, Stager
+from benchmarks.warm_memory import touch
+from benchmarks.ways import Hpckit, Way
 
+COPY, FIRST, ALONE = "bare copy", "hpckit, first", "compute alone"
 _BESIDE = 3.0  # bare copies that forward and backward last
 
 
@@ -31,76 +47,111 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--peers", type=Path, help="folder with more peers: see more_peers.py")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
-    bench = Bench(settings.mib << 20, settings.width)
+    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
+    try:
+        with alone():
+            _compare(settings, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _compare(settings: argparse.Namespace, folder: Path) -> None:
+    trained = holding(TrainingState(settings.mib << 20, settings.width))
+    more = more_peers(settings.peers, folder, trained)
+    bench = Bench(trained, folder, more)
     measured = interleave(bench.arms(), settings.rounds + 1)
     bench.close()
     kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
-    about = {**vars(settings), "bytes": bench.nbytes, "tensors": len(bench.tensors)}
-    stall = {arm: kept[arm] for arm in ("bare copy", "blocking", "overlapped", "first")}
-    report(Comparison("staging_stall", "bare copy", "s", stall), about)
-    beside = {"compute alone": kept["compute alone"], "compute beside a copy": bench.beside_s[1:]}
-    report(Comparison("staging_interference", "compute alone", "s", beside), about)
-    warm = median(kept["blocking"])
-    print(f"{bench.nbytes / 1e9:.2f} GB in {len(bench.tensors)} tensors")
-    print(f"first / warm: {median(kept['first']) / warm:.2f}")
-    print(f"prepare, before the first: {median(bench.prepare_s):.2f} s")
+    about = {**vars(settings), "bytes": trained.nbytes, "tensors": len(trained.tensors)}
+    about = {k: str(v) if isinstance(v, Path) else v for k, v in about.items()}
+    for name, arms in bench.tables().items():
+        table = {arm: kept[key] for arm, key in arms.items()}
+        report(Comparison(name, COPY, "s", table), about)
+    beside = {ALONE: kept[ALONE], **{arm: s[1:] for arm, s in bench.beside_s.items()}}
+    report(Comparison("staging_interference", ALONE, "s", beside), about)
+    print(f"{trained.nbytes / 1e9:.2f} GB in {len(trained.tensors)} tensors")
+    first = [a / b for a, b in zip(kept[FIRST], kept["hpckit"], strict=True)]
+    print(f"hpckit, first / warm: {median(first):.2f} ({min(first):.2f} to {max(first):.2f})")
 
 
 class Bench:
-    """A state, and the ways to copy it."""
+    """A state, and the ways to save it."""
 
-    def __init__(self, size: int, width: int) -> None:
-        arrays = TrainingState(size, width).arrays
-        self.tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        steps = {f"{name}.step": torch.tensor(1.0) for name in arrays if name.endswith("exp_avg")}
-        self.tensors |= steps
-        self.nbytes = sum(tensor.nbytes for tensor in self.tensors.values())
-        self._pieces = [StagePiece(name, tensor) for name, tensor in self.tensors.items()]
-        self._buffers = [tensor.clone() for tensor in self.tensors.values()]
-        self._optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-        self._stager = Stager(2, optimizers=[self._optimizer])
-        self._stager.prepare(self._pieces)
+    def __init__(self, trained: Trained, folder: Path, more: list[Way]) -> None:
+        self._trained, self._folder = trained, folder
+        self._tensors = list(trained.tensors.values())
+        self._buffers = [tensor.clone() for tensor in self._tensors]
+        self._ways: list[Way] = [
+            Hpckit("hpckit", folder / "blocking", trained, overlap=False),
+            Sync(folder, trained),
+            Async(folder, trained),
+            KeptAsync(folder, trained),
+            ProcessAsync(folder, trained),
+            *more,
+        ]
+        self._overlapping: list[Way] = [
+            Hpckit("hpckit", folder / "overlapping", trained),
+            OverlappedAsync(folder, trained),
+            *(way for way in more if way.name == "torch_checkpointing"),
+        ]
         self._factor = torch.randn(512, 512)
         self._products = self._count_products()
-        self._saves = 0
-        self.beside_s: list[float] = []  # by round
-        self.prepare_s: list[float] = []
+        self._firsts = 0
+        self.beside_s: dict[str, list[float]] = {}  # by round
 
     def arms(self) -> dict[str, Callable[[], float]]:
+        arms: dict[str, Callable[[], float]] = {
+            COPY: lambda: _seconds(self._copy),
+            FIRST: self._first,
+            ALONE: lambda: _seconds(self._compute),
+        }
+        arms |= {way.name: partial(self._stall, way) for way in self._ways}
+        arms |= {_overlapped(way): partial(self._overlap, way) for way in self._overlapping}
+        return arms
+
+    def tables(self) -> dict[str, dict[str, str]]:
+        """Of the arms of stalls: what each is called in the table, and its name in `arms`."""
+        blocking = [COPY, FIRST, *(way.name for way in self._ways)]
+        overlapping = {way.name: _overlapped(way) for way in self._overlapping}
         return {
-            "bare copy": lambda: _seconds(self._copy),
-            "blocking": lambda: _seconds(self._stage),
-            "first": self._first,
-            "compute alone": lambda: _seconds(self._compute),
-            "overlapped": self._overlapped,
+            "staging_stall": {arm: arm for arm in blocking},
+            "staging_overlap": {COPY: COPY, **overlapping},
         }
 
     def close(self) -> None:
-        self._stager.close()
+        for way in {id(way): way for way in [*self._ways, *self._overlapping]}.values():
+            way.close()
 
-    def _copy(self) -> None:
-        for buffer, tensor in zip(self._buffers, self.tensors.values(), strict=True):
-            buffer.copy_(tensor)
+    def _stall(self, way: Way) -> float:
+        touch(2 * self._trained.nbytes)
+        stall_s = _seconds(way.save) + _seconds(way.before_step)
+        _end(way)
+        return stall_s
 
-    def _stage(self) -> None:
-        self._stager.stage(self._pieces, self._next_slot())
+    def _overlap(self, way: Way) -> float:
+        touch(2 * self._trained.nbytes)
+        stall_s = _seconds(way.save)
+        self.beside_s.setdefault(way.name, []).append(_seconds(self._compute))
+        stall_s += _seconds(way.before_step)
+        _end(way)
+        return stall_s
 
     def _first(self) -> float:
-        stager = Stager(1)
-        self.prepare_s.append(_seconds(lambda: stager.prepare(self._pieces)))
-        first_s = _seconds(lambda: stager.stage(self._pieces))
-        stager.close()
-        return first_s
+        self._firsts += 1
+        folder = self._folder / f"first-{self._firsts}"
+        touch(4 * self._trained.nbytes)
+        way = Hpckit("first", folder, self._trained, overlap=False)
+        stall_s = self._stall(way)
+        way.close()
+        shutil.rmtree(folder)
+        return stall_s
 
-    def _overlapped(self) -> float:
-        begun_s = time.perf_counter()
-        overlap = self._stager.stage_overlapped([], self._pieces, self._next_slot())
-        stall_s = time.perf_counter() - begun_s
-        self.beside_s.append(_seconds(self._compute))
-        self._optimizer.step()
-        overlap.result()
-        return stall_s + overlap.waited_s
+    def _copy(self) -> None:
+        for buffer, tensor in zip(self._buffers, self._tensors, strict=True):
+            buffer.copy_(tensor)
 
     def _compute(self) -> None:
         result: Tensor = self._factor
@@ -115,9 +166,14 @@ class Bench:
         one_s = median(_seconds(self._compute) for _ in range(5)) / 20
         return max(1, round(_BESIDE * copy_s / one_s))
 
-    def _next_slot(self) -> int:
-        self._saves += 1
-        return self._saves % 2
+
+def _overlapped(way: Way) -> str:
+    return f"{way.name}, overlapped"
+
+
+def _end(way: Way) -> None:
+    way.wait()
+    way.clear()
 
 
 def _seconds(work: Callable[[], object]) -> float:
