@@ -36,9 +36,11 @@ demo: setup
 test: setup services
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# A real S3 server, a real NFS, faults of system calls and files. SERVICES= leaves them all out.
+# A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
+# all out.
 SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod nfs-kernel-server \
-	nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3
+	nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
+	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
 
 # fuse 2 does as well as fuse3, and cannot be there beside it.

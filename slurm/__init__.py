@@ -1,0 +1,1 @@
+"""What belongs to Slurm and not to any one run."""

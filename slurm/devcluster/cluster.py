@@ -1,0 +1,213 @@
+"""A cluster: all of its daemons and nodes, from up to down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from slurm.devcluster import accounting, cgroups, configuration, logs, network, nodes, tools
+from slurm.devcluster.controller import Controller, start_controller, start_munged
+from slurm.devcluster.errors import DevclusterError
+from slurm.devcluster.folder import VARIABLE, Folder
+from slurm.devcluster.launching import Launcher, launcher
+from slurm.devcluster.nodes import Node
+from slurm.devcluster.options import Options
+from slurm.devcluster.plan import Network, Plan, make_plan
+
+_STATES = ("sinfo", "--noheader", "--Node", "--format=%N %T")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """As a context manager it is taken down at the end."""
+
+    folder: Folder
+    plan: Plan
+
+    @classmethod
+    def up(cls, folder: Path | None = None, options: Options | None = None) -> Cluster:
+        """Start a cluster; every node is idle when this returns.
+
+        Args:
+            folder: for all its files; new, or empty. None: see `Folder.named`.
+
+        Raises:
+            MissingToolError: Slurm, or what else it takes, is not installed.
+            DevclusterError: it did not start; nothing of it is left, and the text says what the
+                logs told.
+        """
+        chosen, place = options or Options(), Folder.named(folder)
+        _check(chosen)
+        place.check_new()
+        with launcher(place, new=True) as work, ExitStack() as undo:
+            place.check_new()
+            undo.callback(_take_down, work)
+            place.make()
+            try:
+                plan = _claim(work, chosen)
+                _start(work, plan)
+            except DevclusterError as error:
+                told = logs.telling(place.logs)
+                raise DevclusterError(f"no cluster: {error}; its logs:\n{told}") from error
+            undo.pop_all()
+        return cls(place, plan)
+
+    @classmethod
+    def at(cls, folder: Path | None = None) -> Cluster:
+        """The cluster that is up in `folder`. None: see `Folder.named`.
+
+        Raises:
+            DevclusterError: there is none.
+        """
+        place = Folder.named(folder)
+        return cls(place, Plan.read(place.plan))
+
+    def down(self, keep_logs: Path | None = None) -> None:
+        """See `take_down`."""
+        take_down(self.folder, keep_logs)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [Node(self.folder, self.plan, node) for node in self.plan.nodes]
+
+    def node(self, name: str) -> Node:
+        """Raises:
+        DevclusterError: no node has this name.
+        """
+        return Node(self.folder, self.plan, self.plan.node(name))
+
+    @property
+    def controller(self) -> Controller:
+        return Controller(self.folder, self.plan)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What leads Slurm's commands, and those of this folder, to the cluster."""
+        return {"SLURM_CONF": str(self.folder.slurm_conf), VARIABLE: str(self.folder.path)}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """This process's environment, for a command that is to work with the cluster."""
+        return tools.without_slurm(os.environ) | self.variables
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.down()
+
+
+def take_down(folder: Folder, keep_logs: Path | None = None) -> list[str]:
+    """End and remove all that is left of a cluster, whatever became of it; the names of what others
+    have put into its folder, which stays there.
+
+    Args:
+        keep_logs: a new folder to move the logs to.
+
+    Raises:
+        DevclusterError: there is none, `keep_logs` cannot be made, or something does not end.
+    """
+    if keep_logs is not None:
+        _check_free(keep_logs)
+    with launcher(folder) as work:
+        return _take_down(work, keep_logs)
+
+
+def _check_free(keep_logs: Path) -> None:
+    if keep_logs.exists():
+        raise DevclusterError(f"{keep_logs} is there already: name a new folder for the logs")
+    if not os.access(keep_logs.absolute().parent, os.W_OK):
+        raise DevclusterError(f"{keep_logs} cannot be made: name a folder for the logs that can")
+
+
+def _take_down(work: Launcher, keep_logs: Path | None = None) -> list[str]:
+    plan = Plan.read(work.folder.plan) if work.folder.plan.exists() else None
+    if plan is not None:
+        for node in plan.nodes:
+            nodes.destroy(work, plan, node)
+    for name in _daemons(work.folder):
+        if process := work.recorded(name):
+            process.kill_with_children()
+        work.forget(name)
+    if plan is not None:
+        network.remove(work, plan)
+        if plan.has_cgroups and (left := cgroups.remove(node.name for node in plan.nodes)):
+            raise DevclusterError(f"cgroups that cannot be removed: {', '.join(map(str, left))}")
+    if keep_logs is not None:
+        shutil.move(work.folder.logs, keep_logs)
+    return work.folder.remove()
+
+
+def _daemons(folder: Folder) -> Iterator[str]:
+    return (path.stem for path in folder.run.glob("*.json"))
+
+
+def _check(options: Options) -> None:
+    has_namespaces = options.form == "namespaces"
+    tools.check(tools.needed(namespaces=has_namespaces, accounting=options.accounting))
+    if has_namespaces and os.geteuid() != 0:
+        raise DevclusterError(
+            "only root makes namespaces and networks: run this as root, or take the ports form"
+        )
+
+
+def _claim(work: Launcher, options: Options) -> Plan:
+    """Decide everything, and write it down before anything is there that has to be removed."""
+    by_cgroup = _tracks_by_cgroup(options)
+
+    def announce(found: Network | None) -> Plan:
+        plan = make_plan(options, found, by_cgroup)
+        plan.write(work.folder.plan)
+        return plan
+
+    if options.form == "namespaces":
+        network.claim(work, announce)
+        return Plan.read(work.folder.plan)
+    return announce(None)
+
+
+def _tracks_by_cgroup(options: Options) -> bool:
+    missing = cgroups.missing()
+    if missing and options.tracking == "cgroup":
+        raise DevclusterError(
+            f"this machine has no version 1 cgroups of {', '.join(missing)} that can be written: "
+            "leave the tracking of processes to linuxproc"
+        )
+    return options.form == "namespaces" and options.tracking != "linuxproc" and not missing
+
+
+def _start(work: Launcher, plan: Plan) -> None:
+    for name, text in configuration.files(work.folder, plan).items():
+        _write(work.folder.path / name, text.encode())
+    _write(work.folder.key, os.urandom(128))
+    start_munged(work)
+    if plan.options.accounting:
+        accounting.start(work, plan)
+    start_controller(work, plan)
+    for node in plan.nodes:
+        nodes.boot(work, plan, node)
+    idle = {(node.name, "idle") for node in plan.nodes}
+    work.wait("slurmctld", lambda: _states(work) == idle, 60, "at work with all nodes idle")
+    nodes.check_reach(work, plan)
+
+
+def _states(work: Launcher) -> set[tuple[str, ...]]:
+    """(node, state)s; none while slurmctld does not answer."""
+    lines = (work.attempt(*_STATES) or "").splitlines()
+    return {tuple(line.split()) for line in lines}
+
+
+def _write(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)

@@ -1,0 +1,208 @@
+"""One node of a cluster, and what can happen to it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm.devcluster import network, strays
+from slurm.devcluster.errors import DevclusterError
+from slurm.devcluster.folder import Folder
+from slurm.devcluster.launching import Launcher, launcher, python
+from slurm.devcluster.plan import NodePlan, Plan
+from slurm.devcluster.processes import Process
+from slurm.devcluster.waiting import answers, comes_true
+
+PREFIX = "node-"  # of the records of nodes' first processes
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node. All of these may be called whatever state it is in."""
+
+    folder: Folder
+    plan: Plan
+    node: NodePlan
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def address(self) -> str:
+        return self.node.address
+
+    def kill(self) -> None:
+        """The power goes: slurmd and everything on the node is gone at once.
+
+        In the namespaces form its network goes first, so that nobody is told. In the ports form
+        the kernel closes the connections of what it kills, and others see that.
+        """
+        with launcher(self.folder) as work:
+            destroy(work, self.plan, self.node)
+
+    def kill_daemon(self) -> None:
+        """SIGKILL slurmd; jobs on the node go on."""
+        with launcher(self.folder) as work:
+            for daemon in _daemons(work.recorded(_record(self.node))):
+                daemon.kill()
+
+    def start(self) -> None:
+        """Power on: the node's slurmd runs and listens, afresh if it was killed.
+
+        Raises:
+            DevclusterError: it did not start; the text says what it said.
+        """
+        with launcher(self.folder) as work:
+            first = work.recorded(_record(self.node))
+            if first is None:
+                boot(work, self.plan, self.node)
+            elif not _daemons(first):
+                first.send(signal.SIGHUP)
+            if not self._is_cut():
+                self._wait(work)
+
+    def cut(self) -> None:
+        """Pull the network cable: packets are lost, nobody is told.
+
+        Raises:
+            DevclusterError: it has no cable.
+        """
+        self._switch("down")
+
+    def heal(self) -> None:
+        """Plug the cable in again.
+
+        Raises:
+            DevclusterError: it has no cable.
+        """
+        self._switch("up")
+
+    def is_up(self) -> bool:
+        """Whether the node has power; its slurmd may be dead and its network cut."""
+        with launcher(self.folder) as work:
+            return work.recorded(_record(self.node)) is not None
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The command that runs these words on the node, in the folder of whoever runs it.
+
+        In the ports form that is no other place than this machine.
+
+        Raises:
+            DevclusterError: the node is not up.
+        """
+        with launcher(self.folder) as work:
+            first = work.recorded(_record(self.node))
+        if first is None:
+            raise DevclusterError(f"{self.name} is not up: start it")
+        if self.plan.network is None:
+            return list(words)
+        enter = ("nsenter", f"--target={first.pid}", "--net", "--uts", "--mount", "--pid", "--ipc")
+        return [*enter, "--", "env", f"--chdir={Path.cwd()}", *words]
+
+    def _wait(self, work: Launcher) -> None:
+        address, port = self.node.address, self.node.port
+        try:
+            work.wait(_record(self.node), lambda: answers(address, port), 30, "listening")
+        except DevclusterError as error:
+            logs = f"{self.folder.slurmd_log(self.name)}, {_record(self.node)}.out"
+            raise DevclusterError(f"{error}; see {logs}") from error
+
+    def _switch(self, state: str) -> None:
+        with launcher(self.folder) as work:
+            network.switch(work, self._cable(), state)
+
+    def _is_cut(self) -> bool:
+        return self.plan.network is not None and network.is_switched_off(self._cable())
+
+    def _cable(self) -> str:
+        link = self.plan.link(self.node)
+        if link is None:
+            raise DevclusterError(
+                f"{self.name} has no network of its own to cut or heal: nodes of the ports form "
+                "share this machine's, and to stop its processes would be something else. Take "
+                "the namespaces form: up --form namespaces, as root"
+            )
+        return link
+
+
+def boot(work: Launcher, plan: Plan, node: NodePlan) -> None:
+    """Start a node that is not up; its slurmd may not listen yet.
+
+    Raises:
+        DevclusterError: it did not start.
+    """
+    _end_strays(work, plan, node)
+    network.unplug(work, plan, node)
+    supervisor = python("slurm.devcluster.supervisor", str(work.folder.path), node.name)
+    has_own = plan.network is not None
+    first = work.launch(_record(node), supervisor, namespaces=has_own)
+    network.plug(work, plan, node, first.pid)
+
+
+def destroy(work: Launcher, plan: Plan, node: NodePlan) -> None:
+    """End everything on a node.
+
+    Raises:
+        DevclusterError: something did not end.
+    """
+    name, link = _record(node), plan.link(node)
+    if first := work.recorded(name):
+        if link is not None and network.has_link(link):
+            network.switch(work, link, "down")
+        end(first, all_below=plan.network is None)
+    _end_strays(work, plan, node)
+    work.forget(name)
+    network.unplug(work, plan, node)
+
+
+def end(first: Process, *, all_below: bool) -> None:
+    """Kill a process of a node.
+
+    Args:
+        all_below: what is below does not end by itself with it.
+
+    Raises:
+        DevclusterError: something did not end.
+    """
+    if all_below and not first.kill_all_below():
+        left = ", ".join(str(process.pid) for process in first.below())
+        raise DevclusterError(f"processes {left} of a node do not end, though they were killed")
+    first.kill()
+    if first.is_alive():
+        raise DevclusterError(f"process {first.pid} of a node does not end, though it was killed")
+
+
+def check_reach(work: Launcher, plan: Plan, within_s: float = 10) -> None:
+    """Raises:
+    DevclusterError: the nodes of the namespaces form do not reach each other.
+    """
+    first, last = plan.nodes[0], plan.nodes[-1]
+    process = work.recorded(_record(first))
+    if plan.network is None or process is None:
+        return
+    # more than once: for seconds, Linux takes for unreachable what was so a moment ago
+    if not comes_true(lambda: network.leads(work, process.pid, last), within_s):
+        raise DevclusterError(
+            f"{first.name} does not reach {last.name}: a firewall of this machine takes what its "
+            "bridges carry, as that of Docker does. Run iptables -I FORWARD -i 'hpckit+' -j ACCEPT "
+            "as root, or take the ports form"
+        )
+
+
+def _end_strays(work: Launcher, plan: Plan, node: NodePlan) -> None:
+    """Namespaces end with their first process; in the ports form things may outlive it."""
+    if plan.network is None:
+        for stray in strays.of(work.folder.slurmd_log(node.name)):
+            end(stray, all_below=True)
+
+
+def _daemons(first: Process | None) -> list[Process]:
+    below: Iterable[Process] = first.below() if first else ()
+    return [process for process in below if process.program() == "slurmd"]
+
+
+def _record(node: NodePlan) -> str:
+    return f"{PREFIX}{node.name}"

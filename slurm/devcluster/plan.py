@@ -1,0 +1,200 @@
+"""All that is decided of a cluster before anything of it is there; kept as cluster.json."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import pwd
+import random
+import socket
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm.devcluster.errors import DevclusterError
+from slurm.devcluster.options import MAX_NODES, Options
+
+
+@dataclass(frozen=True)
+class Network:
+    """A bridge of this machine with a network of its own behind it; root's."""
+
+    number: int  # which of the networks that clusters may have
+    mac: str  # of the bridge; says that it is this cluster's
+
+    @property
+    def bridge(self) -> str:
+        return f"hpckit{self.number}"
+
+    def address(self, host: int) -> str:
+        return f"10.213.{self.number}.{host}"
+
+    @property
+    def gateway(self) -> str:
+        """This machine's own address."""
+        return self.address(254)
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    index: int  # from 1
+    name: str
+    address: str
+    port: int  # of slurmd
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cluster."""
+
+    options: Options
+    user: str
+    hostname: str
+    memory_mib: int  # of each node
+    has_cgroups: bool  # jobs' processes are tracked by cgroups
+    controller_port: int
+    accounting_port: int
+    nodes: tuple[NodePlan, ...]
+    loopback: str | None  # see `loopback_address`
+    network: Network | None  # None: the ports form
+
+    @property
+    def controller_address(self) -> str:
+        """Of the daemons that a cluster has once."""
+        return self.network.gateway if self.network else self.loopback or "127.0.0.1"
+
+    def node(self, name: str) -> NodePlan:
+        """Raises:
+        DevclusterError: no node has this name.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        names = f"{self.nodes[0].name} to {self.nodes[-1].name}"
+        raise DevclusterError(f"no node {name!r} in this cluster: they are {names}")
+
+    def link(self, node: NodePlan) -> str | None:
+        """The name of this machine's end of the node's network cable, if it has one."""
+        return f"{self.network.bridge}n{node.index}" if self.network else None
+
+    def write(self, path: Path) -> None:
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        new.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Raises:
+        DevclusterError: there is none, or it is not of this version.
+        """
+        try:
+            return _plan(json.loads(path.read_text()))
+        except FileNotFoundError as error:
+            raise DevclusterError(f"no cluster in {path.parent}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DevclusterError(
+                f"{path} does not describe a cluster of this version ({error!r}): take it down "
+                "with the version that made it"
+            ) from error
+
+
+def make_plan(options: Options, network: Network | None, has_cgroups: bool) -> Plan:
+    """Ports are taken that are free now.
+
+    Args:
+        network: in the namespaces form.
+
+    Raises:
+        DevclusterError: the user has no name.
+    """
+    ports = free_ports(2 + options.nodes)
+    hostname = socket.gethostname()
+    own = loopback_address(hostname)
+    return Plan(
+        options=options,
+        user=user_name(os.geteuid()),
+        hostname=hostname.partition(".")[0],
+        memory_mib=options.memory_mib or _machine_memory_mib(),
+        has_cgroups=has_cgroups,
+        controller_port=ports[0],
+        accounting_port=ports[1],
+        nodes=tuple(
+            NodePlan(
+                index,
+                f"n{first_number(network) + index}",
+                network.address(index) if network else own or "127.0.0.1",
+                ports[2] if network else ports[1 + index],
+            )
+            for index in range(1, options.nodes + 1)
+        ),
+        loopback=own,
+        network=network,
+    )
+
+
+def first_number(network: Network | None) -> int:
+    """Before the number of the first node. Cgroups are named after nodes: in the namespaces form
+    no two clusters of a machine have nodes of the same name."""
+    return (MAX_NODES + 1) * network.number if network else 0
+
+
+def user_name(uid: int) -> str:
+    """Raises:
+    DevclusterError: it has none.
+    """
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError as error:
+        raise DevclusterError(
+            f"user {uid} has no name on this machine, and Slurm needs one: add it to /etc/passwd, "
+            "or take another user"
+        ) from error
+
+
+def loopback_address(hostname: str) -> str | None:
+    """The address that this machine gives its own name, if it is one of loopback: the only one on
+    which Slurm's daemons can be told to listen."""
+    try:
+        address = socket.gethostbyname(hostname)
+    except OSError:
+        return None
+    return address if ipaddress.ip_address(address).is_loopback else None
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on, below those that the kernel gives to connections."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(20_000, 32_000)
+        if port not in ports and _is_free(port):
+            ports.append(port)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _machine_memory_mib() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+
+
+def _plan(found: dict[str, Any]) -> Plan:
+    options = found["options"]
+    nodes: Iterable[dict[str, Any]] = found["nodes"]
+    network = found["network"]
+    return Plan(
+        **found
+        | {
+            "options": Options(**options | {"settings": tuple(options["settings"])}),
+            "nodes": tuple(NodePlan(**node) for node in nodes),
+            "network": Network(**network) if network else None,
+        }
+    )

@@ -1,0 +1,56 @@
+"""The programs that a cluster is made of, and the Debian packages that have them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+
+from slurm.devcluster.errors import MissingToolError
+
+# Daemons lie in folders that only administrators have on their path
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+
+SLURM = {
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sinfo": "slurm-wlm",
+    "scontrol": "slurm-wlm",
+    "munged": "munge",
+}
+NAMESPACES = {"ip": "iproute2", "mount": "mount", "nsenter": "util-linux", "unshare": "util-linux"}
+ACCOUNTING = {
+    "slurmdbd": "slurmdbd",
+    "sacctmgr": "slurm-wlm",
+    "mariadbd": "mariadb-server-core",
+    "mariadb": "mariadb-client-core",
+    "mariadb-install-db": "mariadb-server-core",
+}
+
+
+def needed(*, namespaces: bool, accounting: bool) -> dict[str, str]:
+    """The Debian package of each program that such a cluster needs."""
+    return SLURM | (NAMESPACES if namespaces else {}) | (ACCOUNTING if accounting else {})
+
+
+def check(tools: Mapping[str, str]) -> None:
+    """
+    Args:
+        tools: the Debian package that has it, by name of the program.
+
+    Raises:
+        MissingToolError: one or more are not installed.
+    """
+    missing = [tool for tool in tools if shutil.which(tool, path=PATH) is None]
+    if missing:
+        packages = sorted({tools[tool] for tool in missing})
+        raise MissingToolError(
+            f"{', '.join(missing)} not installed; run as root: "
+            f"apt-get install -y --no-install-recommends {' '.join(packages)}"
+        )
+
+
+def without_slurm(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without what some other Slurm, or a job of it, has put there."""
+    strange = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SINFO_", "SQUEUE_", "SACCT_", "SCONTROL_")
+    return {key: value for key, value in env.items() if not key.startswith(strange)}

@@ -1,0 +1,71 @@
+"""The clusters of `slurm.devcluster` as fixtures: one of each form, shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from slurm.devcluster import tools
+from slurm.devcluster.cluster import Cluster
+from slurm.devcluster.errors import MissingToolError
+from slurm.devcluster.options import Form, Options
+from tests.cluster import guard
+from tests.cluster.slurm import Slurm
+
+# As soon as a busy machine allows, a silent node is down
+_QUICK = ("MessageTimeout=3", "TCPTimeout=2")
+
+
+def options(form: Form, nodes: int = 3) -> Options:
+    return Options(nodes=nodes, form=form, grace_s=2, slurmd_timeout_s=5, settings=_QUICK)
+
+
+@pytest.fixture(scope="session")
+def ports_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes on this host."""
+    need("ports")
+    with guard.cluster(tmp_path_factory.mktemp("ports"), options("ports")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def namespaces_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes, each with namespaces of its own."""
+    need("namespaces")
+    with guard.cluster(tmp_path_factory.mktemp("spaces"), options("namespaces")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ports(ports_cluster: Cluster) -> Iterator[Slurm]:
+    """Without jobs, all nodes idle."""
+    slurm = Slurm(ports_cluster)
+    yield slurm
+    slurm.reset()
+
+
+@pytest.fixture
+def namespaces(namespaces_cluster: Cluster) -> Iterator[Slurm]:
+    """Without jobs, all nodes idle."""
+    slurm = Slurm(namespaces_cluster)
+    yield slurm
+    slurm.reset()
+
+
+@pytest.fixture(params=["ports", "namespaces"])
+def slurm(request: pytest.FixtureRequest) -> Slurm:
+    """Both of them, one after the other."""
+    found: Slurm = request.getfixturevalue(request.param)
+    return found
+
+
+def need(form: Form, *, accounting: bool = False) -> None:
+    """Skip the test where something is not installed, or may not be done."""
+    try:
+        tools.check(tools.needed(namespaces=form == "namespaces", accounting=accounting))
+    except MissingToolError as error:
+        pytest.skip(str(error))
+    if form == "namespaces" and os.geteuid() != 0:
+        pytest.skip("only root makes namespaces; run the tests as root")
