@@ -273,6 +273,8 @@ class Checkpointer:
     def wait(self) -> None:
         """Block until the newest save is committed or has failed. A collective.
 
+        If it was skipped, until those before it have ended: then there is a place for another.
+
         Raises:
             SaveError: it failed or was skipped, on any rank; says which and why. Said once.
         """

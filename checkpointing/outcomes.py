@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -29,10 +29,15 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one step's save. Plain data: it travels between ranks."""
+    """Of one step's save. Plain data: it travels between ranks.
+
+    Attributes:
+        is_behind: it is gone, and one before it is under way, in whose place it would have been.
+    """
 
     fate: Fate
     why: str = ""
+    is_behind: bool = False
 
 
 class Outcomes:
@@ -71,10 +76,20 @@ class Outcomes:
             self.durable, self.durable_s = None, time.monotonic()
 
     def wait(self, step: int, timeout_s: float) -> Outcome:
-        """Its outcome, at the latest after so long."""
+        """Its outcome, and if it is gone also that of those before it, at the latest after so
+        long."""
         with self._changed:
-            self._changed.wait_for(lambda: self.of(step).fate is not Fate.UNDER_WAY, timeout_s)
-            return self.of(step)
+            self._changed.wait_for(lambda: self._has_ended(step), timeout_s)
+            outcome = self.of(step)
+            is_behind = outcome.fate is Fate.GONE and not self._has_ended(step)
+            return replace(outcome, is_behind=is_behind)
+
+    def _has_ended(self, step: int) -> bool:
+        fate = self.of(step).fate
+        if fate is not Fate.GONE:
+            return fate is not Fate.UNDER_WAY
+        earlier = (o.fate for s, o in self._by_step.items() if s < step)
+        return Fate.UNDER_WAY not in earlier
 
     def hear(self, message: dict[str, Any]) -> None:
         """What the service says."""

@@ -14,6 +14,8 @@ POLL_S = 0.2  # between the ranks' looks at each other
 def wait_together(ranks: Ranks, outcomes: Outcomes, step: int | None) -> None:
     """Return when the save of this step is committed. A collective.
 
+    One that was skipped is told when those before it have ended too.
+
     Args:
         step: None: this rank has saved nothing that it would have to wait for.
 
@@ -35,6 +37,8 @@ def wait_together(ranks: Ranks, outcomes: Outcomes, step: int | None) -> None:
         fates = [outcome for _, outcome in everybody if outcome is not None]
         if all(outcome.fate is Fate.COMMITTED for outcome in fates):
             return
+        if any(outcome.is_behind for outcome in fates):
+            continue  # so that there is a place for the next one
         if problems := _problems(fates):
             raise SaveError(f"saving step {step}: {problems}")
 

@@ -115,6 +115,28 @@ def test_all_ranks_wait_for_the_same() -> None:
         wait_together(Said((None, None)), found, 1)
 
 
+def test_one_that_was_skipped_is_told_when_those_before_it_have_ended() -> None:
+    found, _ = outcomes()
+    found.begin(1)
+    found.begin(2)
+    found.end(2, Fate.GONE, "no place")
+    assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place", is_behind=True)
+    looks = 0
+
+    class Looking(Said):
+        def all_gather(self, thing: Any, group: object) -> list[Any]:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                found.hear(COMMITTED)
+            return [thing, *self._others]
+
+    with pytest.raises(SaveError, match="saving step 2: rank 0: no place; rank 1: no place"):
+        wait_together(Looking((2, Outcome(Fate.GONE, "no place"))), found, 2)
+    assert looks == 3
+    assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place")
+
+
 def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:
     class Gone(Said):
         def all_gather(self, thing: Any, group: object) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Programs to begin with, which the tests run, kill and run again."""

@@ -1,0 +1,43 @@
+"""The state of a `transformers.Trainer` that it writes as trainer_state.json, from and for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from checkpointing.errors import DamagedError
+from checkpointing.runs import opened
+from checkpointing.store.catalog import newest_first
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.values import decode
+
+logger = logging.getLogger("checkpointing")
+
+_NAME = "trainer"  # of the item
+
+
+def state_text(trainer: Any) -> str:
+    """As the Trainer would write it now, with the states of its callbacks."""
+    callbacks = [*trainer.callback_handler.callbacks, trainer.control]
+    exported = type(trainer.state)(stateful_callbacks=[c for c in callbacks if hasattr(c, "state")])
+    whole = asdict(trainer.state) | {"stateful_callbacks": exported.stateful_callbacks}
+    return json.dumps(whole)
+
+
+def newest_text(
+    root: str | os.PathLike[str], run: str, options: Mapping[str, Any] | None
+) -> str | None:
+    """What the newest checkpoint of the store has; None if there is none, or it cannot be read."""
+    with opened(root, options) as store:
+        for found in newest_first(store, run)[:1]:
+            try:
+                values = Checkpoint(store, found.stored).values()
+            except DamagedError as error:
+                logger.warning("%s", error)
+                return None
+            return str(decode(values[_NAME])["value"]["state"])
+    return None

@@ -1,0 +1,217 @@
+"""Lightning: a callback that saves and resumes a `Trainer.fit` through the Checkpointer.
+
+trainer = L.Trainer(callbacks=[CheckpointerCallback(root, run="gpt", every=Minutes(10))])
+trainer.fit(model, loader)  # goes on where the run was, in the middle of an epoch too
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+try:
+    import lightning.pytorch as L  # type: ignore[import-not-found, unused-ignore] # noqa: N812
+    from lightning.pytorch.callbacks import (  # type: ignore[import-not-found, unused-ignore]
+        Checkpoint,
+    )
+except ImportError as error:
+    raise ImportError(
+        "checkpointing.integrations.lightning needs Lightning 2.6 or newer: pip install lightning"
+    ) from error
+
+from checkpointing.checkpointer import Checkpointer
+from checkpointing.integrations import randomness
+from checkpointing.integrations.ending import make_room
+from checkpointing.integrations.held import Held
+from checkpointing.integrations.lightning_batches import skip
+from checkpointing.integrations.lightning_loaders import Loaders
+from checkpointing.integrations.lightning_progress import Moment, gather, take, within_epoch
+from checkpointing.ranks import Ranks
+
+logger = logging.getLogger("checkpointing")
+
+_OTHERS_FORM = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")  # flat or foreign shards
+
+
+class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
+    """Saves module, optimizers, schedulers, progress of the loops, states of callbacks, datamodule
+    and precision, and random numbers of each rank; restores all of it when `fit` starts.
+
+    A resumed `fit` goes on at the next batch. Loaders with state_dict() and load_state_dict() are
+    asked to; of others, the batches that the epoch has had are read and dropped, in the same order
+    as before the interruption. Saves fall on steps of the optimizer, after the validation that
+    belongs to the step. One is made at the end of `fit`, which waits for it.
+
+    Not saved: metrics that are being averaged over an epoch, what on_save_checkpoint() adds (keep
+    it in buffers or in the state of a callback or the datamodule), and gradients, so that a save
+    falls between accumulations. On another number of ranks the module and the optimizers go on
+    exactly, batches and random numbers do not.
+
+    Args:
+        root, run, options: of `Checkpointer`; a step is `trainer.global_step`.
+        metrics: names in `trainer.callback_metrics` whose newest values are saved with the step,
+            for `Best`.
+
+    Raises (from `fit`): as `Checkpointer` and its `restore`; ValueError: a strategy that keeps
+    parameters in a form of its own.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        run: str,
+        metrics: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        self._make = partial(Checkpointer, root, run=run, **options)
+        self._metrics = tuple(metrics)
+        self._ckpt: Checkpointer | None = None
+        self._ranks: Ranks | None = None
+        self._loaders: Loaders | None = None
+        self._resumed: Moment | None = None  # until its random numbers are taken up
+        self._epoch_rng: dict[str, Any] = {}  # from before the epoch's batches were begun
+        self._due: dict[str, Any] | None = None  # the loops at the end of a batch to be saved after
+        self._seen_step = self._saved_step = -1
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Restore."""
+        _check(trainer, pl_module)
+        self._due = self._resumed = None
+        self._let_loaders_be()
+        self._ranks, self._ckpt = Ranks(), self._make()
+        self._loaders = Loaders(trainer.fit_loop)
+        held = Held()
+        step = self._ckpt.restore(_state(trainer, held))
+        self._seen_step = trainer.global_step
+        if step is not None:
+            self._resumed = take(trainer, held.value or {}, self._ranks)
+            self._seen_step = self._saved_step = step
+            randomness.restore(self._resumed.rng_of_batches or randomness.capture())
+        self._epoch_rng = randomness.capture()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Go to the batch that comes next."""
+        if self._resumed is not None and self._resumed.skips:
+            randomness.restore(self._resumed.rng_of_batches or randomness.capture())
+            skip(trainer)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Know where the order of this epoch comes from."""
+        if trainer.fit_loop.is_resuming or trainer.current_epoch == 0:
+            return  # Lightning has begun its batches before
+        if self._resumed is not None and self._resumed.is_epoch_over:
+            randomness.restore(self._resumed.rng or randomness.capture())
+        self._resumed = None
+        self._epoch_rng = randomness.capture()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Save what is due, now that all that belongs to the step before is done."""
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and resumed.rng and not resumed.is_epoch_over:
+            randomness.restore(resumed.rng)
+        if self._due is not None:
+            self._save(trainer, self._due, is_epoch_over=False)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Ask whether to save, once for each step of the optimizer."""
+        step = trainer.global_step
+        if step == self._seen_step or self._ckpt is None:
+            return
+        self._seen_step = step
+        if self._ckpt.due(step):
+            self._due = self._loops()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save what is due, with what has come of the validation; the epoch's end comes later."""
+        if self._due is not None and not _is_epoch_over(trainer):
+            self._save(trainer, self._loops(), is_epoch_over=False)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save what is due after the last batch."""
+        if self._due is None:
+            return
+        is_over = _is_epoch_over(trainer)
+        loops = self._loops() if is_over else self._due
+        self._save(trainer, loops, is_epoch_over=is_over)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the end, and wait until it is durable."""
+        assert self._ckpt is not None
+        is_durable = make_room(self._ckpt)
+        if self._saved_step != trainer.global_step or not is_durable:
+            is_over = _is_epoch_over(trainer)
+            loops = self._loops() if is_over else within_epoch(self._loops())
+            self._save(trainer, loops, is_epoch_over=is_over)
+        self._close()
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Release what is left, of a run that was at its end already."""
+        self._close()
+
+    def _save(self, trainer: L.Trainer, loops: dict[str, Any], *, is_epoch_over: bool) -> None:
+        assert self._ckpt is not None
+        assert self._ranks is not None
+        self._due = None
+        progress = gather(trainer, loops, self._epoch_rng, is_epoch_over, self._ranks)
+        logged = trainer.callback_metrics
+        metrics = {name: float(logged[name]) for name in self._metrics if name in logged}
+        self._ckpt.save(trainer.global_step, _state(trainer, Held(progress)), metrics)
+        self._saved_step = trainer.global_step
+
+    def _loops(self) -> dict[str, Any]:
+        assert self._loaders is not None
+        return self._loaders.loops()
+
+    def _let_loaders_be(self) -> None:
+        loaders, self._loaders = self._loaders, None
+        if loaders is not None:
+            loaders.close()
+
+    def _close(self) -> None:
+        self._let_loaders_be()
+        ckpt, self._ckpt, ranks, self._ranks = self._ckpt, None, self._ranks, None
+        if ckpt is not None and ranks is not None:
+            ckpt.close()
+            ranks.close()
+
+
+def _state(trainer: L.Trainer, progress: Held) -> dict[str, Any]:
+    optimizers = trainer.optimizers
+    named = {f"optimizer.{index}": optimizer for index, optimizer in enumerate(optimizers)}
+    if len(optimizers) == 1:
+        named = {"optimizer": optimizers[0]}
+    return {"model": trainer.lightning_module, **named, "progress": progress}
+
+
+def _is_epoch_over(trainer: L.Trainer) -> bool:
+    return bool(trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
+
+
+def _check(trainer: L.Trainer, module: L.LightningModule) -> None:
+    if not isinstance(trainer, L.Trainer):
+        raise TypeError(f"a Trainer of lightning.pytorch is needed, got {type(trainer)}")
+    kind = next(
+        (c.__name__ for c in type(trainer.strategy).__mro__ if c.__name__ in _OTHERS_FORM), ""
+    )
+    if kind:
+        raise ValueError(
+            f"{kind} keeps parameters in a form of its own: use DDP or ModelParallelStrategy"
+        )
+    if type(module).on_save_checkpoint is not L.LightningModule.on_save_checkpoint:
+        logger.warning(
+            "%s.on_save_checkpoint() is not called: keep what it adds in buffers of the module",
+            type(module).__qualname__,
+        )

@@ -1,0 +1,56 @@
+"""How far Lightning's loaders are, where Lightning has read ahead of training."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from checkpointing.errors import CheckpointError
+
+_LOADERS = "combined_loader"  # in what a fit loop saves
+
+
+class Loaders:
+    """Notes what loaders without a length say before each batch is fetched.
+
+    Of them Lightning fetches one batch ahead, to know which is the last; what they say after that
+    is one batch too far to go on from.
+
+    Args:
+        fit_loop: of a Trainer, whose method that runs before a fetch is replaced until `close`.
+    """
+
+    def __init__(self, fit_loop: Any) -> None:
+        self._fit_loop, self._epoch_loop = fit_loop, fit_loop.epoch_loop
+        self._begin_fetch = self._epoch_loop._on_before_fetch
+        self._before: list[Any] | None = None
+        self._epoch_loop._on_before_fetch = self._note
+
+    def loops(self) -> dict[str, Any]:
+        """The state of the fit loop between this batch and the next.
+
+        Raises:
+            CheckpointError: Lightning fetches batches in another way than it did.
+        """
+        state: dict[str, Any] = copy.deepcopy(self._fit_loop.state_dict())
+        if self._is_ahead() and state["state_dict"].get(_LOADERS):
+            if self._before is None:
+                raise CheckpointError(
+                    "cannot tell how far the loader was before Lightning read ahead: use a version "
+                    "of Lightning that the README names, or give the loader a length"
+                )
+            state["state_dict"][_LOADERS] = self._before
+        return state
+
+    def close(self) -> None:
+        """Let the loop be as it was."""
+        self._epoch_loop._on_before_fetch = self._begin_fetch
+
+    def _note(self) -> None:
+        if self._is_ahead():
+            self._before = copy.deepcopy(self._fit_loop._combined_loader._state_dicts())
+        self._begin_fetch()
+
+    def _is_ahead(self) -> bool:
+        fetcher = self._fit_loop._data_fetcher
+        return fetcher.length is None and getattr(fetcher, "prefetch_batches", 0) > 0

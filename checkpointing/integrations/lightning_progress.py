@@ -1,0 +1,101 @@
+"""How far a Trainer of Lightning has come, as plain values, and back."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointing.integrations import randomness
+from checkpointing.integrations.packing import pack, unpack
+from checkpointing.ranks import Ranks
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a run goes on.
+
+    Attributes:
+        is_epoch_over: after the last batch of an epoch, not between two.
+        rng: of this rank, for the next batch; None: of another number of ranks.
+        rng_of_batches: from before the batches of the epoch were begun.
+        skips: the loaders cannot go to a batch by themselves.
+    """
+
+    is_epoch_over: bool
+    rng: dict[str, Any] | None
+    rng_of_batches: dict[str, Any] | None
+    skips: bool
+
+
+def gather(
+    trainer: Any,
+    loops: dict[str, Any],
+    epoch_rng: dict[str, Any],
+    is_epoch_over: bool,
+    ranks: Ranks,
+) -> dict[str, Any]:
+    """All that is neither parameter nor state of an optimizer, of all ranks. A collective.
+
+    Raises:
+        TypeError: a state with a large tensor in it.
+    """
+    mine = {"rng": randomness.capture(), "epoch_rng": epoch_rng, "loops": pack(loops, "loops")}
+    callbacks = {c.state_key: pack(c.state_dict(), c.state_key) for c in trainer.callbacks}
+    schedulers = [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]
+    datamodule = trainer.datamodule
+    return {
+        "is_epoch_over": is_epoch_over,
+        "callbacks": {key: state for key, state in callbacks.items() if state},
+        "schedulers": pack(schedulers, "schedulers"),
+        "precision": pack(trainer.precision_plugin.state_dict(), "precision"),
+        "datamodule": pack(datamodule.state_dict(), "datamodule") if datamodule else {},
+        "ranks": ranks.all_gather(mine, ranks.control),
+    }
+
+
+def within_epoch(loops: dict[str, Any]) -> dict[str, Any]:
+    """The loops of a training that was stopped inside an epoch, which Lightning has counted as
+    done: before that."""
+    epochs = loops["epoch_progress"]
+    for counts in (epochs["total"], epochs["current"]):
+        counts["processed"] = counts["completed"] = counts["started"] - 1
+    return loops
+
+
+def take(trainer: Any, progress: dict[str, Any], ranks: Ranks) -> Moment:
+    """Let everything but module and optimizers go on from there."""
+    if is_other_world := len(progress["ranks"]) != ranks.world_size:
+        logger.warning(
+            "saved by %d ranks, resumed by %d: the epoch's batches are dealt anew, random numbers "
+            "begin anew",
+            len(progress["ranks"]),
+            ranks.world_size,
+        )
+    mine = progress["ranks"][0 if is_other_world else ranks.rank]
+    loops = unpack(mine["loops"])
+    loader_states = loops["state_dict"].pop("combined_loader", [])
+    if loader_states and not is_other_world:
+        loops["state_dict"]["combined_loader"] = loader_states
+    trainer.fit_loop.load_state_dict(loops)
+    for callback in trainer.callbacks:
+        if state := progress["callbacks"].get(callback.state_key):
+            callback.load_state_dict(unpack(state))
+    schedulers = unpack(progress["schedulers"])
+    for config, state in zip(trainer.lr_scheduler_configs, schedulers, strict=True):
+        config.scheduler.load_state_dict(state)
+    if progress["precision"]:
+        trainer.precision_plugin.load_state_dict(unpack(progress["precision"]))
+    if trainer.datamodule and progress["datamodule"]:
+        trainer.datamodule.load_state_dict(unpack(progress["datamodule"]))
+    is_epoch_over = progress["is_epoch_over"]
+    rng = None if is_other_world else mine["rng"]
+    batches = None if is_other_world else mine["epoch_rng"]
+    return Moment(
+        is_epoch_over,
+        rng,
+        rng if is_epoch_over else batches,
+        skips=not is_epoch_over and not loader_states,
+    )

@@ -1,0 +1,96 @@
+"""What the integrations share, and that none of them brings its framework in by itself."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from checkpointing import FormatError
+from checkpointing.integrations import randomness
+from checkpointing.integrations.packing import MAX_BYTES, pack, unpack
+from checkpointing.values import decode, encode
+
+
+def through_a_store(value: Any) -> Any:
+    return decode(json.loads(json.dumps(encode(value, "value"))))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([1.5, float("nan"), -0.0]),
+        torch.tensor(3, dtype=torch.int64),
+        torch.empty(0, 3, dtype=torch.bfloat16),
+        torch.ones(2, 3, dtype=torch.bfloat16)[:, 1:],
+        torch.tensor([True, False]),
+    ],
+)
+def test_tensors_come_back_to_the_bit(value: torch.Tensor) -> None:
+    back = unpack(through_a_store(pack({"a": [value]}, "value")))["a"][0]
+    assert back.dtype == value.dtype
+    assert back.shape == value.shape
+    assert (
+        back.numpy(force=True).tobytes() == value.numpy(force=True).tobytes()
+        if (value.dtype != torch.bfloat16)
+        else torch.equal(back, value)
+    )
+
+
+def test_arrays_scalars_and_plain_values_come_back() -> None:
+    value: dict[str, Any] = {
+        "array": np.arange(6, dtype=np.uint32).reshape(2, 3),
+        "scalar": np.float32(0.1),
+        "plain": (1, None, [2.5, "x"], {3: True}),
+        "tagged": {"$tensor": "of somebody else"},
+    }
+    back = unpack(through_a_store(pack(value, "value")))
+    assert np.array_equal(back["array"], value["array"])
+    assert back["array"].dtype == np.uint32
+    assert back["scalar"] == np.float32(0.1)
+    assert type(back["scalar"]) is np.float32
+    assert (back["plain"], back["tagged"]) == (value["plain"], value["tagged"])
+
+
+def test_what_is_too_large_or_holds_objects_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"'state/a/0': a tensor of 1048577 bytes.*buffer"):
+        pack({"a": [torch.zeros(MAX_BYTES + 1, dtype=torch.uint8)]}, "state")
+    with pytest.raises(TypeError, match="'state': a numpy array of dtype object"):
+        pack(np.array([object()]), "state")
+    for damaged in ({"$array": ["|O", [1], ""]}, {"$tensor": ["load", [1], ""]}):
+        with pytest.raises(FormatError, match="unknown dtype"):
+            unpack(damaged)
+
+
+def test_random_numbers_go_on() -> None:
+    def draw() -> list[float]:
+        return [random.random(), random.gauss(0, 1), np.random.rand(), torch.rand(()).item()]
+
+    random.gauss(0, 1)  # of a pair; the other one is part of the state
+    states = through_a_store(randomness.capture())
+    expected = [draw(), draw()]
+    randomness.restore(states)
+    assert [draw(), draw()] == expected
+
+
+def test_a_framework_is_imported_by_its_integration_alone_and_missed_with_a_hint() -> None:
+    program = (
+        "import sys, checkpointing, checkpointing.checkpointer, checkpointing.integrations\n"
+        "import checkpointing.integrations.randomness, checkpointing.integrations.ending\n"
+        "assert not {'lightning', 'transformers', 'accelerate'} & set(sys.modules)\n"
+        "sys.modules |= {'lightning': None, 'transformers': None}\n"
+        "for name in ('lightning', 'huggingface'):\n"
+        "    try:\n"
+        "        __import__(f'checkpointing.integrations.{name}')\n"
+        "    except ImportError as error:\n"
+        "        assert 'pip install' in str(error), error\n"
+        "    else:\n"
+        "        raise AssertionError(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
