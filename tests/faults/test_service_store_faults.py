@@ -126,6 +126,7 @@ def test_training_goes_on_beside_a_store_that(
         training.go_on()
         time.sleep(0.01)  # or it would be thousands of steps
 
+    training.ckpt._shipper.settle()  # the last one may be on its way
     status = training.status()
     assert status["pid"] == pid
     assert status["staged"] + status["skipped"] == training.step, "each one is counted"
