@@ -13,7 +13,7 @@ from tests.integration.nodeservices import kill_all
 # What was started in the background of a shell ignores it, and so would every run under test
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.services.fixtures"]
+pytest_plugins = ["tests.services.fixtures", "tests.integration.run_fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

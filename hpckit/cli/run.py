@@ -56,7 +56,7 @@ def _newest(path: Path) -> RunDir:
 
 
 def _resume(run: RunDir, detach: bool) -> int:
-    from hpckit.launch.main import start_and_follow
+    from hpckit.launch.main import start
     from hpckit.run.directory import lock_paths
     from hpckit.run.durable import read_json
     from hpckit.run.lock import hold_all
@@ -72,4 +72,4 @@ def _resume(run: RunDir, detach: bool) -> int:
         raise FileNotFoundError(f"{run.code(number)} is gone, the code that was submitted")
     with hold_all(lock_paths(spec, run), "hpckit resume"):
         pass  # nobody else has it; the supervisor takes it for itself
-    return start_and_follow(run, number, spec.train.steps, detach)
+    return start(run, spec, number, detach)

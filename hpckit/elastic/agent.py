@@ -1,8 +1,11 @@
-"""The node agent: one per node and generation. Starts torchrun, passes requests on, watches.
+"""The node agent: one per node, for as long as the submission has the node. Generation after
+generation it starts torchrun, passes requests on, watches, and reports.
 
-SIGUSR2  ask the workers to save and leave; another generation goes on
-SIGINT   ask the workers to save and leave for good
-SIGTERM  end the workers now
+It is told what to do on its standard input (`hpckit.elastic.channel`), and answers on its standard
+output. When the supervisor is gone, so are the workers, and the agent.
+
+SIGTERM and SIGUSR2, by which Slurm may tell the steps of a job and not the job itself, are passed
+on to the supervisor, which decides.
 """
 
 from __future__ import annotations
@@ -10,136 +13,141 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import time
+from dataclasses import asdict, dataclass
 from types import FrameType
 
-from hpckit.elastic import watch
-from hpckit.elastic.report import ExitReport, NodeExit, first_error
-from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
-from hpckit.run.board import Board, Request
-from hpckit.run.environment import NodeEnvironment, worker_variables
+from hpckit.elastic.channel import Channel, Message, Pulse
+from hpckit.elastic.devices import visible_gpus
+from hpckit.elastic.torchrun import Rendezvous
+from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
+from hpckit.run.board import Request
+from hpckit.run.directory import RunDir
+from hpckit.run.environment import NodeEnvironment, agent_place
 from hpckit.run.events import EventLog
 from hpckit.run.parse import read_spec
-from hpckit.run.processes import Process, kill_all, spawn
+from hpckit.run.processes import sweep
 from hpckit.run.spec import RunSpec
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
-_REQUESTS = {signal.SIGUSR2: Request.PREEMPT, signal.SIGINT: Request.STOP}
-HELD_SIGNALS = (*_REQUESTS, signal.SIGTERM)
-"""What to hold back from an agent until it is ready (`hpckit.run.processes.spawn`)."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What an agent is told to begin a generation."""
+
+    generation: int
+    nodes: int
+    host: str
+    port: int
+    """Of the rendezvous store."""
+    device: str
+    gpus: str | None
+    """As of `Means`."""
+    threads: int | None
+    """Of each worker; None: an even share of the node's cores."""
 
 
 class Agent:
-    """Runs one generation's workers on one node."""
+    """Serves until it is told to quit, or nobody is there to tell it."""
 
-    def __init__(self, at: NodeEnvironment, spec: RunSpec, meet: Rendezvous) -> None:
-        self._at = at
-        self._spec = spec
-        self._meet = meet
-        self._asked: Request = Request.NONE
-        self._end_now = False
-        self._known_lost: set[int] = set()
+    def __init__(self, run: RunDir, submission: int, node: int, channel: Channel) -> None:
+        self._run, self._submission, self._node = run, submission, node
+        self._channel = channel
+        self._spec: RunSpec = read_spec(run.spec(submission))
+        self._workers: Workers | None = None
+        self._heard: list[str] = []  # names of signals that were not passed on yet
 
-    def run(self, device: str, threads: int) -> ExitReport:
-        """Start the workers, stay with them to their end, and leave the report."""
-        for number in HELD_SIGNALS:
+    def serve(self) -> None:
+        for number in STEP_SIGNALS:
             signal.signal(number, self._on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
-        at = self._at
-        self._board, path = Board.create(self._spec.launch.gpus_per_node)
-        env = os.environ | worker_variables(device, path) | torchrun_variables(threads)
-        with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
-            torchrun = spawn(
-                torchrun_command(self._spec, at, self._meet),
-                env,
-                at.run.node_logs(at.generation, at.node) / "torchrun.log",
-            )
-            try:
-                how = self._watch(torchrun, events)
-            finally:
-                kill_all([torchrun])
-            report = self._report(how)
-            try:
-                report.write(at.run.exit_report(at.generation, at.node))
-            except OSError as error:
-                log.error("no report for the supervisor, which will hold us for lost: %s", error)
-            events.emit("node_ended", exit=how, step=report.step, attempts=report.attempts)
-        return report
+        self._channel.send(
+            {
+                "kind": "hello",
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "gpus": len(visible_gpus(os.environ)),
+                "launcher": os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
+            }
+        )
+        try:
+            while not self._channel.is_over:
+                if not all(self._obey(message) for message in self._channel.receive()):
+                    return
+                self._look()
+                time.sleep(TICK_S)
+            log.error("the supervisor is gone, or was not heard of for long")
+        finally:
+            if self._workers is not None:
+                self._workers.kill()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if request := _REQUESTS.get(signal.Signals(number)):
-            self._asked = max(self._asked, request)
-        else:
-            self._end_now = True
+        self._heard.append(signal.Signals(number).name)
 
-    def _watch(self, torchrun: Process, events: EventLog) -> NodeExit:
-        """Wait for the end of `torchrun`, or for a reason to end it."""
-        while True:
-            returncode = torchrun.poll()
-            slots = self._board.slots()
-            request = self._board.request()
-            if returncode is not None:
-                return watch.node_exit(slots, returncode, request)
-            if self._end_now:
-                return NodeExit.STOPPED
-            if watch.refused(slots):
-                return NodeExit.REFUSED
-            if request is not Request.NONE and watch.failed(slots):
-                return NodeExit.FAILED  # a restart could only be asked to leave again
-            if request is not Request.NONE and self._board.seconds_left() < 0:
-                return NodeExit.OVERDUE
-            self._say_lost(events)
-            if self._asked > request:
-                self._board.ask(self._asked, within_s=self._spec.cluster.grace_s)
-            time.sleep(TICK_S)
+    def _obey(self, message: Message) -> bool:
+        """False where there is no more to do."""
+        match message["kind"]:
+            case "start":
+                self._start(Start(**message["start"]))
+            case "ask" if self._workers is not None:
+                self._workers.ask(Request[message["request"]])
+            case "end" if self._workers is not None:
+                self._workers.end()
+            case "quit":
+                return False
+        return True
 
-    def _say_lost(self, events: EventLog) -> None:
-        for rank, slot in watch.lost_workers(self._board.slots(), _alive).items():
-            if slot.pid not in self._known_lost:
-                self._known_lost.add(slot.pid)
-                log.warning("worker %d (process %d) is gone at step %d", rank, slot.pid, slot.step)
-                events.emit(
-                    "worker_lost",
-                    local_rank=rank,
-                    pid=slot.pid,
-                    step=slot.step,
-                    attempt=slot.attempt,
-                )
+    def _start(self, start: Start) -> None:
+        at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
+        if swept := sweep(self._run.path, self._node):
+            with EventLog(self._run.events, generation=start.generation) as events:
+                events.emit("strays_killed", node=self._node, pids=swept)
+        threads = start.threads or _even_share(self._spec.launch.gpus_per_node)
+        means = Means(start.device, start.gpus, threads)
+        local = self._spec.cluster.address or own_address(start.host)
+        self._workers = Workers(at, self._spec, Rendezvous(start.host, start.port, local), means)
 
-    def _report(self, how: NodeExit) -> ExitReport:
-        slots = self._board.slots()
-        well = how in (NodeExit.DONE, NodeExit.LEFT)
-        logs = self._at.run.node_logs(self._at.generation, self._at.node)
-        return ExitReport(
-            node=self._at.node,
-            exit=how,
-            step=watch.steps_finished(slots),
-            attempts=watch.attempts(slots),
-            error=None if well else first_error(logs),
-        )
+    def _look(self) -> None:
+        while self._heard:
+            self._channel.send({"kind": "signal", "name": self._heard.pop(0)})
+        report = self._workers.poll() if self._workers is not None else None
+        if self._workers is not None and report is not None:
+            generation, self._workers = self._workers.at.generation, None
+            log.info("generation %d: %s at step %d", generation, report.exit, report.step)
+            said = {"generation": generation, "report": asdict(report)}
+            self._channel.send({"kind": "ended", **said})
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def own_address(host: str) -> str:
+    """The address of this node on the network that leads to `host`. Names may not resolve."""
+    family, _, _, _, where = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)  # sends nothing
+        return str(probe.getsockname()[0])
 
 
-def main(argv: list[str]) -> int:
-    """`python -m hpckit.elastic.agent HOST PORT DEVICE THREADS`, its place in the environment."""
+def _even_share(workers: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def main() -> int:
+    """`python -m hpckit.elastic.agent`, its place in the environment."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    host, port, device, threads = argv
-    at = NodeEnvironment.from_env()
-    spec = read_spec(at.run.spec(at.submission))
-    report = Agent(at, spec, Rendezvous(host, int(port))).run(device, int(threads))
-    log.info("node %d: %s at step %d", at.node, report.exit, report.step)
-    return 0 if report.exit in (NodeExit.DONE, NodeExit.LEFT) else 1
+    come, go = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else is printed is no message
+    channel, pulse = Channel(come, go), Pulse()
+    pulse.of([channel])
+    try:
+        Agent(*agent_place(), channel).serve()
+    finally:
+        pulse.close()
+        channel.close()
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -61,13 +62,19 @@ class ExitReport:
     def read(cls, path: Path) -> ExitReport | None:
         """The report at `path`; None where the agent left none."""
         values: dict[str, Any] | None = read_json(path)
-        if values is None:
-            return None
-        error = values.pop("error")
-        return cls(
-            **{**values, "exit": NodeExit(values["exit"])},
-            error=WorkerError(**error) if error else None,
-        )
+        return None if values is None else load_report(values)
+
+
+def load_report(values: Mapping[str, Any]) -> ExitReport:
+    """The inverse of `dataclasses.asdict`."""
+    error = values["error"]
+    return ExitReport(
+        node=values["node"],
+        exit=NodeExit(values["exit"]),
+        step=values["step"],
+        attempts=values["attempts"],
+        error=WorkerError(**error) if error else None,
+    )
 
 
 def first_error(folder: Path) -> WorkerError | None:

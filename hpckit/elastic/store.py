@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from hpckit.elastic.torchrun import Rendezvous
 from hpckit.run.processes import kill_all, spawn_piped
 
 _READY = "ready "
@@ -24,7 +23,7 @@ class StoreError(RuntimeError):
 
 
 class RendezvousStore:
-    """Runs the server while the `with` block lasts; `meet` says where.
+    """Runs the server while the `with` block lasts; `host` and `port` say where.
 
     Raises:
         StoreError: on entry, when it does not come up.
@@ -60,7 +59,7 @@ class RendezvousStore:
                 f"the rendezvous store did not come up on {self._host} (cluster.address): "
                 f"see {self._output}"
             )
-        self.meet = Rendezvous(self._host, int(line.removeprefix(_READY)))
+        self.host, self.port = self._host, int(line.removeprefix(_READY))
 
     def alive(self) -> bool:
         return self._process.poll() is None

@@ -22,6 +22,8 @@ class Rendezvous:
 
     host: str
     port: int
+    local: str
+    """This node's own address, by which the others reach it."""
 
 
 def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
@@ -39,11 +41,13 @@ def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> li
         f"--nproc-per-node={spec.launch.gpus_per_node}",
         f"--max-restarts={spec.retry.in_place}",
         f"--monitor-interval={MONITOR_INTERVAL_S}",
+        # others are the agent's affair: SIGTERM may be Slurm's, to all processes of a step
+        "--signals-to-handle=SIGINT",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={meet.host}:{meet.port}",
         f"--rdzv-id={at.run.name}-g{at.generation}",
         f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
-        f"--local-addr={spec.cluster.address}",
+        f"--local-addr={meet.local}",
         f"--log-dir={at.run.node_logs(at.generation, at.node) / 'torchrun'}",
         *("-m", "hpckit.training.worker"),
     ]

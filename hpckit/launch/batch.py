@@ -81,6 +81,9 @@ def _options(slurm: SlurmSpec, run: RunDir) -> dict[str, Any]:
         "signal": f"B:USR2@{slurm.notice_s}",
         "time": slurm.time_limit,
         "reservation": slurm.reservation,
+        "dependency": "singleton",  # one job of a run at a time
+        # a requeue waits two minutes, and could meet the successor
+        "no-requeue": True,
     }
     further = {name: value for name, value in slurm.options.items() if value is not False}
     return {key: value for key, value in {**further, **ours}.items() if value is not None}

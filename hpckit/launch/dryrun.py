@@ -77,7 +77,8 @@ def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:
     yield f"hpckit.launch.supervise:supervise({str(run.path)!r}, submission={earlier + 1})"
     for node in range(nodes):
         at = NodeEnvironment(run, earlier + 1, generation, node, nodes)
-        meet = Rendezvous(spec.cluster.address, 0)
+        assert spec.cluster.address is not None  # the spec was checked
+        meet = Rendezvous(spec.cluster.address, 0, spec.cluster.address)
         command = shlex.join(torchrun_command(spec, at, meet))
         yield f"# node {node} (port 0: a free one, found by the supervisor):"
         yield command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,10 +97,6 @@ def run_command(command: Command) -> int:
 def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:
     from hpckit.launch.prepare import move_aside, prepare
 
-    if spec.cluster.kind == "slurm":
-        raise SpecError(
-            ["cluster: jobs for Slurm can be shown (--dry-run), and not be submitted yet"]
-        )
     what = f"launch.py {' '.join(command.overrides)}"
     if command.fresh and run.submission_numbers():
         with hold_all(lock_paths(spec, run), what):
@@ -110,11 +107,23 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
             show_report(run, Console())
             return 0
         number = prepare(run, spec, command.overrides, project)
-    return start_and_follow(run, number, spec.train.steps, command.detach)
+    return start(run, spec, number, command.detach)
+
+
+def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
+    """Submit a prepared submission; on this machine, unless `detach`, watch it to its end. The exit
+    status.
+
+    Raises:
+        SpecError: Slurm does not take it.
+    """
+    if spec.cluster.kind == "slurm":
+        return start_job(run, spec, number)
+    return start_and_follow(run, number, spec.train.steps, detach)
 
 
 def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
-    """Submit a prepared submission; unless `detach`, watch it to its end. The exit status."""
+    """On this machine."""
     from hpckit.launch.submit import submit
 
     console = Console()
@@ -128,6 +137,24 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
     if status != REFUSED:
         show_report(run, console)
     return status
+
+
+def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
+    """On Slurm, and say what to type next."""
+    from hpckit.launch.submit import SubmitError, submit_job
+
+    try:
+        job = submit_job(run, spec, number)
+    except SubmitError as error:
+        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+    console = Console()
+    console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
+    console.print(f"job {job.job_id}", highlight=False)
+    path = shlex.quote(str(run.path))
+    for command in (f"squeue --job {job.job_id}", f"tail -F {path}/logs/supervisor.log"):
+        print(f"    {command}")
+    print(f"    hpckit report {path}")
+    return 0
 
 
 def show_report(run: RunDir, console: Console) -> None:

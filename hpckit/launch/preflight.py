@@ -54,7 +54,7 @@ def preflight(
     problems += _store_problems(spec.checkpoint.url)
     if spec.cluster.kind == "local":
         problems += _device_problems(spec)
-        problems += _address_problems(spec.cluster.address)
+        problems += _address_problems(spec.cluster.address or "")
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 
 import submitit
 
 from hpckit.elastic.devices import visible_gpus
+from hpckit.launch import batch
 from hpckit.launch.supervise import supervise
 from hpckit.run.directory import RunDir
+from hpckit.run.spec import RunSpec
 
 # submitit's local executor ends jobs after this long; a run ends by its verdict.
 _NO_LIMIT_MIN = 60 * 24 * 366
 # What a terminal sends to all that was started from it. The job lives on without the terminal.
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+
+
+class SubmitError(RuntimeError):
+    """There is no job."""
 
 
 def submit(run: RunDir, submission: int) -> submitit.Job[int]:
@@ -30,6 +37,27 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
     gpus = visible_gpus(os.environ)  # submitit's local executor hides them from its jobs
     with _environment(job_variables(run, submission)), _ignored(_TERMINAL_SIGNALS):
         job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission, gpus)
+    return job
+
+
+def submit_job(run: RunDir, spec: RunSpec, submission: int) -> submitit.Job[int]:
+    """The same as a Slurm job, which is the supervisor from its first process on. It begins when no
+    other job of this run is left.
+
+    Raises:
+        SubmitError: there is no Slurm here, or it refuses the job; says why.
+    """
+    assert spec.cluster.slurm is not None  # the spec was checked
+    run.logs.mkdir(exist_ok=True)
+    try:
+        executor = submitit.SlurmExecutor(
+            folder=run.submitit, python=batch.interpreter(spec.cluster.slurm)
+        )
+        executor.update_parameters(**batch.parameters(spec, run, submission))
+        with redirect_stderr(io.StringIO()):  # it prints there what it raises
+            job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission)
+    except (OSError, RuntimeError) as error:
+        raise SubmitError(str(error).strip() or type(error).__name__) from error
     return job
 
 

@@ -5,6 +5,9 @@ number of the submission, so nothing stale is ever pickled.
 
     SIGUSR2, SIGTERM  preemption: every rank saves and leaves, the next generation goes on
     SIGINT            stop: every rank saves and leaves, nothing goes on
+
+On Slurm a preemption is the end of the job, and its successor goes on. There SIGTERM stops the run
+if the job was cancelled by a person.
 """
 
 from __future__ import annotations
@@ -12,29 +15,31 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from checkpointing import CheckpointError, list_run, local_folder
 from checkpointing.service.ending import end_services
-from hpckit.elastic.agent import HELD_SIGNALS
-from hpckit.elastic.devices import Devices, choose, visible_gpus
+from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.drill import Drill
 from hpckit.elastic.report import ExitReport
 from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge
+from hpckit.launch.allocation import Allocation, allocation, is_cancelled
+from hpckit.launch.chain import Chain
+from hpckit.launch.crew import Crew
+from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
 from hpckit.run.board import Request
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
 from hpckit.run.durable import write_json
-from hpckit.run.environment import NodeEnvironment
 from hpckit.run.events import EventLog, EventTail
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import read_spec
-from hpckit.run.processes import Process, kill_all, spawn, sweep
+from hpckit.run.processes import sweep
 from hpckit.run.spec import RunSpec
 
 log = logging.getLogger(__name__)
@@ -42,12 +47,9 @@ log = logging.getLogger(__name__)
 TICK_S = 0.05
 # What an agent may take beyond the grace period to end its workers and write its report.
 REPORT_MARGIN_S = 10.0
-_REQUESTS = {
-    signal.SIGUSR2: Request.PREEMPT,
-    signal.SIGTERM: Request.PREEMPT,
-    signal.SIGINT: Request.STOP,
-}
-_PASSED_ON = {Request.PREEMPT: signal.SIGUSR2, Request.STOP: signal.SIGINT}
+KEEP_S = 10.0
+"""Seconds in which a job that leaves tries once more to have a successor."""
+_REQUESTS = {signal.SIGUSR2: Request.PREEMPT, signal.SIGINT: Request.STOP}
 
 
 def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = None) -> int:
@@ -105,31 +107,74 @@ class Supervisor:
         self._events = events
         self.spec: RunSpec = read_spec(run.spec(submission))
         self._gpus = visible_gpus(os.environ) if gpus is None else gpus
+        self._job: Allocation | None = None  # None: it is none of Slurm's
         self._request = Request.NONE
+        self._is_told_to_end = False  # by SIGTERM, whose meaning is not known yet
         self._past: list[Past] = []
         self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
-        for number in _REQUESTS:
+        for number in (*_REQUESTS, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
-        self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps)
+        self._nodes = self._find_nodes()
+        job = {} if self._job is None else {"job": self._job.job, "hosts": list(self._job.hosts)}
+        self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps, **job)
+        if swept := sweep(self._run.path):
+            self._events.emit("strays_killed", pids=swept)
         self._saved_step = newest_step(self.spec, self._run)
         self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
+        chain = self._begin_chain()
         store_log = self._run.logs / "store.log"
-        with RendezvousStore(self.spec.cluster.address, _environment(), store_log) as store:
+        with (
+            RendezvousStore(self._nodes.address, environment(), store_log) as store,
+            Crew(self._nodes.start_agent, self._events) as crew,
+        ):
             try:
-                verdict = self._one_generation(store)
-                while not verdict.final:
-                    if self._request is Request.STOP:
-                        verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
-                        self._record(verdict)
-                    else:
-                        verdict = self._one_generation(store)
+                verdict = self._generations(store, crew)
             finally:
                 self._end_services()
+        if chain is not None:
+            chain.cancel() if verdict.final else chain.keep(KEEP_S)
         self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
         return verdict
+
+    def _find_nodes(self) -> Nodes:
+        if self.spec.cluster.kind == "slurm":
+            self._job = allocation(os.environ)
+        if self._job is None:
+            return LocalNodes(self.spec, self._run, self._submission, self._gpus)
+        return SlurmNodes(self.spec, self._run, self._submission, self._job)
+
+    def _generations(self, store: RendezvousStore, crew: Crew) -> Verdict:
+        verdict = self._one_generation(store, crew)
+        while not verdict.final:
+            self._hear(crew)
+            if self._has_to_leave:
+                break
+            if self._request is Request.STOP:
+                verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
+                self._record(verdict)
+            else:
+                verdict = self._one_generation(store, crew)
+        return verdict
+
+    @property
+    def _has_to_leave(self) -> bool:
+        """Slurm wants the nodes back: the next generation is another job's."""
+        preempted = bool(self._past) and self._past[-1].kind is Kind.PREEMPTED
+        return self._job is not None and (preempted or self._request is Request.PREEMPT)
+
+    def _begin_chain(self) -> Chain | None:
+        """Have a job that goes on where this one has to leave."""
+        if self._job is None or self.spec.launch.continuation != "chain":
+            return None
+        from hpckit.launch.submit import submit_job  # which hands this module to submitit
+
+        queue = partial(submit_job, self._run, self.spec, self._submission)
+        chain = Chain(lambda: queue().job_id, self._events)
+        chain.begin()
+        return chain
 
     def _end_services(self) -> None:
         """What trainers left in memory is made durable, then nothing of the run is left here."""
@@ -139,103 +184,83 @@ class Supervisor:
             self._events.emit("degraded", what="a checkpoint service is still writing")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._request = max(self._request, _REQUESTS[signal.Signals(number)])
+        if number == signal.SIGTERM:
+            self._is_told_to_end = True
+        else:
+            self._request = max(self._request, _REQUESTS[signal.Signals(number)])
 
-    def _one_generation(self, store: RendezvousStore) -> Verdict:
+    def _hear(self, crew: Crew) -> None:
+        """What signals mean, those that only agents get too."""
+        names = crew.signals()
+        if signal.SIGUSR2.name in names:
+            self._request = max(self._request, Request.PREEMPT)
+        if self._is_told_to_end or signal.SIGTERM.name in names:
+            self._is_told_to_end = False
+            cancelled = self._job is not None and is_cancelled(self._job.job)
+            self._request = max(self._request, Request.STOP if cancelled else Request.PREEMPT)
+
+    def _one_generation(self, store: RendezvousStore, crew: Crew) -> Verdict:
         """Start a generation, stay with it to its end, and judge it."""
         store.ensure()
-        swept = sweep(self._run.path)
         generation = max(self._run.generation_numbers(), default=0) + 1
-        nodes = nodes_of_generation(self.spec, len(self._past))
+        nodes = range(nodes_of_generation(self.spec, len(self._past)))
         self._events.emit(
-            "generation_started", generation=generation, nodes=nodes, from_step=self._saved_step
+            "generation_started",
+            generation=generation,
+            nodes=len(nodes),
+            from_step=self._saved_step,
         )
-        if swept:
-            self._events.emit("strays_killed", generation=generation, pids=swept)
         self._generation = generation
-        agents = self._start_agents(generation, nodes, store)
-        asked, lost = self._watch(generation, agents, store)
+        self._run.generation_logs(generation).mkdir(parents=True)
+        there = crew.muster(nodes, generation)
+        asked, lost = Request.NONE, [n for n in nodes if n not in there]
+        lost_store: list[str] = []
+        if not lost:
+            means = self._nodes.means(generation, there, store)
+            if means.note:
+                log.warning(means.note)
+                self._events.emit("degraded", generation=generation, what=means.note)
+            crew.begin(means.starts)
+            asked, lost_store = self._watch(crew, store)
+            lost = crew.lost()
         if self._request is asked:  # one that came later is for the next generation
             self._request = Request.NONE
-        reports, silent = self._reports(generation, nodes)
         progress = self._has_saved()
-        ending = Ending(asked, reports, (*lost, *silent), progress)
+        silent = [f"the agent of node {node}" for node in lost]
+        ending = Ending(asked, crew.reports(), (*lost_store, *silent), progress)
         verdict = judge(ending, self._past, self.spec.retry)
-        self._conclude(verdict, reports)
+        self._conclude(verdict, crew.reports())
         self._past.append(Past(verdict.kind, progress))
         return verdict
 
-    def _start_agents(self, generation: int, nodes: int, store: RendezvousStore) -> list[Process]:
-        launch = self.spec.launch
-        devices = choose(self.spec.cluster.device, nodes * launch.gpus_per_node, self._gpus)
-        if devices.note:
-            log.warning(devices.note)
-            self._events.emit("degraded", generation=generation, what=devices.note)
-        threads = launch.threads_per_worker or _even_share(nodes * launch.gpus_per_node)
-        arguments = [store.meet.host, str(store.meet.port), devices.kind, str(threads)]
-        agents = []
-        for node in range(nodes):
-            at = NodeEnvironment(self._run, self._submission, generation, node, nodes)
-            agents.append(self._start_agent(at, devices, arguments))
-        return agents
-
-    def _start_agent(self, at: NodeEnvironment, devices: Devices, arguments: list[str]) -> Process:
-        logs = self._run.node_logs(at.generation, at.node)
-        logs.mkdir(parents=True)
-        env = _environment() | at.to_env()
-        env["CUDA_VISIBLE_DEVICES"] = devices.of_node(at.node, self.spec.launch.gpus_per_node)
-        command = [sys.executable, "-m", "hpckit.elastic.agent", *arguments]
-        agent = spawn(command, env, logs / "agent.log", hold=HELD_SIGNALS)
-        self._events.emit("agent_started", generation=at.generation, node=at.node, pid=agent.pid)
-        return agent
-
-    def _watch(
-        self, generation: int, agents: list[Process], store: RendezvousStore
-    ) -> tuple[Request, list[str]]:
-        """Until all agents have ended: what they were asked, and what else was lost meanwhile."""
+    def _watch(self, crew: Crew, store: RendezvousStore) -> tuple[Request, list[str]]:
+        """Until all agents have reported: what they were asked, and what else was lost."""
         tail = EventTail(self._run.events, from_end=True)
         passed_on = Request.NONE
         lost: list[str] = []
         deadline: float | None = None
-        while any(agent.poll() is None for agent in agents):
+        while crew.is_under_way():
+            crew.tick()
             for event in tail.read():
                 if event.kind == "step":
                     self._drill.at_step(event["step"])
+            self._hear(crew)
             if self._request > passed_on:
                 passed_on = self._request
-                self._pass_on(passed_on, generation, agents)
+                self._pass_on(passed_on, crew)
                 deadline = time.monotonic() + self.spec.cluster.grace_s + REPORT_MARGIN_S
-            if not store.alive() and "the rendezvous store" not in lost:
+            if not store.alive() and not lost:
                 lost.append("the rendezvous store")
             overdue = deadline is not None and time.monotonic() > deadline
-            if lost or overdue or any(agent.poll() for agent in agents):
-                self._end(agents)
+            if lost or overdue or crew.lost() or crew.has_failed():
+                crew.end(REPORT_MARGIN_S)  # one node's part is over for good, so is the generation
             time.sleep(TICK_S)
         return passed_on, lost
 
-    def _reports(self, generation: int, nodes: int) -> tuple[tuple[ExitReport, ...], list[str]]:
-        """The reports that the agents left, and who left none."""
-        paths = [self._run.exit_report(generation, node) for node in range(nodes)]
-        found = [ExitReport.read(path) for path in paths]
-        silent = [f"the agent of node {n}" for n, report in enumerate(found) if report is None]
-        return tuple(report for report in found if report), silent
-
-    def _pass_on(self, request: Request, generation: int, agents: list[Process]) -> None:
+    def _pass_on(self, request: Request, crew: Crew) -> None:
         log.info("%s: telling the agents", request.name.lower())
-        self._events.emit("asked", generation=generation, request=request.name.lower())
-        for agent in agents:
-            if agent.poll() is None:
-                agent.send_signal(_PASSED_ON[request])
-
-    def _end(self, agents: list[Process]) -> None:
-        """One node's part is over for good, so is the generation: end the others."""
-        for agent in agents:
-            if agent.poll() is None:
-                agent.terminate()
-        deadline = time.monotonic() + REPORT_MARGIN_S
-        while any(agent.poll() is None for agent in agents) and time.monotonic() < deadline:
-            time.sleep(TICK_S)
-        kill_all(agents)
+        self._events.emit("asked", generation=self._generation, request=request.name.lower())
+        crew.ask(request)
 
     def _conclude(self, verdict: Verdict, reports: tuple[ExitReport, ...]) -> None:
         """Say how the generation ended, in the log, in the events and in `verdict.json`."""
@@ -285,12 +310,3 @@ def newest_step(spec: RunSpec, run: RunDir) -> int:
     """Step of the newest committed checkpoint of the run; 0 where there is none."""
     found = list_run(checkpoint_root(spec, run), run_name(spec))
     return max((info.step for info in found if info.state == "committed"), default=0)
-
-
-def _environment() -> dict[str, str]:
-    """This process's, without what submitit and its own launcher put there for it alone."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")}
-
-
-def _even_share(workers: int) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // workers)

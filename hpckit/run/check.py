@@ -42,6 +42,9 @@ def _cluster(spec: RunSpec) -> Iterator[str]:
     if (cluster.kind == "slurm") != (slurm is not None):
         what = "has no value" if slurm is None else "must be null"
         yield f"cluster.slurm: {what} where cluster.kind={cluster.kind}"
+    if (cluster.kind == "slurm") != (cluster.address is None):
+        what = "has no value" if cluster.address is None else "must be null"
+        yield f"cluster.address: {what} where cluster.kind={cluster.kind}"
     for option in sorted(slurm.options) if slurm else ():
         key = f"cluster.slurm.options.{option}"
         if option in _TAKEN:

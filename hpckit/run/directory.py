@@ -7,8 +7,8 @@
     events.jsonl                                   what happened, one JSON object per line
     verdict.json                                   how the newest generation ended, and what next
     lock                                           held by the supervisor while it lives
-    logs/supervisor.log
-    logs/g001/n0/agent.log rank0.log exit.json     per generation, node and rank
+    logs/supervisor.log agent-n0.log
+    logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ report/
     submitit/                                      submitit's own files
 """
@@ -94,6 +94,9 @@ class RunDir:
 
     def node_logs(self, generation: int, node: int) -> Path:
         return self.generation_logs(generation) / f"n{node}"
+
+    def agent_log(self, node: int) -> Path:
+        return self.logs / f"agent-n{node}.log"
 
     def rank_log(self, generation: int, node: int, rank: int) -> Path:
         return self.node_logs(generation, node) / f"rank{rank}.log"

@@ -28,11 +28,8 @@ class NodeEnvironment:
 
     def to_env(self) -> dict[str, str]:
         """The variables for a child process."""
-        return {
-            f"{_PREFIX}RUN": str(self.run.path),
-            f"{_PREFIX}SUBMISSION": str(self.submission),
+        return agent_variables(self.run, self.submission, self.node) | {
             f"{_PREFIX}GENERATION": str(self.generation),
-            f"{_PREFIX}NODE": str(self.node),
             f"{_PREFIX}NODES": str(self.nodes),
         }
 
@@ -44,13 +41,9 @@ class NodeEnvironment:
             RuntimeError: the process was not started by hpckit.
         """
         get = _Getter(env)
-        return cls(
-            run=RunDir(Path(get(f"{_PREFIX}RUN"))),
-            submission=int(get(f"{_PREFIX}SUBMISSION")),
-            generation=int(get(f"{_PREFIX}GENERATION")),
-            node=int(get(f"{_PREFIX}NODE")),
-            nodes=int(get(f"{_PREFIX}NODES")),
-        )
+        run, submission, node = agent_place(env)
+        generation, nodes = int(get(f"{_PREFIX}GENERATION")), int(get(f"{_PREFIX}NODES"))
+        return cls(run, submission, generation, node, nodes)
 
 
 @dataclass(frozen=True)
@@ -100,3 +93,19 @@ class _Getter:
 def worker_variables(device: str, board: str) -> dict[str, str]:
     """The variables that an agent adds for its workers."""
     return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board}
+
+
+def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:
+    """The place of an agent, which outlives generations."""
+    return {
+        f"{_PREFIX}RUN": str(run.path),
+        f"{_PREFIX}SUBMISSION": str(submission),
+        f"{_PREFIX}NODE": str(node),
+    }
+
+
+def agent_place(env: Mapping[str, str] = os.environ) -> tuple[RunDir, int, int]:
+    """The run, the number of its submission, and that of the node; raises as `from_env`."""
+    get = _Getter(env)
+    run = RunDir(Path(get(f"{_PREFIX}RUN")))
+    return run, int(get(f"{_PREFIX}SUBMISSION")), int(get(f"{_PREFIX}NODE"))

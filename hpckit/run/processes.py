@@ -38,39 +38,51 @@ def spawn(
     command: Sequence[str],
     env: Mapping[str, str],
     output: Path,
-    hold: Collection[signal.Signals] = (),
+    ignore: Collection[signal.Signals] = (),
 ) -> Process:
     """Start `command` bound to this process's life, its output appended to the file `output`.
 
     It gets a session of its own, so that a terminal's Ctrl-C reaches only who is meant. Signals in
-    `hold` wait for the child to unblock them: none is lost, or deadly, before it has handlers.
+    `ignore` do nothing to it, nor to its children, unless they say otherwise.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, hold)
-    try:
-        with open(output, "ab") as sink:
-            return _popen(command, env, stdout=sink, stderr=sink)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with open(output, "ab") as sink:
+        return _popen(command, env, stdout=sink, stderr=sink, ignore=ignore)
 
 
-def spawn_piped(command: Sequence[str], env: Mapping[str, str], errors: Path) -> Process:
-    """As `spawn`, with standard output left to be read and only errors in a file."""
+def spawn_piped(
+    command: Sequence[str], env: Mapping[str, str], errors: Path, *, is_written_to: bool = False
+) -> Process:
+    """As `spawn`, with standard output left to be read, and standard input to be written if so;
+    only errors in a file."""
+    stdin = subprocess.PIPE if is_written_to else subprocess.DEVNULL
     with open(errors, "ab") as sink:
-        return _popen(command, env, stdout=subprocess.PIPE, stderr=sink)
+        return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
 
 
 def _popen(
-    command: Sequence[str], env: Mapping[str, str], stdout: int | IO[bytes], stderr: IO[bytes]
+    command: Sequence[str],
+    env: Mapping[str, str],
+    stdout: int | IO[bytes],
+    stderr: IO[bytes],
+    stdin: int = subprocess.DEVNULL,
+    ignore: Collection[signal.Signals] = (),
 ) -> Process:
     parent = os.getpid()
+
+    def begin() -> None:
+        die_with_parent(parent)
+        for number in ignore:
+            signal.signal(number, signal.SIG_IGN)
+
     return subprocess.Popen(
         command,
         env=dict(env),
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=lambda: die_with_parent(parent),  # safe: our callers have a single thread
+        # our callers have no other threads than a `Pulse`, which holds no lock that this needs
+        preexec_fn=begin,
     )
 
 
@@ -83,9 +95,13 @@ def kill_all(processes: Iterable[Process]) -> None:
         process.wait()
 
 
-def strays(run: Path) -> list[psutil.Process]:
+def strays(run: Path, node: int | None = None) -> list[psutil.Process]:
     """This user's processes on this host that carry `run` in their environment, but for this one,
-    those it descends from, and services, which are there to outlive a generation."""
+    those it descends from, and services, which are there to outlive a generation.
+
+    Args:
+        node: of this node alone, where several are played by one host.
+    """
     me = psutil.Process()
     mine = {me.pid, *(parent.pid for parent in me.parents())}
     found = []
@@ -93,20 +109,24 @@ def strays(run: Path) -> list[psutil.Process]:
         try:
             mine_to_kill = process.pid not in mine and process.uids().real == os.getuid()
             env = process.environ() if mine_to_kill else {}
-            if env.get("HPCKIT_RUN") == str(run) and "HPCKIT_SERVICE" not in env:
+            is_there = node is None or env.get("HPCKIT_NODE") == str(node)
+            if env.get("HPCKIT_RUN") == str(run) and is_there and "HPCKIT_SERVICE" not in env:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     return found
 
 
-def sweep(run: Path, within_s: float = 10.0) -> list[int]:
+def sweep(run: Path, node: int | None = None, within_s: float = 10.0) -> list[int]:
     """Kill the processes of `run` that an earlier generation left on this host; their pids.
+
+    Args:
+        node: as of `strays`.
 
     Raises:
         TimeoutError: one of them could not be killed in time (stuck in the kernel).
     """
-    left = strays(run)
+    left = strays(run, node)
     for process in left:
         log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
         with suppress(psutil.NoSuchProcess):  # it died of another's death

@@ -77,8 +77,8 @@ class ClusterSpec:
     """`auto` takes CUDA where this machine has a GPU for every worker, else the CPU."""
     grace_s: Positive
     """Seconds between a preemption signal and the kill; the save has to fit."""
-    address: str
-    """Address that the nodes reach the supervisor's rendezvous store at."""
+    address: Text | None
+    """Address of this machine that simulated nodes use; null for Slurm, whose nodes know theirs."""
     slurm: SlurmSpec | None
     """Of the kind `slurm`; null otherwise."""
 
@@ -93,6 +93,9 @@ class LaunchSpec:
     """Workers (ranks) per node: one per GPU, or per CPU slot where there is none."""
     threads_per_worker: Natural
     """CPU threads of one worker (OMP_NUM_THREADS); 0 shares the machine's cores evenly."""
+    continuation: Literal["chain", "none"]
+    """What a Slurm job that has to leave before the end is followed by. chain: another job, which
+    waits from the start on and is cancelled when there is nothing left to do."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
     """Seconds after which a collective that a peer does not join fails its rank."""
 

@@ -22,6 +22,7 @@ from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent
 from hpckit.run.spec import RunSpec
 from hpckit.training.errors import TrainingError
+from hpckit.training.shield import raise_shield
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
+    if "SLURM_JOB_ID" in os.environ:
+        raise_shield(Board.attach(env.board, env.local_world_size).request)
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
     try:

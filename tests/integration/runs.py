@@ -16,6 +16,7 @@ from typing import TypeVar
 from hpckit.report.history import History, build_history
 from hpckit.report.samples import Entry, kept_entries, read_ledgers
 from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
 from hpckit.run.events import Event, read_events
 from hpckit.run.processes import strays
 
@@ -171,6 +172,15 @@ def samples_by_step(run: RunDir) -> dict[int, list[str]]:
 
 def kept(run: RunDir) -> list[Entry]:
     return kept_entries(read_ledgers(run.ledger), STEPS)
+
+
+def assert_same_run(run: RunDir, reference: RunDir) -> None:
+    """Bit for bit the same losses, the same samples at each step, and nothing left running."""
+    assert losses(run) == losses(reference)
+    assert list(losses(run)) == list(range(1, STEPS + 1))
+    assert samples_by_step(run) == samples_by_step(reference)
+    assert read_json(run.verdict)["kind"] == "done"
+    assert strays(run.path) == []
 
 
 def _matches(event: Event, kind: str, fields: dict[str, object]) -> bool:

@@ -20,6 +20,7 @@ from tests.integration.damage import check, committed_in, packs_of
 from tests.integration.runs import (
     STEPS,
     Started,
+    assert_same_run,
     command,
     complete,
     history,
@@ -29,15 +30,6 @@ from tests.integration.runs import (
     samples_by_step,
     started,
 )
-
-
-def assert_same_run(run: RunDir, reference: RunDir) -> None:
-    """Bit for bit the same losses, the same samples at each step, and nothing left running."""
-    assert losses(run) == losses(reference)
-    assert list(losses(run)) == list(range(1, STEPS + 1))
-    assert samples_by_step(run) == samples_by_step(reference)
-    assert read_json(run.verdict)["kind"] == "done"
-    assert strays(run.path) == []
 
 
 def test_reference_sees_each_sample_of_an_epoch_once(reference: RunDir) -> None:

@@ -16,7 +16,7 @@ UNBINDABLE = "203.0.113.1"  # TEST-NET-3 (RFC 5737): nobody's address
 def test_a_port_is_served_and_gone_after_the_block(tmp_path: Path) -> None:
     log = tmp_path / "store.log"
     with RendezvousStore("127.0.0.1", os.environ, log) as store:
-        where = (store.meet.host, store.meet.port)
+        where = (store.host, store.port)
         assert store.alive()
         socket.create_connection(where).close()
     assert not store.alive()

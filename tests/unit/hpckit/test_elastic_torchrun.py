@@ -14,10 +14,8 @@ AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1
 
 
 def test_golden_command() -> None:
-    spec = make_spec(
-        {"launch.gpus_per_node": 2, "retry.in_place": 5, "cluster.address": "10.0.0.7"}
-    )
-    assert torchrun_command(spec, AT, Rendezvous("10.0.0.1", 29511)) == [
+    spec = make_spec({"launch.gpus_per_node": 2, "retry.in_place": 5})
+    assert torchrun_command(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7")) == [
         sys.executable,
         "-m",
         "torch.distributed.run",
@@ -25,6 +23,7 @@ def test_golden_command() -> None:
         "--nproc-per-node=2",
         "--max-restarts=5",
         "--monitor-interval=0.1",
+        "--signals-to-handle=SIGINT",
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=10.0.0.1:29511",
         "--rdzv-id=gpt-12345678-g3",
@@ -37,7 +36,7 @@ def test_golden_command() -> None:
 
 
 def rendezvous_of(at: NodeEnvironment) -> list[str]:
-    command = torchrun_command(make_spec(), at, Rendezvous("h", 1))
+    command = torchrun_command(make_spec(), at, Rendezvous("h", 1, "a"))
     return [word for word in command if word.startswith("--rdzv")]
 
 

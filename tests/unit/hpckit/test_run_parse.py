@@ -69,6 +69,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "launch.gpus_per_node": 4,
     "launch.threads_per_worker": 3,
     "launch.collective_timeout_s": 11.0,
+    "launch.continuation": "none",
     "retry.in_place": 9,
     "retry.crash": 9,
     "retry.infra": 9,

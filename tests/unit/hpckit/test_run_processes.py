@@ -26,15 +26,6 @@ draft.write_text(str(os.getpid()))
 draft.rename(folder / str(depth))
 time.sleep(600)
 """
-HELD = """
-import signal, sys; from pathlib import Path
-print("up", flush=True)
-while not Path(sys.argv[1]).exists(): pass
-signal.signal(signal.SIGUSR2, lambda *_: print("got it", flush=True))
-print("ready", flush=True)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
-print("through", flush=True)
-"""
 SWEEP = """
 import sys; from pathlib import Path; from hpckit.run.processes import sweep
 print(*sweep(Path(sys.argv[1])), flush=True)
@@ -53,33 +44,6 @@ def test_a_killed_parent_takes_child_and_grandchild_with_it(tmp_path: Path) -> N
         until(lambda: is_gone(child) and is_gone(grandchild))
 
 
-def test_a_held_signal_waits_until_the_child_is_ready_for_it(tmp_path: Path) -> None:
-    go, output = tmp_path / "go", tmp_path / "output"
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    command = [sys.executable, "-c", HELD, str(go)]
-    child = spawn(command, os.environ, output, hold=[signal.SIGUSR2])
-    try:
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
-        until(lambda: output.read_text() == "up\n")
-        child.send_signal(signal.SIGUSR2)
-        go.touch()
-        assert child.wait() == 0
-    finally:
-        kill_all([child])
-    assert output.read_text().split("\n")[:4] == ["up", "ready", "got it", "through"]
-
-
-def test_a_signal_that_is_not_held_is_deadly_before_there_is_a_handler(tmp_path: Path) -> None:
-    output = tmp_path / "output"
-    child = spawn([sys.executable, "-c", HELD, str(tmp_path / "go")], os.environ, output)
-    try:
-        until(lambda: output.read_text() == "up\n")
-        child.send_signal(signal.SIGUSR2)
-        assert child.wait() == -signal.SIGUSR2
-    finally:
-        kill_all([child])
-
-
 def test_a_child_has_its_own_session_the_given_environment_and_no_input(tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.write_text("before\n")
@@ -95,6 +59,13 @@ def test_a_piped_child_leaves_only_its_errors_in_the_file(tmp_path: Path) -> Non
     child = spawn_piped([sys.executable, "-c", code], os.environ, errors)
     assert child.communicate()[0] == b"out\n"
     assert errors.read_text() == "err\n"
+
+
+def test_a_piped_child_can_be_written_to(tmp_path: Path) -> None:
+    code = "import sys; print(sys.stdin.read().upper())"
+    command = [sys.executable, "-c", code]
+    child = spawn_piped(command, os.environ, tmp_path / "errors", is_written_to=True)
+    assert child.communicate(b"in")[0] == b"IN\n"
 
 
 def test_kill_all_ends_the_living_and_passes_over_the_dead(tmp_path: Path) -> None:
@@ -119,6 +90,20 @@ def test_a_sweep_kills_exactly_what_carries_the_run(tmp_path: Path) -> None:
         assert first.wait() == second.wait() == -signal.SIGKILL
         assert another.poll() is stranger.poll() is None
         assert sweep(tmp_path) == []
+
+
+def test_a_sweep_of_one_node_spares_the_others(tmp_path: Path) -> None:
+    run = {"HPCKIT_RUN": str(tmp_path)}
+    with (
+        python(STAY, env={**run, "HPCKIT_NODE": "1"}) as mine,
+        python(STAY, env={**run, "HPCKIT_NODE": "11"}) as other,
+        python(STAY, env=run) as nobodys,
+    ):
+        everyone = [mine, other, nobodys]
+        assert [line_of(process) for process in everyone] == ["up"] * 3
+        assert sweep(tmp_path, 1) == [mine.pid]
+        assert mine.wait() == -signal.SIGKILL
+        assert other.poll() is nobodys.poll() is None
 
 
 def test_a_sweep_spares_itself_and_those_it_descends_from(tmp_path: Path) -> None:
@@ -146,5 +131,5 @@ def test_a_stray_that_dies_by_itself_meanwhile_is_no_error(
         seen = processes.strays(tmp_path)
         assert [process.pid for process in seen] == [stray.pid]
     assert not psutil.pid_exists(stray.pid)
-    monkeypatch.setattr(processes, "strays", lambda run: seen)
+    monkeypatch.setattr(processes, "strays", lambda run, node: seen)
     assert sweep(tmp_path) in ([], [stray.pid])

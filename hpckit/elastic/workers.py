@@ -1,0 +1,134 @@
+"""One generation's workers on one node: their torchrun, their board, and how they ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from dataclasses import dataclass
+
+from hpckit.elastic import watch
+from hpckit.elastic.report import ExitReport, NodeExit, first_error
+from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
+from hpckit.run.board import Board, Request
+from hpckit.run.environment import NodeEnvironment, worker_variables
+from hpckit.run.events import EventLog
+from hpckit.run.processes import kill_all, spawn
+from hpckit.run.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+STEP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+"""What Slurm may send to all processes of a step; torchrun would die of it, or end its workers."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What the workers of a node work with."""
+
+    device: str
+    """`cpu` or `cuda`."""
+    gpus: str | None
+    """CUDA_VISIBLE_DEVICES; None: as it is."""
+    threads: int
+    """Of each worker, for the CPU's share of the computing."""
+
+
+class Workers:
+    """From their start to their end. `poll` is to be called often."""
+
+    def __init__(self, at: NodeEnvironment, spec: RunSpec, meet: Rendezvous, means: Means) -> None:
+        self.at, self._spec = at, spec
+        self._asked = Request.NONE
+        self._end_now = False
+        self._known_lost: set[int] = set()
+        logs = at.run.node_logs(at.generation, at.node)
+        logs.mkdir(parents=True, exist_ok=True)
+        self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
+        self._board, path = Board.create(spec.launch.gpus_per_node)
+        env = os.environ | at.to_env() | worker_variables(means.device, path)
+        env |= torchrun_variables(means.threads)
+        if means.gpus is not None:
+            env["CUDA_VISIBLE_DEVICES"] = means.gpus
+        self._torchrun = spawn(
+            torchrun_command(spec, at, meet), env, logs / "torchrun.log", ignore=STEP_SIGNALS
+        )
+
+    def ask(self, request: Request) -> None:
+        """Have the workers save and leave."""
+        self._asked = max(self._asked, request)
+
+    def end(self) -> None:
+        """Have the workers killed at the next look."""
+        self._end_now = True
+
+    def poll(self) -> ExitReport | None:
+        """How they ended, once they have or there is a reason to end them; else None."""
+        how = self._how()
+        if how is None:
+            return None
+        kill_all([self._torchrun])
+        report = self._report(how)
+        try:
+            report.write(self.at.run.exit_report(self.at.generation, self.at.node))
+        except OSError as error:
+            log.error("the report is not on the disk: %s", error)
+        self._events.emit("node_ended", exit=how, step=report.step, attempts=report.attempts)
+        self._events.close()
+        return report
+
+    def kill(self) -> None:
+        """Nobody is there to report to."""
+        kill_all([self._torchrun])
+        self._events.close()
+
+    def _how(self) -> NodeExit | None:
+        returncode = self._torchrun.poll()
+        slots, request = self._board.slots(), self._board.request()
+        if returncode is not None:
+            return watch.node_exit(slots, returncode, request)
+        if self._end_now:
+            return NodeExit.STOPPED
+        if watch.refused(slots):
+            return NodeExit.REFUSED
+        if request is not Request.NONE and watch.failed(slots):
+            return NodeExit.FAILED  # a restart could only be asked to leave again
+        if request is not Request.NONE and self._board.seconds_left() < 0:
+            return NodeExit.OVERDUE
+        self._say_lost()
+        if self._asked > request:
+            self._board.ask(self._asked, within_s=self._spec.cluster.grace_s)
+        return None
+
+    def _say_lost(self) -> None:
+        for rank, slot in watch.lost_workers(self._board.slots(), _alive).items():
+            if slot.pid not in self._known_lost:
+                self._known_lost.add(slot.pid)
+                log.warning("worker %d (process %d) is gone at step %d", rank, slot.pid, slot.step)
+                self._events.emit(
+                    "worker_lost",
+                    local_rank=rank,
+                    pid=slot.pid,
+                    step=slot.step,
+                    attempt=slot.attempt,
+                )
+
+    def _report(self, how: NodeExit) -> ExitReport:
+        slots = self._board.slots()
+        well = how in (NodeExit.DONE, NodeExit.LEFT)
+        logs = self.at.run.node_logs(self.at.generation, self.at.node)
+        return ExitReport(
+            node=self.at.node,
+            exit=how,
+            step=watch.steps_finished(slots),
+            attempts=watch.attempts(slots),
+            error=None if well else first_error(logs),
+        )
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

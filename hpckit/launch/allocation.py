@@ -1,0 +1,81 @@
+"""The job that the supervisor is: its nodes, and how an agent is started on one of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A Slurm job, from inside."""
+
+    job: str
+    """Its number."""
+    hosts: tuple[str, ...]
+    """Names of its nodes, in Slurm's order: the first one is the supervisor's."""
+
+
+def allocation(env: Mapping[str, str]) -> Allocation | None:
+    """The job that this process is the batch process of; None: it is none of Slurm's.
+
+    Raises:
+        OSError, subprocess.SubprocessError: Slurm does not tell the names of its nodes.
+    """
+    job, nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NODELIST")
+    if not job or not nodes:
+        return None
+    command = ["scontrol", "show", "hostnames", nodes]
+    done = subprocess.run(
+        command, env=dict(env), capture_output=True, text=True, check=True, timeout=_PATIENCE_S
+    )
+    return Allocation(job, tuple(done.stdout.split()))
+
+
+def is_cancelled(job: str) -> bool:
+    """Whether a person, and not the scheduler, ends the job; not if Slurm does not tell."""
+    command = ["scontrol", "--oneliner", "show", "job", job]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("what becomes of job %s is not known: %s", job, error)
+        return False
+    return tells_of_a_person(done.stdout)
+
+
+def tells_of_a_person(text: str) -> bool:
+    """Of what `scontrol show job` says of a job that is told to end: the scheduler leaves a time of
+    preemption, or a reason (TimeLimit, NodeDown). Seen with Slurm 22.05."""
+    state, reason, preempted = (_field(text, key) for key in ("JobState", "Reason", "PreemptTime"))
+    has_no_cause = reason == "None" and preempted in (None, "None")
+    return state == "CANCELLED" or (state == "COMPLETING" and has_no_cause)
+
+
+def _field(text: str, key: str) -> str | None:
+    match = re.search(rf"(?:^| ){key}=(\S+)", text)
+    return match[1] if match else None
+
+
+def srun(host: str, variables: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """The command that runs another one on a node of the job, as a step of its own.
+
+    It has all of the node that the job has, together with other steps (`--overlap`); nobody is
+    bound to a core, as torchrun's workers would be with it. srun's own environment is that of the
+    job: `variables` are for the node alone, since processes are told apart by them.
+    """
+    return [
+        *("srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mem=0"),
+        *("--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet"),
+        "--job-name=hpckit-agent",
+        *("env", *(f"{name}={value}" for name, value in sorted(variables.items()))),
+        *command,
+    ]

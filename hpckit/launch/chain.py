@@ -1,0 +1,81 @@
+"""The job that goes on where this one has to leave: queued ahead, and cancelled if not needed."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import threading
+from collections.abc import Callable
+
+from hpckit.run.events import EventLog
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 15.0
+_PATIENCE_S = 60.0
+
+
+class Chain:
+    """Queues the successor in a thread of its own: Slurm's controller may be slow, or down for a
+    while, and training does not wait for it.
+
+    Slurm starts the successor when no other job of its name is left (`--dependency=singleton`),
+    however this one ends: no requeue, which waits two minutes, and no credential is needed.
+    """
+
+    def __init__(self, queue: Callable[[], str], events: EventLog) -> None:
+        """
+        Args:
+            queue: submits it; its number. Raises OSError, RuntimeError or SubprocessError.
+        """
+        self._queue, self._events = queue, events
+        self.job: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chain", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def keep(self, within_s: float) -> bool:
+        """Whether there is a successor, at the latest after so long."""
+        self._thread.join(within_s)
+        self._stop.set()
+        if self.job is None:
+            what = "no job is queued to go on: start it again with the same command"
+            log.error(what)
+            self._events.emit("degraded", what=what)
+        return self.job is not None
+
+    def cancel(self) -> None:
+        """There is nothing left to do for a successor."""
+        self._stop.set()
+        self._thread.join(_PATIENCE_S)
+        if self.job is not None and cancel(self.job):
+            self._events.emit("successor_cancelled", job=self.job)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.job = self._queue()
+            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                log.warning("a successor cannot be queued, another try in %d s: %s", RETRY_S, error)
+                self._stop.wait(RETRY_S)
+                continue
+            log.info("job %s is queued to go on after this one", self.job)
+            self._events.emit("successor_queued", job=self.job)
+            return
+
+
+def cancel(job: str) -> bool:
+    """Whether a job that has not begun could be cancelled."""
+    command = ["scancel", "--state=PENDING", job]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.error("job %s is not cancelled: %s", job, error)
+        return False
+    if done.returncode:
+        log.error("job %s is not cancelled: %s", job, done.stderr.strip())
+    return done.returncode == 0

@@ -1,0 +1,178 @@
+"""The agents of a submission, as their supervisor sees them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from hpckit.elastic.agent import Start
+from hpckit.elastic.channel import Channel, Message, Pulse
+from hpckit.elastic.report import ExitReport, NodeExit, load_report
+from hpckit.run.board import Request
+from hpckit.run.events import EventLog
+from hpckit.run.processes import Process, kill_all
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+HELLO_S = 120.0
+"""Seconds for an agent to say that it is there: a cold file system makes imports slow."""
+QUIT_S = 5.0
+_WELL = (NodeExit.DONE, NodeExit.LEFT)
+
+
+class Member:
+    """One agent."""
+
+    def __init__(self, node: int, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.node, self.process = node, process
+        self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
+        self.hello: Message | None = None
+        self.report: ExitReport | None = None  # of the present generation
+        self.signals: list[str] = []  # that it got, and nobody has looked at
+
+    def is_lost(self) -> bool:
+        """Its process has ended, or it was silent for too long."""
+        return self.process.poll() is not None or self.channel.is_over
+
+    def hear(self, generation: int) -> None:
+        for message in self.channel.receive():
+            match message.get("kind"):
+                case "hello":
+                    self.hello = message
+                case "signal":
+                    self.signals.append(str(message["name"]))
+                case "ended" if message["generation"] == generation:
+                    self.report = load_report(message["report"])
+
+    def close(self) -> None:
+        """Kill it, and let go of the pipes."""
+        kill_all([self.process])
+        self.channel.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+class Crew:
+    """Agents by node, for as long as the `with` block lasts. For one thread."""
+
+    def __init__(self, start: Callable[[int], Process], events: EventLog) -> None:
+        """
+        Args:
+            start: the agent of a node; its standard input and output are pipes.
+        """
+        self._start, self._events = start, events
+        self._members: dict[int, Member] = {}
+        self._now: frozenset[int] = frozenset()  # the nodes of this generation
+        self._generation = 0
+
+    def __enter__(self) -> Crew:
+        self._pulse = Pulse()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Have all agents end; who does not is killed."""
+        for member in self._members.values():
+            member.channel.send({"kind": "quit"})
+        deadline = time.monotonic() + QUIT_S
+        while any(m.process.poll() is None for m in self._members.values()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(TICK_S)
+        self._pulse.close()
+        for member in self._members.values():
+            member.close()
+
+    def muster(self, nodes: Iterable[int], generation: int) -> dict[int, Message]:
+        """Have an agent on each of these nodes, for this generation: what each says of itself. One
+        that does not come is missing."""
+        self._now, self._generation = frozenset(nodes), generation
+        for node in sorted(self._now):
+            member = self._members.get(node)
+            if member is not None and member.is_lost():
+                self._members.pop(node).close()
+            if node not in self._members:
+                self._enlist(node)
+            self._members[node].report = None
+        deadline = time.monotonic() + HELLO_S
+        while time.monotonic() < deadline and any(m.hello is None for m in self._here()):
+            self.tick()
+            time.sleep(TICK_S)
+        return {m.node: m.hello for m in self._here() if m.hello is not None}
+
+    def begin(self, starts: Mapping[int, Start]) -> None:
+        """Tell each node what to start."""
+        for node, start in starts.items():
+            self._members[node].channel.send({"kind": "start", "start": asdict(start)})
+
+    def tick(self) -> None:
+        """Hear what there is to hear."""
+        for member in self._members.values():
+            member.hear(self._generation)
+
+    def signals(self) -> set[str]:
+        """Names of the signals that agents got since the last call."""
+        found = {name for member in self._members.values() for name in member.signals}
+        for member in self._members.values():
+            member.signals.clear()
+        return found
+
+    def lost(self) -> list[int]:
+        """Nodes of this generation whose agent is gone, and has not reported."""
+        gone = [n for n in self._now if n not in self._members or self._members[n].is_lost()]
+        return sorted(node for node in gone if self.report(node) is None)
+
+    def is_under_way(self) -> bool:
+        """Whether a node that is not lost has not reported yet."""
+        return bool(self._here())
+
+    def has_failed(self) -> bool:
+        """Whether a node's part is over for good."""
+        return any(report.exit not in _WELL for report in self.reports())
+
+    def report(self, node: int) -> ExitReport | None:
+        member = self._members.get(node)
+        return member.report if member is not None else None
+
+    def reports(self) -> tuple[ExitReport, ...]:
+        """Of this generation, by node."""
+        found = (self.report(node) for node in sorted(self._now))
+        return tuple(report for report in found if report is not None)
+
+    def ask(self, request: Request) -> None:
+        """Have all workers of this generation save and leave."""
+        self._tell({"kind": "ask", "request": request.name})
+
+    def end(self, within_s: float) -> None:
+        """End the generation; an agent that does not, in so long, is killed."""
+        self._tell({"kind": "end"})
+        deadline = time.monotonic() + within_s
+        while self._here() and time.monotonic() < deadline:
+            self.tick()
+            time.sleep(TICK_S)
+        for member in self._here():
+            log.error("node %d does not answer: its agent is killed", member.node)
+            kill_all([member.process])
+
+    def _enlist(self, node: int) -> None:
+        process = self._start(node)
+        self._members[node] = Member(node, process)
+        self._pulse.of([member.channel for member in self._members.values()])
+        self._events.emit("agent_started", generation=self._generation, node=node, pid=process.pid)
+
+    def _here(self) -> list[Member]:
+        """Agents of this generation that are there and have not reported."""
+        members = [self._members[node] for node in sorted(self._now) if node in self._members]
+        return [m for m in members if m.report is None and not m.is_lost()]
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        for member in self._here():
+            member.channel.send(message)

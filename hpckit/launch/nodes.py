@@ -1,0 +1,128 @@
+"""The nodes of a submission: simulated ones on this machine, or those of a Slurm job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpckit.elastic.agent import Start
+from hpckit.elastic.channel import Message
+from hpckit.elastic.devices import choose
+from hpckit.elastic.store import RendezvousStore
+from hpckit.launch.allocation import Allocation, srun
+from hpckit.run.directory import RunDir
+from hpckit.run.environment import agent_variables
+from hpckit.run.processes import Process, spawn_piped
+from hpckit.run.spec import RunSpec
+
+_AGENT = ("-m", "hpckit.elastic.agent")
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a generation's nodes are told, and what there is to say of it."""
+
+    starts: dict[int, Start]
+    note: str | None = None
+
+
+class Nodes(Protocol):
+    """Where agents are."""
+
+    @property
+    def address(self) -> str:
+        """Of the rendezvous store."""
+
+    def start_agent(self, node: int) -> Process: ...
+
+    def means(
+        self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
+    ) -> Means:
+        """What to tell the nodes that have said hello.
+
+        Raises:
+            ValueError: there are too few GPUs.
+        """
+
+
+class LocalNodes:
+    """Simulated: processes of this machine, which share its cores and GPUs."""
+
+    def __init__(self, spec: RunSpec, run: RunDir, submission: int, gpus: Sequence[str]) -> None:
+        assert spec.cluster.address is not None  # the spec was checked
+        self.address = spec.cluster.address
+        self._spec, self._run, self._submission, self._gpus = spec, run, submission, gpus
+
+    def start_agent(self, node: int) -> Process:
+        env = environment() | agent_variables(self._run, self._submission, node)
+        return spawn_piped(
+            [sys.executable, *_AGENT], env, self._run.agent_log(node), is_written_to=True
+        )
+
+    def means(
+        self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
+    ) -> Means:
+        launch = self._spec.launch
+        workers = len(hellos) * launch.gpus_per_node
+        devices = choose(self._spec.cluster.device, workers, self._gpus)
+        starts = {
+            node: Start(
+                generation=generation,
+                nodes=len(hellos),
+                host=store.host,
+                port=store.port,
+                device=devices.kind,
+                gpus=devices.of_node(node, launch.gpus_per_node),
+                threads=launch.threads_per_worker or _even_share(workers),
+            )
+            for node in hellos
+        }
+        return Means(starts, devices.note)
+
+
+class SlurmNodes:
+    """Those of a job, by their place in its list."""
+
+    address = "127.0.0.1"  # it listens on all of them; each node is told one that it reaches
+
+    def __init__(self, spec: RunSpec, run: RunDir, submission: int, allocation: Allocation) -> None:
+        self._spec, self._run, self._submission = spec, run, submission
+        self._allocation = allocation
+
+    def start_agent(self, node: int) -> Process:
+        variables = agent_variables(self._run, self._submission, node)
+        command = srun(self._allocation.hosts[node], variables, [sys.executable, *_AGENT])
+        return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
+
+    def means(
+        self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
+    ) -> Means:
+        launch = self._spec.launch
+        fewest = min(int(hello["gpus"]) for hello in hellos.values())
+        names = [str(number) for number in range(fewest)]
+        devices = choose(self._spec.cluster.device, launch.gpus_per_node, names)
+        starts = {
+            node: Start(
+                generation=generation,
+                nodes=len(hellos),
+                host=hello["launcher"] or store.host,
+                port=store.port,
+                device=devices.kind,
+                gpus=None if devices.kind == "cuda" else "",
+                threads=launch.threads_per_worker or None,
+            )
+            for node, hello in hellos.items()
+        }
+        return Means(starts, devices.note)
+
+
+def environment() -> dict[str, str]:
+    """This process's, without what submitit and its own launcher put there for it alone."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")}
+
+
+def _even_share(workers: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // workers)

@@ -1,0 +1,9 @@
+"""A training function that no node can begin."""
+
+from __future__ import annotations
+
+from hpckit.run.spec import RunSpec
+
+
+def main(cfg: RunSpec) -> None:
+    raise ImportError("no module named nowhere")

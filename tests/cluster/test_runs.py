@@ -1,0 +1,177 @@
+"""Runs as jobs of a real Slurm: interrupted by it, and carried on to the same end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from hpckit.run.events import Event, read_events
+from slurm.devcluster.cluster import Cluster
+from tests.cluster import guard
+from tests.cluster.conftest import need, options
+from tests.cluster.slurm import Slurm, wait_for
+from tests.integration.runs import assert_same_run, command, history
+
+PATIENCE_S = 240.0
+SLURM = (
+    "cluster=slurm",
+    "cluster.device=cpu",
+    "cluster.grace_s=25",
+    "cluster.slurm.gpus=none",
+    "cluster.slurm.memory=900M",
+    "cluster.slurm.cpus_per_node=2",
+    "launch.threads_per_worker=1",  # as in the reference, to whose bits they are compared
+)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run on a cluster."""
+
+    slurm: Slurm
+    run: RunDir
+
+    def events(self, kind: str, **fields: object) -> list[Event]:
+        found = [event for event in read_events(self.run.events) if event.kind == kind]
+        return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
+
+    def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
+        wait_for(lambda: len(self.events(kind, **fields)) >= count, kind, PATIENCE_S)
+        return self.events(kind, **fields)[count - 1]
+
+    def wait_for_step(self, step: int) -> None:
+        wait_for(
+            lambda: any(e["step"] >= step for e in self.events("step")),
+            f"step {step}",
+            PATIENCE_S,
+        )
+
+    def wait_until_over(self) -> None:
+        """No job of the run is left."""
+        wait_for(lambda: self.jobs() == [], "an empty queue", PATIENCE_S)
+
+    def jobs(self) -> list[str]:
+        """In the queue, running or waiting."""
+        name = f"--name={self.run.name}"
+        return self.slurm.run("squeue", "--noheader", name, "--format=%i").split()
+
+    def verdicts(self) -> list[str]:
+        return [event["verdict"] for event in self.events("generation_ended")]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])
+def patient(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One whose jobs have time to leave; Slurm tells of a preemption by the signal of the job, or,
+    as it does by itself, by SIGTERM to the steps alone."""
+    need("ports")
+    chosen = replace(options("ports"), grace_s=30, user_signal=request.param)
+    with guard.cluster(tmp_path_factory.mktemp("patient"), chosen) as cluster:
+        yield cluster
+
+
+def launch(slurm: Slurm, root: Path, shards: Path, *overrides: str) -> Launched:
+    """Submit a run; it has begun."""
+    done = subprocess.run(
+        command(root, shards, *SLURM, *overrides),
+        env=os.environ | slurm.cluster.env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    launched = Launched(slurm, RunDir(next(root.glob("t-*"))))
+    assert f"squeue --job {launched.jobs()[0]}" in done.stdout
+    return launched
+
+
+def test_preempted_and_carried_on_by_the_successor(
+    patient: Cluster, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    slurm = Slurm(patient)
+    it = launch(slurm, tmp_path, shards)
+    it.wait_for_step(23)
+    slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true", within_s=PATIENCE_S)
+    it.wait_for("run_ended", 2)
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["preempted", "done"]
+    assert [life.start_step >= 23 for life in history(it.run).lives] == [False, True]
+    first, second = it.events("run_started")
+    assert second["job"] == it.events("successor_queued")[0]["job"] != first["job"]
+    slurm.wait_for_idle()
+
+
+def test_a_cancelled_job_has_no_successor_and_can_be_resumed(
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    slurm = ports
+    it = launch(slurm, tmp_path, shards)
+    it.wait_for_step(23)
+    slurm.run("scancel", it.wait_for("run_started")["job"])
+    assert it.wait_for("run_ended")["verdict"] == "stopped"
+    it.wait_until_over()
+    hpckit = Path(sys.executable).with_name("hpckit")
+    environment = os.environ | slurm.cluster.env
+    subprocess.run([str(hpckit), "resume", str(it.run.path)], env=environment, check=True)
+    it.wait_for("run_ended", 2)
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["stopped", "done"]
+
+
+def test_a_killed_agent_is_replaced_within_the_job(
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    it = launch(ports, tmp_path, shards)
+    it.wait_for_step(23)
+    agents = [p for p in psutil.process_iter() if is_agent(p, it.run, node=1)]
+    assert len(agents) == 1
+    agents[0].kill()
+    it.wait_for("run_ended")
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["infra", "done"]
+    assert len(it.events("run_started")) == 1
+
+
+def test_an_error_for_good_is_met_once(ports: Slurm, tmp_path: Path, shards: Path) -> None:
+    it = launch(ports, tmp_path, shards, "entry=tests.cluster.failing:main")
+    assert it.wait_for("run_ended")["verdict"] == "permanent"
+    it.wait_until_over()
+    assert it.verdicts() == ["permanent"]
+    assert "no module named nowhere" in read_json(it.run.verdict)["reason"]
+    assert it.events("successor_cancelled") != []
+
+
+def test_what_slurm_refuses_is_told(ports: Slurm, tmp_path: Path, shards: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, shards, *SLURM, "cluster.slurm.partition=nowhere"),
+        env=os.environ | ports.cluster.env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: sbatch: ")
+    assert "invalid partition" in done.stderr
+    assert done.stderr.count("partition") == 2, "told once"
+
+
+def is_agent(process: psutil.Process, run: RunDir, node: int) -> bool:
+    with suppress(psutil.Error):
+        env, words = process.environ(), process.cmdline()
+        mine = env.get("HPCKIT_RUN") == str(run.path) and env.get("HPCKIT_NODE") == str(node)
+        return mine and words[1:] == ["-m", "hpckit.elastic.agent"]
+    return False

@@ -1,0 +1,76 @@
+"""What the supervisor asks of Slurm's commands, and what it makes of their answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpckit.launch.allocation import Allocation, allocation, is_cancelled, srun, tells_of_a_person
+
+
+def commands(folder: Path, **scripts: str) -> dict[str, str]:
+    """An environment whose first commands are these."""
+    for name, script in scripts.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_outside_of_a_job_there_is_no_allocation() -> None:
+    assert allocation({}) is None
+
+
+def test_the_nodes_are_named_by_slurm(tmp_path: Path) -> None:
+    env = commands(tmp_path, scontrol='[ "$*" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"')
+    env |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    assert allocation(env) == Allocation("7", ("n1", "n2"))
+
+
+SHOWN = "JobId=7 JobName=a b UserId=u(1) {} TimeLimit=1-00:00:00 Comment=JobState=CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("facts", "by_a_person"),
+    [
+        ("JobState=COMPLETING Reason=None PreemptTime=None", True),
+        ("JobState=CANCELLED Reason=None PreemptTime=None", True),
+        ("JobState=COMPLETING Reason=None PreemptTime=2026-01-02T03:04:05", False),
+        ("JobState=COMPLETING Reason=TimeLimit PreemptTime=None", False),
+        ("JobState=NODE_FAIL Reason=NodeDown PreemptTime=None", False),
+        ("JobState=RUNNING Reason=None PreemptTime=None", False),
+        ("", False),
+    ],
+)
+def test_only_a_job_that_a_person_ends_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, by_a_person: bool
+) -> None:
+    assert tells_of_a_person(SHOWN.format(facts)) is by_a_person
+    script = f"[ \"$*\" = '--oneliner show job 7' ] && echo '{SHOWN.format(facts)}'"
+    monkeypatch.setenv("PATH", commands(tmp_path, scontrol=script)["PATH"])
+    assert is_cancelled("7") is by_a_person
+
+
+@pytest.mark.parametrize("script", ["exit 1", "kill -9 $$"])
+def test_a_controller_that_does_not_answer_is_no_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setenv("PATH", commands(tmp_path, scontrol=script)["PATH"])
+    assert not is_cancelled("7")
+
+
+def test_variables_reach_the_node_as_they_are() -> None:
+    value = "/a b/$(id)'\"\n;,c"
+    command = srun("n1", {"HPCKIT_RUN": value}, ["python", "-c", "pass"])
+    at = command.index("env")
+    done = subprocess.run(
+        ["env", "-i", *command[at + 1 : at + 2], "/usr/bin/printenv", "HPCKIT_RUN"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{value}\n"
+    assert "--nodelist=n1" in command[:at]

@@ -1,0 +1,182 @@
+"""A supervisor's agents: real processes that play theirs, and some badly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpckit.elastic.agent import Start
+from hpckit.elastic.report import NodeExit
+from hpckit.launch import crew as module
+from hpckit.launch.crew import Crew
+from hpckit.run.board import Request
+from hpckit.run.events import EventLog, read_events
+from hpckit.run.processes import Process, spawn_piped
+from tests.unit.hpckit.hpckit_parts import is_gone, until
+
+# An agent whose workers train for ever, and end as they are told.
+AGENT = """
+import os, sys, time
+from hpckit.elastic.channel import Channel
+node, how = int(sys.argv[1]), sys.argv[2]
+if how == "absent": sys.exit(1)
+channel, generation = Channel(os.dup(0), os.dup(1)), 0
+def ended(exit):
+    report = dict(node=node, exit=exit, step=generation, attempts=0, error=None)
+    channel.send(dict(kind="ended", generation=generation, report=report))
+channel.send(dict(kind="hello", pid=os.getpid(), gpus=0))
+while not channel.is_over:
+    for message in channel.receive():
+        match message["kind"]:
+            case "start":
+                generation = message["start"]["generation"]
+                if how == "failing": ended("failed")
+            case "ask": ended("left")
+            case "end" if how != "deaf": ended("stopped")
+            case "quit" if how != "deaf": sys.exit()
+    channel.beat()
+    time.sleep(0.01)
+"""
+
+
+class Parts:
+    """A crew, whose agents are as `how` says, by node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.how = folder, dict.fromkeys(range(9), "good")
+        self.started: list[Process] = []
+        self.events = EventLog(folder / "events.jsonl")
+        self.crew = Crew(self._start, self.events)
+
+    def _start(self, node: int) -> Process:
+        command = [sys.executable, "-c", AGENT, str(node), self.how[node]]
+        process = spawn_piped(command, os.environ, self.folder / "errors", is_written_to=True)
+        self.started.append(process)
+        return process
+
+    def begin(self, generation: int, *nodes: int) -> set[int]:
+        """Those that are there."""
+        there = set(self.crew.muster(nodes, generation))
+        start = Start(generation, len(nodes), "127.0.0.1", 1, "cpu", "", 1)
+        self.crew.begin(dict.fromkeys(there, start))
+        return there
+
+    def until_over(self) -> None:
+        def is_over() -> bool:
+            self.crew.tick()
+            return not self.crew.is_under_way()
+
+        until(is_over)
+
+    def exits(self) -> list[NodeExit]:
+        return [report.exit for report in self.crew.reports()]
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+    monkeypatch.setattr(module, "QUIT_S", 1.0)
+    found = Parts(tmp_path)
+    with found.crew:
+        yield found
+    assert all(is_gone(process.pid) for process in found.started), "nobody is left behind"
+
+
+def test_agents_stay_for_the_next_generation(parts: Parts) -> None:
+    for generation in (1, 2):
+        assert parts.begin(generation, 0, 1) == {0, 1}
+        assert parts.crew.is_under_way()
+        parts.crew.ask(Request.PREEMPT)
+        parts.until_over()
+        assert parts.exits() == [NodeExit.LEFT] * 2
+        assert [report.step for report in parts.crew.reports()] == [generation] * 2
+        assert not parts.crew.has_failed()
+    assert len(parts.started) == 2
+    found = [event["node"] for event in read_events(parts.folder / "events.jsonl")]
+    assert found == [0, 1]
+
+
+def test_a_generation_may_have_more_nodes_or_fewer(parts: Parts) -> None:
+    for generation, nodes in enumerate(((0, 1), (0,), (0, 1, 2)), start=1):
+        assert parts.begin(generation, *nodes) == set(nodes)
+        parts.crew.end(5.0)
+        assert parts.exits() == [NodeExit.STOPPED] * len(nodes)
+    assert len(parts.started) == 3
+
+
+def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:
+    parts.begin(1, 0, 1)
+    parts.started[1].send_signal(signal.SIGKILL)
+    until(lambda: parts.crew.lost() == [1])
+    assert parts.crew.is_under_way(), "the other one is there"
+    parts.crew.end(5.0)
+    assert not parts.crew.is_under_way()
+    assert parts.exits() == [NodeExit.STOPPED]
+    assert parts.begin(2, 0, 1) == {0, 1}
+    assert parts.crew.lost() == []
+    assert len(parts.started) == 3
+
+
+def test_one_that_is_silent_for_long_is_lost_though_it_runs(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.begin(1, 0, 1)
+    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 2.0)
+    os.kill(parts.started[0].pid, signal.SIGSTOP)
+
+    def is_lost() -> bool:
+        parts.crew.tick()
+        return parts.crew.lost() == [0]
+
+    until(is_lost)
+    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 10.0)
+    parts.crew._members[0].channel.close()  # as if it were for good
+    assert parts.begin(2, 0, 1) == {0, 1}
+    assert is_gone(parts.started[0].pid), "nothing of it may write any more"
+
+
+def test_one_that_does_not_come_is_missing(parts: Parts) -> None:
+    parts.how[1] = "absent"
+    assert parts.begin(1, 0, 1) == {0}
+    assert parts.crew.lost() == [1]
+
+
+def test_one_that_does_not_end_its_generation_is_killed(parts: Parts) -> None:
+    parts.how[1] = "deaf"
+    parts.begin(1, 0, 1)
+    parts.crew.end(0.5)
+    assert parts.exits() == [NodeExit.STOPPED]
+    assert parts.crew.lost() == [1]
+
+
+def test_one_that_does_not_quit_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUIT_S", 0.5)
+    found = Parts(tmp_path)
+    found.how[0] = "deaf"
+    with found.crew:
+        found.begin(1, 0)
+    assert found.started[0].returncode == -signal.SIGKILL
+
+
+def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
+    parts: Parts,
+) -> None:
+    parts.how[0] = "failing"
+    parts.begin(1, 0, 1)
+    parts.crew.muster((0, 1), 2)  # what comes of the first one comes too late
+    time.sleep(0.3)
+    parts.crew.tick()
+    assert parts.crew.reports() == ()
+    parts.crew.begin({0: Start(2, 2, "127.0.0.1", 1, "cpu", "", 1)})
+
+    def has_failed() -> bool:
+        parts.crew.tick()
+        return parts.crew.has_failed()
+
+    until(has_failed)
+    assert parts.exits() == [NodeExit.FAILED]
