@@ -19,12 +19,14 @@ import time
 from dataclasses import asdict, dataclass
 from types import FrameType
 
+from checkpointing import local_folder
+from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
-from hpckit.run.directory import RunDir
+from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.environment import NodeEnvironment, agent_place
 from hpckit.run.events import EventLog
 from hpckit.run.parse import read_spec
@@ -98,6 +100,8 @@ class Agent:
             case "end" if self._workers is not None:
                 self._workers.end()
             case "quit":
+                if message["drain_s"] is not None:
+                    self._drain(message["drain_s"])
                 return False
         return True
 
@@ -110,6 +114,14 @@ class Agent:
         means = Means(start.device, start.gpus, threads)
         local = self._spec.cluster.address or own_address(start.host)
         self._workers = Workers(at, self._spec, Rendezvous(start.host, start.port, local), means)
+
+    def _drain(self, within_s: float) -> None:
+        """What trainers left in this node's memory is made durable: it goes with this process."""
+        root = checkpoint_root(self._spec, self._run)
+        if not end_services(str(local_folder(root) or root), run_name(self._spec), within_s):
+            with EventLog(self._run.events) as events:
+                what = "a checkpoint service was still writing when its node had to be left"
+                events.emit("degraded", node=self._node, what=what)
 
     def _look(self) -> None:
         while self._heard:

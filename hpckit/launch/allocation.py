@@ -23,15 +23,16 @@ class Allocation:
     """Names of its nodes, in Slurm's order: the first one is the supervisor's."""
 
 
-def allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The job that this process is the batch process of; None: it is none of Slurm's.
+def allocation(env: Mapping[str, str]) -> Allocation:
+    """The job that this process is the batch process of.
 
     Raises:
+        RuntimeError: it is none of Slurm's.
         OSError, subprocess.SubprocessError: Slurm does not tell the names of its nodes.
     """
     job, nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NODELIST")
     if not job or not nodes:
-        return None
+        raise RuntimeError("cluster.kind=slurm, but this process is no job: start it by launch.py")
     command = ["scontrol", "show", "hostnames", nodes]
     done = subprocess.run(
         command, env=dict(env), capture_output=True, text=True, check=True, timeout=_PATIENCE_S
@@ -74,7 +75,7 @@ def srun(host: str, variables: Mapping[str, str], command: Sequence[str]) -> lis
     """
     return [
         *("srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mem=0"),
-        *("--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet"),
+        *("--export=ALL", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet"),
         "--job-name=hpckit-agent",
         *("env", *(f"{name}={value}" for name, value in sorted(variables.items()))),
         *command,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from hpckit.run.events import EventLog
+from hpckit.run.events import Event, EventLog
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,25 @@ class Chain:
         """
         self._queue, self._events = queue, events
         self.job: str | None = None
+        self._is_kept = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chain", daemon=True)
 
-    def begin(self) -> None:
+    def __enter__(self) -> Chain:
         self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing left to do for a successor, unless it is kept."""
+        self._stop.set()
+        self._thread.join(_PATIENCE_S)
+        if not self._is_kept and self.job is not None and cancel(self.job):
+            self._events.emit("successor_cancelled", job=self.job)
 
     def keep(self, within_s: float) -> bool:
-        """Whether there is a successor, at the latest after so long."""
+        """Have the successor begin after this job: whether there is one, at the latest after so
+        long."""
+        self._is_kept = True
         self._thread.join(within_s)
         self._stop.set()
         if self.job is None:
@@ -45,13 +56,6 @@ class Chain:
             log.error(what)
             self._events.emit("degraded", what=what)
         return self.job is not None
-
-    def cancel(self) -> None:
-        """There is nothing left to do for a successor."""
-        self._stop.set()
-        self._thread.join(_PATIENCE_S)
-        if self.job is not None and cancel(self.job):
-            self._events.emit("successor_cancelled", job=self.job)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -79,3 +83,15 @@ def cancel(job: str) -> bool:
     if done.returncode:
         log.error("job %s is not cancelled: %s", job, done.stderr.strip())
     return done.returncode == 0
+
+
+def silent_jobs(events: Iterable[Event]) -> int:
+    """How many jobs in a row, before the one that began last, were killed before they had said how
+    they ended or had a checkpoint."""
+    count = 0
+    for event in events:
+        if event.kind == "run_started":
+            count += 1
+        elif event.kind in ("run_ended", "checkpoint_committed"):
+            count = 0
+    return max(count - 1, 0)

@@ -64,12 +64,19 @@ class Member:
 class Crew:
     """Agents by node, for as long as the `with` block lasts. For one thread."""
 
-    def __init__(self, start: Callable[[int], Process], events: EventLog) -> None:
+    def __init__(
+        self,
+        start: Callable[[int], Process],
+        events: EventLog,
+        drain_s: float | None = None,
+    ) -> None:
         """
         Args:
             start: the agent of a node; its standard input and output are pipes.
+            drain_s: seconds for each agent, at the end, to have its node's checkpoint services
+                write what they hold. None: they are none of its affair.
         """
-        self._start, self._events = start, events
+        self._start, self._events, self._drain_s = start, events, drain_s
         self._members: dict[int, Member] = {}
         self._now: frozenset[int] = frozenset()  # the nodes of this generation
         self._generation = 0
@@ -81,8 +88,8 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         """Have all agents end; who does not is killed."""
         for member in self._members.values():
-            member.channel.send({"kind": "quit"})
-        deadline = time.monotonic() + QUIT_S
+            member.channel.send({"kind": "quit", "drain_s": self._drain_s})
+        deadline = time.monotonic() + (self._drain_s or 0.0) + QUIT_S
         while any(m.process.poll() is None for m in self._members.values()):
             if time.monotonic() > deadline:
                 break

@@ -15,7 +15,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,14 +32,14 @@ from hpckit.elastic.report import ExitReport
 from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge
 from hpckit.launch.allocation import Allocation, allocation, is_cancelled
-from hpckit.launch.chain import Chain
+from hpckit.launch.chain import Chain, silent_jobs
 from hpckit.launch.crew import Crew
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
 from hpckit.run.board import Request
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
 from hpckit.run.durable import write_json
-from hpckit.run.events import EventLog, EventTail
+from hpckit.run.events import EventLog, EventTail, read_events
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
@@ -47,6 +50,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.05
 # What an agent may take beyond the grace period to end its workers and write its report.
 REPORT_MARGIN_S = 10.0
+MOST_SILENT = 3
+"""Jobs in a row that may be killed before they have a checkpoint, with another one after them."""
 KEEP_S = 10.0
 """Seconds in which a job that leaves tries once more to have a successor."""
 _REQUESTS = {signal.SIGUSR2: Request.PREEMPT, signal.SIGINT: Request.STOP}
@@ -70,7 +75,7 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
     )
     with EventLog(run.events, submission=submission) as events:
         try:
-            return _supervise(run, submission, gpus, events).exit_status
+            status = _supervise(run, submission, gpus, events).exit_status
         except RunHeldError as error:
             events.emit("run_refused", error=str(error))
             raise
@@ -78,6 +83,9 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
             log.exception("the supervisor failed")
             events.emit("run_failed", error=f"{type(error).__name__}: {error}")
             raise
+    if status and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        sys.exit(status)  # submitit's process ends with 0 otherwise, and the job as a success
+    return status
 
 
 def _supervise(
@@ -124,27 +132,32 @@ class Supervisor:
             self._events.emit("strays_killed", pids=swept)
         self._saved_step = newest_step(self.spec, self._run)
         self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
-        chain = self._begin_chain()
         store_log = self._run.logs / "store.log"
         with (
+            self._chain() as chain,
             RendezvousStore(self._nodes.address, environment(), store_log) as store,
-            Crew(self._nodes.start_agent, self._events) as crew,
+            Crew(self._nodes.start_agent, self._events, self._drain_s) as crew,
         ):
             try:
                 verdict = self._generations(store, crew)
             finally:
-                self._end_services()
-        if chain is not None:
-            chain.cancel() if verdict.final else chain.keep(KEEP_S)
+                if self._job is None:
+                    self._end_services()
+            if chain is not None and not verdict.final:
+                chain.keep(KEEP_S)
         self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
         return verdict
+
+    @property
+    def _drain_s(self) -> float | None:
+        """For agents whose nodes are machines of their own."""
+        return None if self._job is None else self.spec.cluster.grace_s + REPORT_MARGIN_S
 
     def _find_nodes(self) -> Nodes:
         if self.spec.cluster.kind == "slurm":
             self._job = allocation(os.environ)
-        if self._job is None:
-            return LocalNodes(self.spec, self._run, self._submission, self._gpus)
-        return SlurmNodes(self.spec, self._run, self._submission, self._job)
+            return SlurmNodes(self.spec, self._run, self._submission, self._job)
+        return LocalNodes(self.spec, self._run, self._submission, self._gpus)
 
     def _generations(self, store: RendezvousStore, crew: Crew) -> Verdict:
         verdict = self._one_generation(store, crew)
@@ -165,16 +178,25 @@ class Supervisor:
         preempted = bool(self._past) and self._past[-1].kind is Kind.PREEMPTED
         return self._job is not None and (preempted or self._request is Request.PREEMPT)
 
-    def _begin_chain(self) -> Chain | None:
-        """Have a job that goes on where this one has to leave."""
+    @contextmanager
+    def _chain(self) -> Iterator[Chain | None]:
+        """Have a job that goes on where this one has to leave; None: there is none, or is to be
+        none. It is cancelled at the end of the block, unless it is kept or this process is killed.
+        """
         if self._job is None or self.spec.launch.continuation != "chain":
-            return None
+            yield None
+            return
         from hpckit.launch.submit import submit_job  # which hands this module to submitit
 
+        if (silent := silent_jobs(read_events(self._run.events))) >= MOST_SILENT:
+            what = f"{silent} jobs have ended without a word or a checkpoint: no other is queued"
+            log.error(what)
+            self._events.emit("degraded", what=what)
+            yield None
+            return
         queue = partial(submit_job, self._run, self.spec, self._submission)
-        chain = Chain(lambda: queue().job_id, self._events)
-        chain.begin()
-        return chain
+        with Chain(lambda: queue().job_id, self._events) as chain:
+            yield chain
 
     def _end_services(self) -> None:
         """What trainers left in memory is made durable, then nothing of the run is left here."""

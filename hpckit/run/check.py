@@ -117,3 +117,5 @@ def _drill(spec: RunSpec) -> Iterator[str]:
             f"debug.drill.preempt_at: step {drill.preempt_at[-1]} is not before "
             f"train.steps={spec.train.steps}"
         )
+    if spec.cluster.kind == "slurm" and max(drill.nodes, default=0) > spec.launch.nodes:
+        yield f"debug.drill.nodes: a job has launch.nodes={spec.launch.nodes}, and never more"

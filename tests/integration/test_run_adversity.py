@@ -114,7 +114,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small_disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(small_disk, command(small_disk, shards, "retry=none")) as it:
+    with started(small_disk, command(small_disk, shards, "retry=none", "cluster.grace_s=10")) as it:
         it.wait_for_step(12)
         fill = small_disk / "fill"
         with pytest.raises(OSError), fill.open("wb", buffering=0) as file:  # noqa: PT012

@@ -70,7 +70,7 @@ def test_it_is_there_until_it_is_told_to_quit(start: Callable[..., Told]) -> Non
     assert told.hears("hello")["pid"] == told.process.pid
     told.channel.send({"kind": "ask", "request": "PREEMPT"})  # there is nobody to be asked
     told.channel.send({"kind": "end"})
-    told.channel.send({"kind": "quit"})
+    told.channel.send({"kind": "quit", "drain_s": 5.0})
     until(told.has_ended)
     assert told.process.returncode == 0
 

@@ -21,7 +21,8 @@ def commands(folder: Path, **scripts: str) -> dict[str, str]:
 
 
 def test_outside_of_a_job_there_is_no_allocation() -> None:
-    assert allocation({}) is None
+    with pytest.raises(RuntimeError, match="no job"):
+        allocation({})
 
 
 def test_the_nodes_are_named_by_slurm(tmp_path: Path) -> None:
