@@ -29,6 +29,7 @@ Examples
   python launch.py model=gpt_tiny launch.nodes=2 train.steps=500 name=first
   python launch.py data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
   python launch.py entry=mycode.train:main app.dropout=0.1
+  python launch.py cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.gpus_per_node=8
 
 What it does
   The config is checked as a whole before anything starts. The run gets a directory,
@@ -40,11 +41,14 @@ What it does
   the next generation goes on. Ctrl-C (SIGINT) saves and stops. A worker that dies is restarted in
   place; a lost node starts a new generation.
 
+  With cluster=slurm it submits a job and returns. Another job waits behind that one, and goes on
+  when it has to leave; it is cancelled when there is nothing left to do.
+
 Groups
 {groups}
 
 Exit status
-  0    done (or started, with --detach)
+  0    done (or started, with --detach or on Slurm)
   2    refused: bad config, missing data, or the run is in use; nothing was started
   70   failed for good; `verdict.json` in the run directory says why
   75   gave up for now, or is left to itself (Ctrl-C twice); start again to go on
