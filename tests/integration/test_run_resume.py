@@ -17,6 +17,7 @@ from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.processes import strays
 from tests.integration.damage import check, committed_in, packs_of
+from tests.integration.nodeservices import kill_all
 from tests.integration.runs import (
     STEPS,
     Started,
@@ -134,6 +135,7 @@ def test_torn_newest_checkpoint_is_passed_over_aloud(
 ) -> None:
     with started(tmp_path, command(tmp_path, shards)) as it:
         kill_supervisor_at(it, 34)
+    kill_all()  # or it may go on from what is whole in memory
     store = it.run.checkpoints
     *_, before, newest = committed_in(store)
     torn = max(packs_of(store, newest) - packs_of(store, before), key=lambda p: p.stat().st_size)
