@@ -9,7 +9,13 @@ from collections.abc import Callable
 from checkpointing.errors import SaveError
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save
-from checkpointing.service.announcing import Fate, fate, last_epoch, session_id
+from checkpointing.service.announcing import (
+    Fate,
+    fate,
+    last_epoch,
+    newest_committed,
+    session_id,
+)
 from checkpointing.service.snapshots import Generation
 from checkpointing.store import owners
 from checkpointing.store.commit import commit, part_entries
@@ -148,6 +154,18 @@ class Leader:
             logger.info("session %s is declared dead: this node leads in its place", session)
             fence(self._store, session)
 
+    def _check_elsewhere(self, save: Save) -> None:
+        """An heir that led while this node was away may have ended what this one begins anew: then
+        nobody comes with parts.
+
+        Raises:
+            MovedError: so it is.
+        """
+        other = newest_committed(self._store, self._run, self._generation, self._epoch)
+        if other is not None and other.save.step >= save.step and other.save != save:
+            self.give_up(save)
+            raise MovedError(f"{save.id} is not needed: {other.save.id} was committed meanwhile")
+
     def _check_owner(self) -> None:
         try:
             owners.check(self._store, self._run, self._owner)
@@ -166,6 +184,7 @@ class Leader:
                 return  # by a process before this one, which has removed the parts
             if done is Fate.ABANDONED:
                 raise HopelessError(f"{save.id}: a node gave it up; {found} of {needed} parts")
+            self._check_elsewhere(save)
             if given_up() or time.monotonic() - heard_s > SILENT_S:
                 raise HopelessError(f"{save.id}: {found} of {needed} ranks have finished")
             time.sleep(poll_s)

@@ -138,6 +138,7 @@ class Worker:
             rounds.carry_out(round_)
         except MovedError as error:
             logger.info("%s", error)
+            course.epoch = None  # look what was committed meanwhile
             self._hall.later(course, course.at_once)
             self._hall.set_state(course, round_.save.step, State.WAITING)
         except CheckpointError as error:

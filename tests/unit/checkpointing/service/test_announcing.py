@@ -21,7 +21,7 @@ from checkpointing.service.announcing import (
     newest_committed,
     session_id,
 )
-from checkpointing.service.leading import Leader, TakenOverError
+from checkpointing.service.leading import Leader, MovedError, TakenOverError
 from checkpointing.service.snapshots import Generation
 from checkpointing.store import owners
 from checkpointing.store.leases import abandon, fence
@@ -109,6 +109,24 @@ def test_a_leader_that_is_started_again_goes_on_where_the_last_one_was(store: St
     assert second.begin(5) == save
     assert announced(store, "r", MINE, 6) == Announced(6, save)
     second.close()
+
+
+def test_what_an_heir_has_ended_is_not_waited_for(store: Store) -> None:
+    """It led while this node was away: nobody has parts for a second save of the step."""
+    heir = Leader(store, "r", MINE, is_heir=True)
+    ended = heir.begin(5)
+    back = Leader(store, "r", MINE)
+    save = back.begin(5)
+    assert ended.session == session_id(MINE, 1)
+    assert save.session == session_id(MINE, 2)
+    commit(store, ended)
+    heir.end(ended)
+    with pytest.raises(MovedError, match=f"{save.id} is not needed: {ended.id}"):
+        back.commit(save, alone=False, given_up=lambda: False)
+    assert not is_announced(store, save)
+    assert newest_committed(store, "r", MINE) == Announced(1, ended)
+    heir.close()
+    back.close()
 
 
 def test_the_last_epoch_is_found_beyond_the_window(store: Store) -> None:
