@@ -25,6 +25,7 @@ from pathlib import Path
 
 from benchmarks.ab import Comparison, interleave, report
 from benchmarks.peers import KeptAsync, ProcessAsync, Sync, alone
+from benchmarks.scratch import scratch
 from benchmarks.speed_writing import PLAIN_WRITE, write_plainly
 from benchmarks.training_model import holding
 from benchmarks.training_state import TrainingState
@@ -41,12 +42,8 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=Budget().nice, help="of hpckit's services")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
-    try:
-        with alone():
-            _compare(settings, folder)
-    finally:
-        shutil.rmtree(folder)
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder)
 
 
 def _compare(settings: argparse.Namespace, folder: Path) -> None:

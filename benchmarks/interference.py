@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from benchmarks.ab import Comparison, interleave, report
 from benchmarks.affinity import keep_to, starting_on
 from benchmarks.more_peers import more_peers
 from benchmarks.peers import Async, KeptAsync, ProcessAsync, alone
+from benchmarks.scratch import scratch
 from benchmarks.training_model import VOCAB, Trained, gpt
 from benchmarks.warm_memory import touch
 from benchmarks.ways import Hpckit, Way
@@ -53,12 +53,8 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         parser.error("two cores are needed: one that trains and one that saves")
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
-    try:
-        with alone():
-            _compare(settings, folder, trains=cores[0], saves=cores[-1])
-    finally:
-        shutil.rmtree(folder)
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder, trains=cores[0], saves=cores[-1])
 
 
 def _compare(settings: argparse.Namespace, folder: Path, *, trains: int, saves: int) -> None:

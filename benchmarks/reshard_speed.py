@@ -15,15 +15,13 @@ came is compared with what was saved, outside the time.
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 from benchmarks.ab import Comparison, interleave, report
 from benchmarks.reshard_worlds import Job, World
+from benchmarks.scratch import scratch
 
 SAME_2, SAME_3 = "hpckit, 2 ranks", "hpckit, 3 ranks"
 
@@ -34,14 +32,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--width", type=int, default=768)
     settings = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-"))
-    worlds = {ranks: World(ranks, folder, settings.mib << 20, settings.width) for ranks in (2, 3)}
-    try:
-        _compare(worlds, settings)
-    finally:
-        for world in worlds.values():
-            world.close()
-        shutil.rmtree(folder)
+    size = settings.mib << 20
+    with scratch() as folder:
+        worlds = {ranks: World(ranks, folder, size, settings.width) for ranks in (2, 3)}
+        try:
+            _compare(worlds, settings)
+        finally:
+            for world in worlds.values():
+                world.close()
 
 
 def _compare(worlds: Mapping[int, World], settings: argparse.Namespace) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from benchmarks.ab import Comparison, interleave, report
 from benchmarks.more_peers import more_peers
 from benchmarks.page_cache import forget
 from benchmarks.peers import Sync, alone
+from benchmarks.scratch import scratch
 from benchmarks.speed_writing import FILE_BYTES, parts_of_files, write_plainly
 from benchmarks.training_model import holding
 from benchmarks.training_state import TrainingState
@@ -51,12 +51,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
     logging.getLogger("checkpointing").setLevel(logging.ERROR)  # trainers go without close()
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
-    try:
-        with alone():
-            _compare(settings, folder)
-    finally:
-        shutil.rmtree(folder)
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder)
 
 
 def _compare(settings: argparse.Namespace, folder: Path) -> None:

@@ -33,6 +33,7 @@ from torch import Tensor
 from benchmarks.ab import Comparison, interleave, report
 from benchmarks.more_peers import more_peers
 from benchmarks.peers import Async, KeptAsync, OverlappedAsync, ProcessAsync, Sync, alone
+from benchmarks.scratch import scratch
 from benchmarks.training_model import Trained, holding
 from benchmarks.training_state import TrainingState
 from benchmarks.warm_memory import touch
@@ -50,12 +51,8 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder with more peers: see more_peers.py")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
-    try:
-        with alone():
-            _compare(settings, folder)
-    finally:
-        shutil.rmtree(folder)
+    with scratch(settings.folder) as folder, alone():
+        _compare(settings, folder)
 
 
 def _compare(settings: argparse.Namespace, folder: Path) -> None:

@@ -18,8 +18,6 @@ chunk (`ChunkEncoder(depth=)`). "later" is without the first save, which has not
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import mean
@@ -30,6 +28,7 @@ from rich.table import Table
 
 from benchmarks.records import write_record
 from benchmarks.save_sizes import ALL, READ, Arm, Dcp, Hpckit, Raw, Sizes, Tensors, Zstd
+from benchmarks.scratch import scratch
 from benchmarks.small_run import SmallRun, add_adapters, build_model, series, trained_share
 from benchmarks.three_names import three_names
 
@@ -46,12 +45,9 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3, help="the highest, of the demo")
     settings = parser.parse_args()
     torch.set_num_threads(1)  # small matrices; on a busy machine more threads wait for each other
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-"))
-    try:
+    with scratch() as folder:
         found = {**_dense(settings, folder), "frozen": _frozen(settings, folder)}
         names = three_names(folder, SmallRun(build_model(), 10))
-    finally:
-        shutil.rmtree(folder)
     for name, sizes in found.items():
         _show(name, sizes)
     for arm, copies in names.items():

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import socket
 import tempfile
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from torch.multiprocessing.spawn import start_processes
 
 from benchmarks.read_counts import SHAPES, WAYS, Count, Layout, load, save, total
 from benchmarks.records import write_record
+from benchmarks.scratch import scratch
 
 S0, S1 = 0, 1
 PLAN = (  # (name, saved as, loaded as, tensors: all if none)
@@ -44,13 +44,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
-    try:
+    with scratch(settings.folder) as folder:
         for ranks, jobs in JOBS:
             _on_ranks(ranks, jobs, folder)
         _report(json.loads((folder / "counts.json").read_text()))
-    finally:
-        shutil.rmtree(folder)
 
 
 def _on_ranks(ranks: int, jobs: tuple[str, ...], folder: Path) -> None:

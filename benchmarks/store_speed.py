@@ -18,11 +18,11 @@ of state per second; the CPU time of all threads, user and system, is told besid
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 from pathlib import Path
 
 from benchmarks.ab import Comparison, interleave, report
+from benchmarks.scratch import scratch
 from benchmarks.speed_reading import PLAIN_READ, Readers
 from benchmarks.speed_writing import PLAIN_WRITE, Writers
 from benchmarks.stopwatch import Stopwatch
@@ -36,12 +36,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     settings = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="hpckit-benchmark-", dir=settings.folder))
-    try:
+    with scratch(settings.folder) as folder:
         state = TrainingState(int(settings.gib * (1 << 30)), settings.width)
         _compare(folder, state, settings.rounds)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _compare(folder: Path, state: TrainingState, rounds: int) -> None:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from checkpointing import leaving
 from checkpointing.bucketed import BucketStager
 from checkpointing.buckets import Bucket
-from checkpointing.errors import CheckpointError, SaveError, ServiceError, StageError
+from checkpointing.errors import CheckpointError, SaveError, StageError
 from checkpointing.events import Events
 from checkpointing.flow import Flow
 from checkpointing.outcomes import Outcomes
@@ -51,7 +51,6 @@ class BucketShipper(Handing):
         self._ranks, self._flow = ranks, flow
         self._stager = BucketStager(require=lambda size, count: None)  # see `needs`
         self._prepared: Planned | None = None
-        self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
         self._problem: str | None = None  # why there is no memory for the save to come
         leaving.watch(self)
 
@@ -80,24 +79,18 @@ class BucketShipper(Handing):
                 raise
             self._problem = str(error)  # the other ranks have to hear of it
 
-    def tell(self, planned: Planned) -> None:
-        """Tell the service where the buckets are, and what comes through them.
+    @property
+    def _arenas(self) -> int:
+        return self._stager.arenas
 
-        Raises:
-            ServiceError: it does not answer.
-        """
+    def _furnish(self) -> None:
         stager = self._stager
-        now = (stager.arenas, planned.layout.digest)
-        if self._told is None or self._told[0] != now[0]:
-            self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
-            self._told = (stager.arenas, "")
-        if self._told != now:
-            self._client.layout(planned.layout)
-            self._told = now
+        self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
 
     def claim(self, step: int, planned: Planned) -> int | str:
         """A place for the state of `step`, or why there is none, on any rank. A collective."""
-        mine = self._claim(step, planned)
+        why_not = self._problem
+        mine = self._slot_for(step, planned) if why_not is None else why_not
         why = self._refusals(step, mine if isinstance(mine, str) else None)
         if why is None:
             return mine
@@ -161,15 +154,6 @@ class BucketShipper(Handing):
         self._stager.prepare(planned.pieces(tensors))
         self._flow.renew(self._stager.buckets)
         self._prepared = planned
-
-    def _claim(self, step: int, planned: Planned) -> int | str:
-        if self._problem is not None:
-            return self._problem
-        try:
-            self.tell(planned)
-        except ServiceError as error:
-            return f"the node's checkpoint service: {error}"
-        return self._slot_for(step)
 
     def _refusals(self, step: int, mine: str | None) -> str | None:
         """Why the ranks cannot save this step together; None if they can."""

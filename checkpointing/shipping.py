@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,13 +38,37 @@ class Request:
     deadline_s: float | None
 
 
-class Handing:
+class Handing(ABC):
     """What all ways of handing a state to the service have in common."""
 
     def __init__(self, client: Client, rank: int, outcomes: Outcomes, events: Events) -> None:
         self._client, self._rank = client, rank
         self._outcomes, self._events = outcomes, events
+        self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
         self.waited_s = 0.0  # seconds that optimizers waited for the last copy
+
+    @property
+    @abstractmethod
+    def _arenas(self) -> int:
+        """Made so far: the number of the present one."""
+
+    @abstractmethod
+    def _furnish(self) -> None:
+        """Send the service the present memory."""
+
+    def tell(self, planned: Planned) -> None:
+        """Tell the service where states of this plan lie, or come through, and how.
+
+        Raises:
+            ServiceError: it does not answer.
+        """
+        now = (self._arenas, planned.layout.digest)
+        if self._told is None or self._told[0] != now[0]:
+            self._furnish()
+            self._told = (now[0], "")
+        if self._told != now:
+            self._client.layout(planned.layout)
+            self._told = now
 
     def fail(self, step: int, error: BaseException) -> None:
         """Nothing will come of this step's save."""
@@ -53,8 +78,12 @@ class Handing:
         self._outcomes.end(step, Fate.GONE, why)
         self._events.emit("checkpoint_failed", step=step, error=why)
 
-    def _slot_for(self, step: int) -> int | str:
+    def _slot_for(self, step: int, planned: Planned) -> int | str:
         """A slot for the snapshot of `step`, or why there is none."""
+        try:
+            self.tell(planned)
+        except ServiceError as error:
+            return f"the node's checkpoint service: {error}"
         slot = self._client.claim(step)
         if slot is not None:
             return slot
@@ -109,7 +138,6 @@ class Shipper(Handing):
         self._stager = Stager(slots, require=lambda slot_bytes, slots: None)  # see `needs`
         self._optimizers: list[Optimizer] = []
         self._prepared: Planned | None = None
-        self._told: tuple[int, str] | None = None  # arena's number and layout that it knows of
         self._pool = ThreadPoolExecutor(1, "ship")
         self.slots = slots
         self._move_in()
@@ -143,28 +171,17 @@ class Shipper(Handing):
             self._stager.prepare(planned.pieces(tensors))
             self._prepared = planned
 
-    def tell(self, planned: Planned) -> None:
-        """Tell the service where snapshots lie, and how.
+    @property
+    def _arenas(self) -> int:
+        return self._stager.arenas
 
-        Raises:
-            ServiceError: it does not answer.
-        """
+    def _furnish(self) -> None:
         stager = self._stager
-        now = (stager.arenas, planned.layout.digest)
-        if self._told is None or self._told[0] != now[0]:
-            self._client.furnish(stager.arena, stager.slots, stager.slot_bytes)
-            self._told = (stager.arenas, "")
-        if self._told != now:
-            self._client.layout(planned.layout)
-            self._told = now
+        self._client.furnish(stager.arena, stager.slots, stager.slot_bytes)
 
     def claim(self, step: int, planned: Planned) -> int | str:
         """A slot for the snapshot of `step`, or why there is none."""
-        try:
-            self.tell(planned)
-        except ServiceError as error:
-            return f"the node's checkpoint service: {error}"
-        return self._slot_for(step)
+        return self._slot_for(step, planned)
 
     def ship(
         self,

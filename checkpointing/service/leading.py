@@ -184,7 +184,8 @@ class Leader:
                 return  # by a process before this one, which has removed the parts
             if done is Fate.ABANDONED:
                 raise HopelessError(f"{save.id}: a node gave it up; {found} of {needed} parts")
-            self._check_elsewhere(save)
+            if self._epoch:  # only then may an heir's session have been before it
+                self._check_elsewhere(save)
             if given_up() or time.monotonic() - heard_s > SILENT_S:
                 raise HopelessError(f"{save.id}: {found} of {needed} ranks have finished")
             time.sleep(poll_s)

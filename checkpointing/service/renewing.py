@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from checkpointing.storage import Buffer, Entry, Storage
-from checkpointing.storage.sweeping import SweepsTemporaries
+from checkpointing.storage import Storage
+from checkpointing.storage.forwarding import Forwarding
 
 
-class Renewable:
+class Renewable(Forwarding):
     """Hands everything on to a storage, which can be changed for another one of the same place
     while it is used: what is under way ends by the old one. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        super().__init__(storage)
         self._former: list[Storage] = []
 
     def renew(self, storage: Storage) -> None:
@@ -21,38 +19,7 @@ class Renewable:
         self._former.append(self._storage)
         self._storage = storage
 
-    @property
-    def url(self) -> str:
-        return self._storage.url
-
-    def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        self._storage.put(key, parts)
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self._storage.create(key, data)
-
-    def replace(self, key: str, data: bytes) -> None:
-        self._storage.replace(key, data)
-
-    def get(self, key: str) -> bytes:
-        return self._storage.get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> Buffer:
-        return self._storage.get_range(key, start, length)
-
-    def list(self, prefix: str) -> list[Entry]:
-        return self._storage.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._storage.delete(keys)
-
-    def sweep_temporaries(self, older_than_s: float) -> int:
-        """As `SweepsTemporaries`; 0 if the storage leaves none."""
-        storage = self._storage
-        if not isinstance(storage, SweepsTemporaries):
-            return 0
-        return storage.sweep_temporaries(older_than_s)
-
     def close(self) -> None:
-        for storage in (*self._former, self._storage):
+        for storage in self._former:
             storage.close()
+        super().close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from checkpointing.format.names import PACKS
-from checkpointing.storage import Buffer, Entry, Storage
-from checkpointing.storage.sweeping import SweepsTemporaries
+from checkpointing.storage import Buffer, Storage
+from checkpointing.storage.forwarding import Forwarding
 
 BURST_S = 0.5  # seconds' worth that may go at once after a pause
 
@@ -38,46 +38,15 @@ class TokenBucket:
             self._sleep(wait_s)
 
 
-class Throttled:
+class Throttled(Forwarding):
     """`storage`, with the bytes of packs taken from a bucket first. Records are small, and must
     not wait: a lease that came late would be one that has run out."""
 
     def __init__(self, storage: Storage, bucket: TokenBucket) -> None:
-        self._storage, self._bucket = storage, bucket
-
-    @property
-    def url(self) -> str:
-        return self._storage.url
+        super().__init__(storage)
+        self._bucket = bucket
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         if key.startswith(PACKS):
             self._bucket.take(sum(len(part) for part in parts))
-        self._storage.put(key, parts)
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self._storage.create(key, data)
-
-    def replace(self, key: str, data: bytes) -> None:
-        self._storage.replace(key, data)
-
-    def get(self, key: str) -> bytes:
-        return self._storage.get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> Buffer:
-        return self._storage.get_range(key, start, length)
-
-    def list(self, prefix: str) -> list[Entry]:
-        return self._storage.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._storage.delete(keys)
-
-    def sweep_temporaries(self, older_than_s: float) -> int:
-        """As `SweepsTemporaries`; 0 if the storage leaves none."""
-        storage = self._storage
-        if not isinstance(storage, SweepsTemporaries):
-            return 0
-        return storage.sweep_temporaries(older_than_s)
-
-    def close(self) -> None:
-        self._storage.close()
+        super().put(key, parts)

@@ -110,7 +110,7 @@ class Agent:
         if swept := sweep(self._run.path, self._node):
             with EventLog(self._run.events, generation=start.generation) as events:
                 events.emit("strays_killed", node=self._node, pids=swept)
-        threads = start.threads or _even_share(self._spec.launch.gpus_per_node)
+        threads = start.threads or even_share(self._spec.launch.gpus_per_node)
         means = Means(start.device, start.gpus, threads)
         local = self._spec.cluster.address or own_address(start.host)
         self._workers = Workers(at, self._spec, Rendezvous(start.host, start.port, local), means)
@@ -142,7 +142,8 @@ def own_address(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _even_share(workers: int) -> int:
+def even_share(workers: int) -> int:
+    """Threads of each worker, where they share this process's cores."""
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 

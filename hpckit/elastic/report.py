@@ -56,13 +56,8 @@ class ExitReport:
     error: WorkerError | None
 
     def write(self, path: Path) -> None:
+        """For people: the supervisor is sent it."""
         write_json(path, asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> ExitReport | None:
-        """The report at `path`; None where the agent left none."""
-        values: dict[str, Any] | None = read_json(path)
-        return None if values is None else load_report(values)
 
 
 def load_report(values: Mapping[str, Any]) -> ExitReport:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpckit.elastic.agent import Start
+from hpckit.elastic.agent import Start, even_share
 from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import choose
 from hpckit.elastic.store import RendezvousStore
@@ -22,7 +22,7 @@ _AGENT = ("-m", "hpckit.elastic.agent")
 
 
 @dataclass(frozen=True)
-class Means:
+class Orders:
     """What a generation's nodes are told, and what there is to say of it."""
 
     starts: dict[int, Start]
@@ -38,9 +38,9 @@ class Nodes(Protocol):
 
     def start_agent(self, node: int) -> Process: ...
 
-    def means(
+    def orders(
         self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
-    ) -> Means:
+    ) -> Orders:
         """What to tell the nodes that have said hello.
 
         Raises:
@@ -62,9 +62,9 @@ class LocalNodes:
             [sys.executable, *_AGENT], env, self._run.agent_log(node), is_written_to=True
         )
 
-    def means(
+    def orders(
         self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
-    ) -> Means:
+    ) -> Orders:
         launch = self._spec.launch
         workers = len(hellos) * launch.gpus_per_node
         devices = choose(self._spec.cluster.device, workers, self._gpus)
@@ -76,11 +76,11 @@ class LocalNodes:
                 port=store.port,
                 device=devices.kind,
                 gpus=devices.of_node(node, launch.gpus_per_node),
-                threads=launch.threads_per_worker or _even_share(workers),
+                threads=launch.threads_per_worker or even_share(workers),
             )
             for node in hellos
         }
-        return Means(starts, devices.note)
+        return Orders(starts, devices.note)
 
 
 class SlurmNodes:
@@ -97,9 +97,9 @@ class SlurmNodes:
         command = srun(self._allocation.hosts[node], variables, [sys.executable, *_AGENT])
         return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
 
-    def means(
+    def orders(
         self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
-    ) -> Means:
+    ) -> Orders:
         launch = self._spec.launch
         fewest = min(int(hello["gpus"]) for hello in hellos.values())
         names = [str(number) for number in range(fewest)]
@@ -116,13 +116,9 @@ class SlurmNodes:
             )
             for node, hello in hellos.items()
         }
-        return Means(starts, devices.note)
+        return Orders(starts, devices.note)
 
 
 def environment() -> dict[str, str]:
     """This process's, without what submitit and its own launcher put there for it alone."""
     return {k: v for k, v in os.environ.items() if not k.startswith("SUBMITIT_")}
-
-
-def _even_share(workers: int) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // workers)

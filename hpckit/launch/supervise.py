@@ -238,11 +238,11 @@ class Supervisor:
         asked, lost = Request.NONE, [n for n in nodes if n not in there]
         lost_store: list[str] = []
         if not lost:
-            means = self._nodes.means(generation, there, store)
-            if means.note:
-                log.warning(means.note)
-                self._events.emit("degraded", generation=generation, what=means.note)
-            crew.begin(means.starts)
+            orders = self._nodes.orders(generation, there, store)
+            if orders.note:
+                log.warning(orders.note)
+                self._events.emit("degraded", generation=generation, what=orders.note)
+            crew.begin(orders.starts)
             asked, lost_store = self._watch(crew, store)
             lost = crew.lost()
         if self._request is asked:  # one that came later is for the next generation

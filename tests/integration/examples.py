@@ -116,3 +116,20 @@ def assert_same_end(root: Path, reference: Path, run: str) -> None:
     assert step == expected_step
     assert tensors.keys() == expected.keys()
     assert [name for name in tensors if tensors[name] != expected[name]] == []
+
+
+def assert_killed_it_goes_on(name: str, tmp_path: Path) -> None:
+    """An example, killed twice, once with its service, ends as one that was not."""
+    reference, root = tmp_path / "reference", tmp_path / "root"
+    with beside(f"{name}_trainer", reference) as finished:
+        first = run(f"{name}_trainer", root, kill_at=17)
+        second = run(f"{name}_trainer", root, kill_at=45)
+        kill_service(root, name)
+        third = run(f"{name}_trainer", root)
+        whole = finished.result()
+    assert sorted(whole.losses) == list(range(1, 81))
+    assert min(second.losses) == 15
+    assert min(third.losses) <= 43
+    for part in (first, second, third):
+        assert part.losses.items() <= whole.losses.items()
+    assert_same_end(root, reference, name)

@@ -6,22 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.examples import assert_same_end, beside, kill_service, run
+from tests.integration.examples import assert_killed_it_goes_on
 
 pytest.importorskip("lightning", reason="the dev extra has Lightning")
 
 
 def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    reference, root = tmp_path / "reference", tmp_path / "root"
-    with beside("lightning_trainer", reference) as finished:
-        first = run("lightning_trainer", root, kill_at=17)
-        second = run("lightning_trainer", root, kill_at=45)
-        kill_service(root, "lightning")
-        third = run("lightning_trainer", root)
-        whole = finished.result()
-    assert sorted(whole.losses) == list(range(1, 81))
-    assert min(second.losses) == 15
-    assert min(third.losses) <= 43
-    for part in (first, second, third):
-        assert part.losses.items() <= whole.losses.items()
-    assert_same_end(root, reference, "lightning")
+    assert_killed_it_goes_on("lightning", tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from tests.integration.service_nodes import (
     Nodes,
     assert_exact,
     content,
-    end_all,
     memfds,
     nodes_at,
     saved,
@@ -28,23 +26,6 @@ from tests.integration.service_nodes import (
 ROWS = 1024  # 1 MiB per rank
 CRAWL = 32e3  # bytes per second: a save takes far longer than a test
 SLOW = 2e6  # a save takes a second
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
-    yield tmp_path
-    end_all(tmp_path / "rt")
-
-
-@pytest.fixture
-def store(folder: Path) -> Path:
-    return folder / "store"
-
-
-@pytest.fixture
-def runtime(folder: Path) -> Path:
-    return folder / "rt"
 
 
 def replicating(

@@ -6,7 +6,6 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,16 +19,9 @@ from checkpointing.service.peering import Ring
 from checkpointing.service.sealed import KEY_BYTES, MAX_HELLO, Hello, Sealed, dial, new_hello
 from checkpointing.service.snapshots import Snapshot
 from tests.integration.replicating import LOOPBACK, await_held, held, join, of_node, peers, pulled
-from tests.integration.service_nodes import Nodes, content, end_all, layout, nodes_at, until
+from tests.integration.service_nodes import Nodes, content, layout, nodes_at, until
 
 ROWS = 64
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
-    yield tmp_path
-    end_all(tmp_path / "rt")
 
 
 @pytest.fixture

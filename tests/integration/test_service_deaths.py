@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from tests.integration.service_nodes import (
     Trainer,
     assert_exact,
     content,
-    end_all,
     generation,
     memfds,
     nodes_at,
@@ -36,23 +34,6 @@ from tests.integration.service_trainer import TrainerProcess
 ROWS = 256  # 256 KiB per rank
 SLOW = float(2 << 20)  # bytes per second: a node's share of a save takes about 0.1 s
 KILLS = int(os.environ.get("HPCKIT_KILLS", "5"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
-    yield tmp_path
-    end_all(tmp_path / "rt")
-
-
-@pytest.fixture
-def store(folder: Path) -> Path:
-    return folder / "store"
-
-
-@pytest.fixture
-def runtime(folder: Path) -> Path:
-    return folder / "rt"
 
 
 @pytest.mark.timeout(0 if KILLS > 20 else 600)

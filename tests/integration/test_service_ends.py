@@ -9,7 +9,6 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ from tests.integration.service_nodes import (
     Trainer,
     assert_exact,
     config,
-    end_all,
     generation,
     is_gone,
     kill,
@@ -43,22 +41,9 @@ NOBODY = 65534
 SECRET = "not-for-anybody"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    yield tmp_path
-    end_all(tmp_path / "rt")
-
-
-@pytest.fixture
-def store(folder: Path) -> Path:
-    return folder / "store"
-
-
-@pytest.fixture
-def runtime(folder: Path) -> Path:
-    return folder / "rt"
 
 
 def one(config: Config, **changes: int) -> Trainer:

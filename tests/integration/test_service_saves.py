@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,12 @@ from tests.integration.service_nodes import (
     Nodes,
     assert_exact,
     config,
-    end_all,
     nodes_at,
     saved,
     status_of,
     until,
 )
 from tests.services.fault_fs import READ_ONLY, FaultFs, Rule
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
-    yield tmp_path / "store"
-    end_all(tmp_path / "rt")
 
 
 def test_ten_saves_of_four_ranks_on_two_nodes(store: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from tests.integration.service_nodes import (
     assert_exact,
     config,
     content,
-    end_all,
     generation,
     is_gone,
     kill,
@@ -41,17 +39,9 @@ ROWS = 512  # 512 KiB of each rank
 SLOW = 2e4  # bytes per second to the store: nothing is durable before some 26 s have passed
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    yield tmp_path
-    end_all(tmp_path / "rt")
-
-
-@pytest.fixture
-def store(folder: Path) -> Path:
-    return folder / "store"
 
 
 @pytest.fixture

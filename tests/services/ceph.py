@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm.devcluster.plan import free_ports
 from tests.services.ceph_conf import Ports, ceph_conf, mon_address
 from tests.services.certificates import make_certificates
-from tests.services.processes import Daemon, answers, find_tools, free_ports, tool
+from tests.services.processes import Daemon, answers, find_tools, tool
 from tests.services.s3 import S3Server
 
 TOOLS = {

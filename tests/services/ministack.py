@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.services.processes import Daemon, answers, free_ports
+from slurm.devcluster.plan import free_ports
+from tests.services.processes import Daemon, answers
 from tests.services.s3 import REGION, S3Server
 
 _KEY = "hpckit"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -118,25 +117,6 @@ def tool(
             f"{' '.join(command)} ended with status {done.returncode}: {done.stderr[-_TAIL:]}"
         )
     return done.stdout
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports free on loopback, below those that the kernel gives to outgoing connections."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(20_000, 32_000)
-        if port not in ports and _is_free(port):
-            ports.append(port)
-    return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def answers(port: int) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.report import ExitReport, NodeExit, WorkerError, first_error
+from hpckit.elastic.report import ExitReport, NodeExit, WorkerError, first_error, load_report
 from hpckit.run.directory import RunDir
-from hpckit.run.durable import write_json
+from hpckit.run.durable import read_json, write_json
 
 ERROR = WorkerError(3, "ValueError", "bad [x]\nline", "Traceback …", 12.5)
 
@@ -19,11 +19,8 @@ ERROR = WorkerError(3, "ValueError", "bad [x]\nline", "Traceback …", 12.5)
 def test_a_report_comes_back(tmp_path: Path, how: NodeExit, error: WorkerError | None) -> None:
     report = ExitReport(node=1, exit=how, step=70, attempts=2, error=error)
     report.write(tmp_path / "exit.json")
-    assert ExitReport.read(tmp_path / "exit.json") == report
-
-
-def test_there_is_none_where_the_agent_left_none(tmp_path: Path) -> None:
-    assert ExitReport.read(tmp_path / "exit.json") is None
+    assert load_report(asdict(report)) == report
+    assert load_report(read_json(tmp_path / "exit.json")) == report
 
 
 def test_the_earliest_error_is_the_first(tmp_path: Path) -> None:
