@@ -77,12 +77,19 @@ class Outcomes:
 
     def wait(self, step: int, timeout_s: float) -> Outcome:
         """Its outcome, and if it is gone also that of those before it, at the latest after so
-        long."""
+        long. One that had no place because those before it cannot be saved has failed like them."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended(step), timeout_s)
             outcome = self.of(step)
-            is_behind = outcome.fate is Fate.GONE and not self._has_ended(step)
-            return replace(outcome, is_behind=is_behind)
+            if outcome.fate is not Fate.GONE:
+                return outcome
+            if self._is_stuck(step):
+                return Outcome(Fate.FAILED, f"{outcome.why}; {self.trouble}")
+            return replace(outcome, is_behind=not self._has_ended(step))
+
+    def _is_stuck(self, step: int) -> bool:
+        durable = -1 if self.durable is None else self.durable
+        return any(durable < s < step and o.fate is Fate.FAILED for s, o in self._by_step.items())
 
     def _has_ended(self, step: int) -> bool:
         fate = self.of(step).fate

@@ -37,10 +37,15 @@ def wait_together(ranks: Ranks, outcomes: Outcomes, step: int | None) -> None:
         fates = [outcome for _, outcome in everybody if outcome is not None]
         if all(outcome.fate is Fate.COMMITTED for outcome in fates):
             return
-        if any(outcome.is_behind for outcome in fates):
+        if any(outcome.is_behind for outcome in fates) and not _has_failed(fates):
             continue  # so that there is a place for the next one
         if problems := _problems(fates):
             raise SaveError(f"saving step {step}: {problems}")
+
+
+def _has_failed(outcomes: Sequence[Outcome]) -> bool:
+    """Then what is under way on other ranks, which wait for that one, may never end."""
+    return any(outcome.fate is Fate.FAILED for outcome in outcomes)
 
 
 def _problems(outcomes: Sequence[Outcome]) -> str:

@@ -137,6 +137,22 @@ def test_one_that_was_skipped_is_told_when_those_before_it_have_ended() -> None:
     assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place")
 
 
+def test_nobody_waits_for_a_place_behind_what_fails() -> None:
+    found, _ = outcomes()
+    found.begin(1)
+    found.begin(2)
+    found.end(2, Fate.GONE, "no place")
+    with pytest.raises(SaveError, match="saving step 2: rank 0: no place; rank 1: no room"):
+        wait_together(Said((2, Outcome(Fate.FAILED, "no room"))), found, 2)
+    found.hear({"kind": "failed", "step": 1, "error": "no room"})
+    assert found.wait(2, 0.0) == Outcome(Fate.FAILED, "no place; no room")
+    behind = Outcome(Fate.GONE, "no place", is_behind=True)
+    with pytest.raises(SaveError, match="rank 0: no place; no room; rank 1: no place"):
+        wait_together(Said((2, behind)), found, 2)
+    found.hear({**COMMITTED, "step": 1})
+    assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place")
+
+
 def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:
     class Gone(Said):
         def all_gather(self, thing: Any, group: object) -> list[Any]:
