@@ -33,8 +33,11 @@ python-venv:
 demo: setup
 	$(BIN)/python launch.py experiment=demo --fresh
 
+# Many tests are of several processes themselves: 4 at once at most.
+WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 1 : ($$1 > 4) ? 4 : $$1 }')
+
 test: setup services
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 # A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
 # all out.

@@ -24,6 +24,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Whose tests share what takes long to start, and so one worker of several
+_TOGETHER = ("tests/cluster/", "tests/faults/test_store_nfs", "tests/integration/test_services_nfs")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        file = item.location[0]
+        group = next((start for start in _TOGETHER if file.startswith(start)), file)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
