@@ -24,7 +24,7 @@ from checkpointing.slots import PAGE, round_up
 THREADS = min(4, os.cpu_count() or 1)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a shrunk one would kill who reads it: SIGBUS
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in mmap's constants
-_PART = 64 << 20  # bytes that a thread populates at a time
+_PART = 16 << 20  # bytes that a thread populates at a time
 
 _madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # leaves the GIL alone
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]  # type: ignore[attr-defined]
@@ -111,17 +111,20 @@ class Arena:
             )
         return cells[offset : offset + length]
 
-    def prefault(self, threads: int = THREADS) -> None:
-        """Take the memory now and map it here, so that the first copy into it is as fast as later
-        ones. The content stays as it is.
+    def prefault(self, threads: int = THREADS, start: int = 0, stop: int | None = None) -> None:
+        """Take the memory from byte `start` up to `stop` now (None: to the end) and map it here, so
+        that the first copy into it is as fast as later ones. The content stays as it is.
+
+        Args:
+            start: a multiple of the page.
 
         Raises:
             StageError: there is not enough memory.
         """
-        cells = self._open()
+        cells = self._open()[start:stop]
         try:
             if not self._writable or not self._populate(cells, threads):
-                self._touch(cells, threads)
+                self._touch(cells, start, threads)
         except OSError as error:
             raise StageError(
                 f"no host memory for an arena of {self.size} bytes: {error}; use fewer slots"
@@ -162,10 +165,10 @@ class Arena:
 
         return all(_each_part(populate, cells, threads))
 
-    def _touch(self, cells: NDArray[np.uint8], threads: int) -> None:
+    def _touch(self, cells: NDArray[np.uint8], start: int, threads: int) -> None:
         """Without writing, for another process may be writing."""
         if self._writable:
-            os.posix_fallocate(self._fd, 0, self.size)
+            os.posix_fallocate(self._fd, start, cells.size)
         _each_part(lambda part: int(part[::PAGE].max()), cells, threads)
 
 

@@ -83,6 +83,9 @@ class BucketShipper(Handing):
     def _arenas(self) -> int:
         return self._stager.arenas
 
+    def await_memory(self) -> None:
+        """It is there: buckets are taken at once."""
+
     def _furnish(self) -> None:
         stager = self._stager
         self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)

@@ -182,6 +182,7 @@ class Checkpointer:
             self._ranks,
             self._client,
             self._planner,
+            self._preparer,
             self._events,
             self._replication,
         )

@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.optim import Optimizer
 
 from checkpointing.bucketshipping import BucketShipper
@@ -60,6 +62,12 @@ class Preparer:
         self.planned = planned
         return planned
 
+    def lend(self, leaves: Leaves, stepped: list[Optimizer]) -> NDArray[np.uint8] | None:
+        """Memory for states like this that nothing was saved in yet, to be read into until the next
+        save; None if there is none. A collective; raises as `ready`."""
+        self.ready(leaves, stepped)
+        return self._shipper.unseen
+
     def ahead(self, state: Mapping[str, Any]) -> None:
         """Take the memory now, so that the first save costs what later ones do. A collective;
         raises as `ready`."""
@@ -69,5 +77,6 @@ class Preparer:
             planned = self.ready(target.leaves, optimizers(state))
         finally:
             target.abandon()
+        self._ranks.all_or_none(self._shipper.await_memory)
         with suppress(ServiceError):  # said again, and reported, by the first save
             self._shipper.tell(planned)

@@ -14,6 +14,7 @@ from checkpointing.exchange import exchange
 from checkpointing.interruptions import Interruptions, interruptions
 from checkpointing.memory import Whole
 from checkpointing.planning import Planned, Planner
+from checkpointing.preparing import Preparer
 from checkpointing.ranks import Ranks
 from checkpointing.replication import Replication
 from checkpointing.restoring import Restorer
@@ -51,13 +52,14 @@ class Resumer:
         ranks: Ranks,
         client: Client,
         planner: Planner,
+        preparer: Preparer,
         events: Events,
         replication: Replication | None = None,
     ) -> None:
         self._replication = replication
         self._pulled: Pulled | None = None  # this rank's part, if it was on another node
         self._store, self._run, self._ranks = store, run, ranks
-        self._client, self._planner = client, planner
+        self._client, self._planner, self._preparer = client, planner, preparer
         self._staging = Staging()
         self._restorer = Restorer(store, run, ranks, self._staging, events)
         self.interruptions = Interruptions()
@@ -87,6 +89,9 @@ class Resumer:
             if not has_checkpoints:
                 target.abandon()
                 return None
+            memory = self._preparer.lend(target.leaves, optimizers(state))
+            if memory is not None:
+                self._staging.lend(memory)
             return self._from_store(target)
         except BaseException:
             target.abandon()
@@ -201,7 +206,7 @@ class Resumer:
             target.finish(inventory)
 
         self._ranks.all_or_none(take_here)
-        self._staging.release()  # before memory for the next saves is taken
+        self._staging.release()  # the next save may come into it
 
     def _from_store(self, target: LoadTarget) -> Resumed:
         restored = self._restorer.read_newest(target)

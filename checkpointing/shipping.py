@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -55,6 +57,19 @@ class Handing(ABC):
     @abstractmethod
     def _furnish(self) -> None:
         """Send the service the present memory."""
+
+    @property
+    def unseen(self) -> NDArray[np.uint8] | None:
+        """Memory for states that the service does not know of yet, so that nobody reads it."""
+        return None
+
+    @abstractmethod
+    def await_memory(self) -> None:
+        """Return when the memory for the next save is there.
+
+        Raises:
+            StageError: there is not enough.
+        """
 
     def tell(self, planned: Planned) -> None:
         """Tell the service where states of this plan lie, or come through, and how.
@@ -174,6 +189,15 @@ class Shipper(Handing):
     @property
     def _arenas(self) -> int:
         return self._stager.arenas
+
+    @property
+    def unseen(self) -> NDArray[np.uint8] | None:
+        if self._told is not None and self._told[0] == self._arenas:
+            return None
+        return self._stager.arena.view(0, self._stager.arena.size)
+
+    def await_memory(self) -> None:
+        self._stager.await_memory()
 
     def _furnish(self) -> None:
         stager = self._stager

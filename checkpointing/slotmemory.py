@@ -9,25 +9,35 @@ from torch import Tensor
 from checkpointing.arena import Arena
 from checkpointing.copying import copy
 from checkpointing.pinned import DeviceCopy, Pinned
+from checkpointing.prefaulting import Prefault
 
 Pairs = tuple[list[Tensor], list[Tensor]]  # targets, sources
 
 
 class SlotMemory:
-    """An arena that has its memory already."""
+    """An arena whose memory is taken beside the trainer, from its beginning on."""
 
-    def __init__(self, size: int, arena: Arena | None = None) -> None:
+    def __init__(self, size: int, first: int, arena: Arena | None = None) -> None:
         """
         Args:
             size: bytes.
+            first: bytes that are taken as fast as can be, the rest gently.
             arena: to be used instead of a new one.
+
+        Raises:
+            StageError: the system does not give it.
+        """
+        self.arena = arena or Arena.create(size)
+        self._pinned: Pinned | None = None
+        self._prefault = Prefault(self.arena, first)
+
+    def await_memory(self, stop: int) -> None:
+        """Return when the bytes before `stop` can be copied into at full speed.
 
         Raises:
             StageError: there is not enough memory.
         """
-        self.arena = arena or Arena.create(size)
-        self._pinned: Pinned | None = None
-        self.arena.prefault()
+        self._prefault.wait(stop)
 
     def pin(self) -> None:
         """Make it fit for copies from CUDA devices; a second time does nothing."""
@@ -36,6 +46,7 @@ class SlotMemory:
 
     def close(self) -> None:
         """Let go of it; no copy may be under way."""
+        self._prefault.stop()
         if self._pinned is not None:
             self._pinned.close()
         self.arena.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -22,13 +23,14 @@ from checkpointing.guard import StepHooks, Versions, is_counted
 from checkpointing.overlap import Overlap
 from checkpointing.pinned import DeviceCopy
 from checkpointing.slotmemory import SlotMemory, by_device, copy_all, pick
-from checkpointing.slots import PAGE, Entry, Staged, layout
+from checkpointing.slots import PAGE, Entry, Staged, layout, round_up
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
 # bytes from which on numpy asks for huge pages, and torch does not: fresh memory of them is filled
 # in a third of the time
 _LARGE = 4 << 20
+_ALIGNED = 64  # bytes, of a line of the processor's cache
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,20 @@ class Stager:
 
     def adopt(self, arena: Arena, slot_bytes: int) -> None:
         """Begin with this memory, which has as many slots, and content that is to stay for now."""
-        self._memory = SlotMemory(arena.size, arena)
+        self._memory = SlotMemory(arena.size, slot_bytes, arena)
         self.slot_bytes = slot_bytes
         self.arenas += 1
+
+    def await_memory(self, slot: int = 0) -> None:
+        """Return when the memory of a slot, and of those before it, is there: it is taken beside
+        the trainer.
+
+        Raises:
+            StageError: there is not enough, or nothing was prepared yet.
+        """
+        if self._memory is None:
+            raise StageError("there is no arena yet: call prepare() first")
+        self._memory.await_memory((slot + 1) * self.slot_bytes)
 
     def settle(self) -> None:
         """Wait until an overlapped copy that is under way has ended."""
@@ -202,6 +215,7 @@ class Stager:
         if not 0 <= slot < self.slots:
             raise ValueError(f"there is no slot {slot}: they are 0 to {self.slots - 1}")
         self._prepare(pieces, sources)
+        self.await_memory(slot)
         return self._targets[slot]
 
     def _prepare(self, pieces: Sequence[StagePiece], sources: list[Tensor]) -> bool:
@@ -232,7 +246,7 @@ class Stager:
         """New memory, once the old one is given back."""
         self._forget()
         self._require(slot_bytes, self.slots)
-        self._memory = SlotMemory(slot_bytes * self.slots)
+        self._memory = SlotMemory(slot_bytes * self.slots, slot_bytes)
         self.slot_bytes = slot_bytes
         self.arenas += 1
 
@@ -256,6 +270,11 @@ class Staging:
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
+        self._lent: NDArray[np.uint8] = np.empty(0, np.uint8)  # what is left of it
+
+    def lend(self, memory: NDArray[np.uint8]) -> None:
+        """Make buffers of this memory as far as it goes, until `release`."""
+        self._lent = memory
 
     def buffers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """CPU tensors like `tensors` (DTensors keep mesh and placements), content undefined."""
@@ -269,8 +288,8 @@ class Staging:
         _finish_copies(tensors)
 
     def release(self) -> None:
-        """Give the buffers back."""
-        self._buffers = {}
+        """Give the buffers back, and what was lent."""
+        self._buffers, self._lent = {}, np.empty(0, np.uint8)
 
     @property
     def bytes(self) -> int:
@@ -280,6 +299,10 @@ class Staging:
         held = self._buffers.get(name)
         if held is not None and held.shape == like.shape and held.dtype == like.dtype:
             return held
+        size = round_up(like.nbytes, _ALIGNED)
+        if 0 < size <= self._lent.size:
+            mine, self._lent = self._lent[: like.nbytes], self._lent[size:]
+            return torch.from_numpy(mine).view(like.dtype).view(like.shape)
         if like.is_cuda or like.nbytes < _LARGE:
             return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
         memory = np.empty(like.nbytes, np.uint8)

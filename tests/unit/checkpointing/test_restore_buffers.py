@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,3 +36,27 @@ def test_released_ones_are_not_used_again() -> None:
     staging.release()
     assert staging.bytes == 0
     assert staging.buffers(live)["w"].data_ptr() != held.data_ptr()
+
+
+def test_what_is_lent_is_used_as_far_as_it_goes() -> None:
+    live = {
+        "a": torch.zeros(5),
+        "b": torch.zeros(3, 20),
+        "c": torch.zeros(100),
+        "d": torch.zeros(0),
+    }
+    memory = np.zeros(400, np.uint8)
+    staging = Staging()
+    staging.lend(memory)
+    buffers = staging.buffers(live)
+    start = memory.__array_interface__["data"][0]
+    assert [buffers[name].data_ptr() - start for name in "ab"] == [0, 64]
+    assert not start <= buffers["c"].data_ptr() < start + memory.size
+    buffers["a"].fill_(1)
+    buffers["b"].fill_(2)
+    staging.copy_back(live)
+    assert live["a"].tolist() == [1] * 5
+    assert live["b"].flatten().tolist() == [2] * 60
+    staging.release()
+    again = staging.buffers(live)["a"]
+    assert not start <= again.data_ptr() < start + memory.size

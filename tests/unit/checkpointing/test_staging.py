@@ -202,6 +202,9 @@ def test_the_same_structure_is_prepared_once(stager: Stager) -> None:
 
 def test_memory_is_there_before_the_first_snapshot(stager: Stager) -> None:
     stager.prepare(some(300_000))
+    stager.await_memory()
+    assert os.fstat(stager.arena.fd).st_blocks * 512 >= stager.slot_bytes
+    stager.await_memory(1)
     given_bytes = os.fstat(stager.arena.fd).st_blocks * 512
     assert given_bytes == stager.arena.size == 2 * stager.slot_bytes
     stager.stage(some(300_000))

@@ -1,0 +1,82 @@
+"""Memory that is taken beside the trainer."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from checkpointing import prefaulting
+from checkpointing.arena import Arena
+from checkpointing.errors import StageError
+from checkpointing.prefaulting import Prefault
+from checkpointing.slots import PAGE
+
+SIZE, FIRST = 40 * PAGE, 10 * PAGE
+
+
+@pytest.fixture
+def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
+    monkeypatch.setattr(prefaulting, "_STEP", 4 * PAGE)
+    with Arena.create(SIZE) as made:
+        yield made
+
+
+def taken(arena: Arena) -> int:
+    """Bytes that the system has given for it."""
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+class Held:
+    """Lets an arena take memory as far as it is told to."""
+
+    def __init__(self, arena: Arena, monkeypatch: pytest.MonkeyPatch, upto: int) -> None:
+        self.upto, self.go_on, self.error = upto, threading.Event(), False
+        self._take = arena.prefault
+        monkeypatch.setattr(arena, "prefault", self.prefault)
+
+    def prefault(self, threads: int, start: int, stop: int) -> None:
+        if stop > self.upto:
+            assert self.go_on.wait(60.0)
+            if self.error:
+                raise StageError("no host memory")
+        self._take(threads, start, stop)
+
+
+def test_what_is_needed_soon_is_there_before_the_rest(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(arena, monkeypatch, upto=FIRST)
+    prefault = Prefault(arena, FIRST)
+    prefault.wait(FIRST)
+    assert taken(arena) == FIRST
+    held.go_on.set()
+    prefault.wait(SIZE)
+    assert taken(arena) == SIZE
+    prefault.stop()
+
+
+def test_who_needs_it_is_told_that_there_is_none(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(arena, monkeypatch, upto=FIRST)
+    held.error = True
+    held.go_on.set()
+    prefault = Prefault(arena, FIRST)
+    with pytest.raises(StageError, match="no host memory"):
+        prefault.wait(SIZE)
+    prefault.wait(FIRST)
+    prefault.stop()
+
+
+def test_it_can_be_stopped(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(arena, monkeypatch, upto=FIRST)
+    prefault = Prefault(arena, FIRST)
+    prefault.wait(FIRST)
+    threading.Timer(0.05, held.go_on.set).start()
+    prefault.stop()
+    assert taken(arena) < SIZE
+    with pytest.raises(StageError, match="given back"):
+        prefault.wait(SIZE)
