@@ -23,11 +23,12 @@ from checkpointing import local_folder
 from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
+from hpckit.elastic.orphan import end_job
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
-from hpckit.run.environment import NodeEnvironment, agent_place
+from hpckit.run.environment import NodeEnvironment, agent_place, job_of
 from hpckit.run.events import EventLog
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
@@ -63,10 +64,12 @@ class Agent:
         self._spec: RunSpec = read_spec(run.spec(submission))
         self._workers: Workers | None = None
         self._heard: list[str] = []  # names of signals that were not passed on yet
+        self._is_orphan = False  # there is no supervisor any more
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
             signal.signal(number, self._on_signal)
+        self._sweep()
         self._channel.send(
             {
                 "kind": "hello",
@@ -83,9 +86,12 @@ class Agent:
                 self._look()
                 time.sleep(TICK_S)
             log.error("the supervisor is gone, or was not heard of for long")
+            self._is_orphan = True
         finally:
             if self._workers is not None:
                 self._workers.kill()
+        if self._is_orphan:
+            self._end_alone()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._heard.append(signal.Signals(number).name)
@@ -107,13 +113,25 @@ class Agent:
 
     def _start(self, start: Start) -> None:
         at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
-        if swept := sweep(self._run.path, self._node):
-            with EventLog(self._run.events, generation=start.generation) as events:
-                events.emit("strays_killed", node=self._node, pids=swept)
+        self._sweep(start.generation)
         threads = start.threads or even_share(self._spec.launch.gpus_per_node)
         means = Means(start.device, start.gpus, threads)
         local = self._spec.cluster.address or own_address(start.host)
         self._workers = Workers(at, self._spec, Rendezvous(start.host, start.port, local), means)
+
+    def _sweep(self, generation: int | None = None) -> None:
+        """No process of an agent before this one, or of a generation before, is left here."""
+        if swept := sweep(self._run.path, self._node):
+            with EventLog(self._run.events, generation=generation) as events:
+                events.emit("strays_killed", node=self._node, pids=swept)
+
+    def _end_alone(self) -> None:
+        """On Slurm: what is in memory is made durable, and the job does not stay without anybody
+        to end it. Elsewhere the next supervisor finds what there is."""
+        place = job_of()
+        if place is not None:
+            self._drain(self._spec.cluster.grace_s)
+            end_job(*place)
 
     def _drain(self, within_s: float) -> None:
         """What trainers left in this node's memory is made durable: it goes with this process."""

@@ -20,7 +20,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
-SILENT_S = 10.0
+SILENT_S = 5.0
 """Seconds without a word after which the other side is held for lost."""
 _MOST_UNSENT = 1 << 20  # bytes: what nobody reads any more is not kept
 _READ = 1 << 16

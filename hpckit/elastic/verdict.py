@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from hpckit.elastic.report import ExitReport, NodeExit, WorkerError
 from hpckit.run.board import Request
+from hpckit.run.events import Event
 from hpckit.run.spec import RetrySpec
 
 
@@ -61,6 +62,26 @@ class Past:
     progress: bool
 
 
+def past_of(events: Iterable[Event]) -> list[Past]:
+    """The generations since a person has started the run, by its events: those of the jobs that
+    this one goes on from count too."""
+    found: list[Past] = []
+    jobs: set[str] = set()  # that go on from one before them, by themselves
+    from_step = 0
+    for event in events:
+        match event.kind:
+            case "successor_queued":
+                jobs.add(event["job"])
+            case "run_started" if event.get("job") not in jobs:
+                found, jobs = [], {event["job"]} if event.get("job") else set()
+            case "generation_started":
+                from_step = int(event["from_step"])
+            case "generation_ended":
+                progress = int(event["saved_step"]) > from_step
+                found.append(Past(Kind(event["verdict"]), progress))
+    return found
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What is said of a generation in `verdict.json`."""
@@ -98,7 +119,7 @@ def _judge_requested(ending: Ending) -> Verdict:
     if exits == {NodeExit.DONE} and not ending.lost:
         return Verdict(Kind.DONE, True, "reached the last step")
     saved = exits <= {NodeExit.DONE, NodeExit.LEFT} and not ending.lost
-    how = "every rank saved and left"
+    how = "every rank saved and left" if exits else "nothing had begun"
     if not saved:
         error = _first_error(ending.reports)
         how = f"not every rank saved and left: {error or 'too slow for the grace period, or lost'}"

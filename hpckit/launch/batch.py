@@ -7,6 +7,7 @@ import shlex
 import sys
 from typing import Any
 
+from hpckit.run.check import fewest_nodes, is_elastic, most_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import RunSpec, SlurmSpec
 
@@ -36,7 +37,7 @@ def parameters(spec: RunSpec, run: RunDir, submission: int) -> dict[str, Any]:
     slurm = _slurm(spec)
     wanted = {
         "job_name": run.name,
-        "nodes": spec.launch.nodes,
+        "nodes": most_nodes(spec),
         "time": minutes(slurm.time_limit) if slurm.time_limit else None,
         "partition": slurm.partition,
         "account": slurm.account,
@@ -49,7 +50,7 @@ def parameters(spec: RunSpec, run: RunDir, submission: int) -> dict[str, Any]:
         "setup": [*slurm.setup, *_exports(run, submission)],
         "stderr_to_stdout": True,
         "use_srun": False,
-        "additional_parameters": _options(slurm, run),
+        "additional_parameters": _options(slurm, run) | _elastic(spec),
         **(_gpus(slurm, spec.launch.gpus_per_node) if spec.cluster.device != "cpu" else {}),
     }
     # submitit's defaults, which a site may not like: five minutes, and a workload key of its own
@@ -73,6 +74,13 @@ def minutes(limit: str) -> int:
 def _slurm(spec: RunSpec) -> SlurmSpec:
     assert spec.cluster.slurm is not None  # the spec was checked
     return spec.cluster.slurm
+
+
+def _elastic(spec: RunSpec) -> dict[str, Any]:
+    """As many nodes as can be had, where fewer will do; and no loss of one ends the job."""
+    if not is_elastic(spec):
+        return {}
+    return {"nodes": f"{fewest_nodes(spec)}-{most_nodes(spec)}", "no-kill": True}
 
 
 def _options(slurm: SlurmSpec, run: RunDir) -> dict[str, Any]:

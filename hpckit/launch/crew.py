@@ -19,8 +19,6 @@ from hpckit.run.processes import Process, kill_all
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
-HELLO_S = 120.0
-"""Seconds for an agent to say that it is there: a cold file system makes imports slow."""
 QUIT_S = 5.0
 _WELL = (NodeExit.DONE, NodeExit.LEFT)
 
@@ -98,25 +96,29 @@ class Crew:
         for member in self._members.values():
             member.close()
 
-    def muster(self, nodes: Iterable[int], generation: int) -> dict[int, Message]:
-        """Have an agent on each of these nodes, for this generation: what each says of itself. One
-        that does not come is missing."""
-        self._now, self._generation = frozenset(nodes), generation
-        for node in sorted(self._now):
+    def call(self, nodes: Iterable[int], generation: int) -> None:
+        """Have an agent on each of these nodes, for this generation."""
+        self._now, self._generation = frozenset(), generation
+        for node in sorted(nodes):
             member = self._members.get(node)
             if member is not None and member.is_lost():
                 self._members.pop(node).close()
             if node not in self._members:
                 self._enlist(node)
             self._members[node].report = None
-        deadline = time.monotonic() + HELLO_S
-        while time.monotonic() < deadline and any(m.hello is None for m in self._here()):
-            self.tick()
-            time.sleep(TICK_S)
-        return {m.node: m.hello for m in self._here() if m.hello is not None}
+
+    def hellos(self) -> dict[int, Message]:
+        """What each agent that is there has said of itself, by node."""
+        there = (m for m in self._members.values() if not m.is_lost())
+        return {m.node: m.hello for m in there if m.hello is not None}
+
+    def is_expecting(self) -> bool:
+        """Whether an agent is there that has not said anything yet."""
+        return any(m.hello is None and not m.is_lost() for m in self._members.values())
 
     def begin(self, starts: Mapping[int, Start]) -> None:
-        """Tell each node what to start."""
+        """Tell each node that takes part what to start; the others stand by."""
+        self._now = frozenset(starts)
         for node, start in starts.items():
             self._members[node].channel.send({"kind": "start", "start": asdict(start)})
 

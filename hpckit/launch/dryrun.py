@@ -10,7 +10,7 @@ from data import Dataset
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.batch import script
-from hpckit.run.check import nodes_of_generation
+from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.spec import CheckpointSpec, RunSpec
@@ -33,6 +33,9 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     yield f"# directory   {run.path}" + (f"  ({earlier} submissions so far)" if earlier else "")
     yield f"# entry       {spec.entry}"
     yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {kind}"
+    if is_elastic(spec):
+        spares, fewest = spec.elastic.spares, fewest_nodes(spec)
+        yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
     yield (
         f"# batch       {train.global_batch} samples a step = {world} ranks x {share}, "
         f"at most {train.micro_batch} at once"

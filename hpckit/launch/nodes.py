@@ -13,8 +13,9 @@ from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import choose
 from hpckit.elastic.store import RendezvousStore
 from hpckit.launch.allocation import Allocation, srun
+from hpckit.run.check import most_nodes
 from hpckit.run.directory import RunDir
-from hpckit.run.environment import agent_variables
+from hpckit.run.environment import agent_variables, job_variables
 from hpckit.run.processes import Process, spawn_piped
 from hpckit.run.spec import RunSpec
 
@@ -36,6 +37,10 @@ class Nodes(Protocol):
     def address(self) -> str:
         """Of the rendezvous store."""
 
+    @property
+    def count(self) -> int:
+        """Those that stand by among them."""
+
     def start_agent(self, node: int) -> Process: ...
 
     def orders(
@@ -53,7 +58,7 @@ class LocalNodes:
 
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, gpus: Sequence[str]) -> None:
         assert spec.cluster.address is not None  # the spec was checked
-        self.address = spec.cluster.address
+        self.address, self.count = spec.cluster.address, most_nodes(spec)
         self._spec, self._run, self._submission, self._gpus = spec, run, submission, gpus
 
     def start_agent(self, node: int) -> Process:
@@ -75,10 +80,10 @@ class LocalNodes:
                 host=store.host,
                 port=store.port,
                 device=devices.kind,
-                gpus=devices.of_node(node, launch.gpus_per_node),
+                gpus=devices.of_node(place, launch.gpus_per_node),
                 threads=launch.threads_per_worker or even_share(workers),
             )
-            for node in hellos
+            for place, node in enumerate(hellos)
         }
         return Orders(starts, devices.note)
 
@@ -90,10 +95,11 @@ class SlurmNodes:
 
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, allocation: Allocation) -> None:
         self._spec, self._run, self._submission = spec, run, submission
-        self._allocation = allocation
+        self._allocation, self.count = allocation, len(allocation.hosts)
 
     def start_agent(self, node: int) -> Process:
         variables = agent_variables(self._run, self._submission, node)
+        variables |= job_variables(self._allocation.job, self._allocation.hosts[0])
         command = srun(self._allocation.hosts[node], variables, [sys.executable, *_AGENT])
         return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
 

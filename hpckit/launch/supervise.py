@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -26,17 +26,20 @@ from types import FrameType
 
 from checkpointing import CheckpointError, list_run, local_folder
 from checkpointing.service.ending import end_services
+from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.drill import Drill
 from hpckit.elastic.report import ExitReport
+from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
-from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge
+from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge, past_of
 from hpckit.launch.allocation import Allocation, allocation, is_cancelled
 from hpckit.launch.chain import Chain, silent_jobs
 from hpckit.launch.crew import Crew
+from hpckit.launch.mustering import muster
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
 from hpckit.run.board import Request
-from hpckit.run.check import nodes_of_generation
+from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
 from hpckit.run.durable import write_json
 from hpckit.run.events import EventLog, EventTail, read_events
@@ -119,6 +122,9 @@ class Supervisor:
         self._request = Request.NONE
         self._is_told_to_end = False  # by SIGTERM, whose meaning is not known yet
         self._past: list[Past] = []
+        self._past_before = 0  # generations of jobs before this one
+        self._is_short = False  # nodes that it had are gone, and too few are left
+        self._took_part: tuple[int, ...] = ()  # nodes of the generation before
         self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
         for number in (*_REQUESTS, signal.SIGTERM):
             signal.signal(number, self._on_signal)
@@ -128,6 +134,8 @@ class Supervisor:
         self._nodes = self._find_nodes()
         job = {} if self._job is None else {"job": self._job.job, "hosts": list(self._job.hosts)}
         self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps, **job)
+        self._past = past_of(read_events(self._run.events))
+        self._past_before = len(self._past)
         if swept := sweep(self._run.path):
             self._events.emit("strays_killed", pids=swept)
         self._saved_step = newest_step(self.spec, self._run)
@@ -174,9 +182,9 @@ class Supervisor:
 
     @property
     def _has_to_leave(self) -> bool:
-        """Slurm wants the nodes back: the next generation is another job's."""
-        preempted = bool(self._past) and self._past[-1].kind is Kind.PREEMPTED
-        return self._job is not None and (preempted or self._request is Request.PREEMPT)
+        """Slurm wants the nodes back, or has lost them: the next generation is another job's."""
+        is_preempted = self._past[-1].kind is Kind.PREEMPTED or self._request is Request.PREEMPT
+        return self._job is not None and (is_preempted or self._is_short)
 
     @contextmanager
     def _chain(self) -> Iterator[Chain | None]:
@@ -225,24 +233,23 @@ class Supervisor:
         """Start a generation, stay with it to its end, and judge it."""
         store.ensure()
         generation = max(self._run.generation_numbers(), default=0) + 1
-        nodes = range(nodes_of_generation(self.spec, len(self._past)))
+        need = self._need()
         self._events.emit(
             "generation_started",
             generation=generation,
-            nodes=len(nodes),
+            nodes=need.wanted,
             from_step=self._saved_step,
         )
         self._generation = generation
         self._run.generation_logs(generation).mkdir(parents=True)
-        there = crew.muster(nodes, generation)
-        asked, lost = Request.NONE, [n for n in nodes if n not in there]
-        lost_store: list[str] = []
-        if not lost:
-            orders = self._nodes.orders(generation, there, store)
-            if orders.note:
-                log.warning(orders.note)
-                self._events.emit("degraded", generation=generation, what=orders.note)
-            crew.begin(orders.starts)
+        crew.call(range(self._nodes.count), generation)
+        there = muster(crew, need, self._took_part, lambda: self._is_asked(crew))
+        asked, lost, lost_store = self._request, list[int](), list[str]()
+        if not there and asked is Request.NONE:
+            lost = sorted(set(range(self._nodes.count)) - crew.hellos().keys())
+            self._is_short = bool(self._took_part)
+        if there:
+            self._begin(crew, store, there, need)
             asked, lost_store = self._watch(crew, store)
             lost = crew.lost()
         if self._request is asked:  # one that came later is for the next generation
@@ -254,6 +261,32 @@ class Supervisor:
         self._conclude(verdict, crew.reports())
         self._past.append(Past(verdict.kind, progress))
         return verdict
+
+    def _need(self) -> Need:
+        wanted = nodes_of_generation(self.spec, len(self._past) - self._past_before)
+        return Need(wanted, min(wanted, fewest_nodes(self.spec)), partial(fits, self.spec))
+
+    def _is_asked(self, crew: Crew) -> bool:
+        self._hear(crew)
+        return self._request is not Request.NONE
+
+    def _begin(
+        self, crew: Crew, store: RendezvousStore, there: Mapping[int, Message], need: Need
+    ) -> None:
+        orders = self._nodes.orders(self._generation, there, store)
+        if orders.note:
+            log.warning(orders.note)
+            self._events.emit("degraded", generation=self._generation, what=orders.note)
+        if self.spec.elastic.spares or len(there) < need.wanted:
+            self._events.emit(
+                "nodes_chosen",
+                generation=self._generation,
+                nodes=sorted(there),
+                hosts=[str(hello["host"]) for hello in there.values()],
+                wanted=need.wanted,
+            )
+        self._took_part = tuple(there)
+        crew.begin(orders.starts)
 
     def _watch(self, crew: Crew, store: RendezvousStore) -> tuple[Request, list[str]]:
         """Until all agents have reported: what they were asked, and what else was lost."""

@@ -10,8 +10,8 @@ from hpckit.run.spec import RunSpec
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_model(spec), *_batch(spec), *_optim(spec), *_checkpoint(spec)]
-    return [*found, *_drill(spec)]
+    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *_batch(spec), *_optim(spec)]
+    return [*found, *_checkpoint(spec), *_drill(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
@@ -21,8 +21,28 @@ def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
 
 
 def planned_nodes(spec: RunSpec) -> set[int]:
-    """Every number of nodes that a generation may have."""
+    """Every number of nodes that a generation has if none is lost."""
     return {spec.launch.nodes, *spec.debug.drill.nodes}
+
+
+def fewest_nodes(spec: RunSpec) -> int:
+    """That the run goes on with."""
+    return spec.elastic.min_nodes or spec.launch.nodes
+
+
+def most_nodes(spec: RunSpec) -> int:
+    """That a job has, those that stand by among them."""
+    return max(planned_nodes(spec)) + spec.elastic.spares
+
+
+def is_elastic(spec: RunSpec) -> bool:
+    """Whether a job outlives the loss of a node."""
+    return spec.elastic.spares > 0 or fewest_nodes(spec) < spec.launch.nodes
+
+
+def fits(spec: RunSpec, nodes: int) -> bool:
+    """Whether so many nodes can share a global batch evenly."""
+    return _uneven(spec, nodes) is None
 
 
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
@@ -55,6 +75,14 @@ def _cluster(spec: RunSpec) -> Iterator[str]:
             yield f"{key}: write the long name of an option of sbatch, without dashes before it"
 
 
+def _elastic(spec: RunSpec) -> Iterator[str]:
+    if fewest_nodes(spec) > spec.launch.nodes:
+        yield (
+            f"elastic.min_nodes: {spec.elastic.min_nodes} is more than "
+            f"launch.nodes={spec.launch.nodes}"
+        )
+
+
 def _model(spec: RunSpec) -> Iterator[str]:
     model = spec.model
     if model.width % model.heads:
@@ -67,20 +95,28 @@ def _batch(spec: RunSpec) -> Iterator[str]:
     What a rank takes is cut into micro-batches of equal size, so the loss is the same mean on any
     world.
     """
+    for nodes in sorted(planned_nodes(spec) | {fewest_nodes(spec)}):
+        problem = _uneven(spec, nodes)
+        if problem is not None:
+            yield problem
+
+
+def _uneven(spec: RunSpec, nodes: int) -> str | None:
     train, per_node = spec.train, spec.launch.gpus_per_node
-    for nodes in sorted(planned_nodes(spec)):
-        world = nodes * per_node
-        what = f"{nodes} nodes x {per_node} workers = {world} ranks"
-        if train.global_batch % world:
-            yield (
-                f"train.global_batch: {train.global_batch} samples do not divide over {what}; "
-                f"try {_multiples_near(train.global_batch, world)}"
-            )
-        elif (share := train.global_batch // world) % min(train.micro_batch, share):
-            yield (
-                f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
-                f"rank ({train.global_batch} over {what}); try a divisor of {share}"
-            )
+    world = nodes * per_node
+    what = f"{nodes} nodes x {per_node} workers = {world} ranks"
+    if train.global_batch % world:
+        return (
+            f"train.global_batch: {train.global_batch} samples do not divide over {what}; "
+            f"try {_multiples_near(train.global_batch, world)}"
+        )
+    share = train.global_batch // world
+    if share % min(train.micro_batch, share):
+        return (
+            f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
+            f"rank ({train.global_batch} over {what}); try a divisor of {share}"
+        )
+    return None
 
 
 def _multiples_near(value: int, unit: int) -> str:

@@ -104,6 +104,18 @@ def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:
     }
 
 
+def job_variables(job: str, host: str) -> dict[str, str]:
+    """The job that an agent is in, and the node that the job's first process, the supervisor, is
+    on."""
+    return {f"{_PREFIX}JOB": job, f"{_PREFIX}JOB_HOST": host}
+
+
+def job_of(env: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """What `job_variables` says; None: the process is in no job."""
+    job, host = env.get(f"{_PREFIX}JOB"), env.get(f"{_PREFIX}JOB_HOST")
+    return (job, host) if job and host else None
+
+
 def agent_place(env: Mapping[str, str] = os.environ) -> tuple[RunDir, int, int]:
     """The run, the number of its submission, and that of the node; raises as `from_env`."""
     get = _Getter(env)

@@ -22,6 +22,7 @@ _NOT_IDENTITY = (
     ("root",),
     ("cluster",),
     ("launch",),
+    ("elastic",),
     ("retry",),
     ("checkpoint",),
     ("debug",),

@@ -101,6 +101,16 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class ElasticSpec:
+    """What becomes of the job when it loses a node (`conf/elastic/`). The global batch stays."""
+
+    spares: Natural
+    """Nodes beside `launch.nodes` that the job has, if it can get them, and that stand by."""
+    min_nodes: Count | None
+    """Fewest nodes that the run begins and goes on with; null: `launch.nodes`."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class RetrySpec:
     """How often to go on after a failure, counted without progress in between (`conf/retry/`)."""
 
@@ -287,6 +297,7 @@ class RunSpec:
     """Folder of the run directories."""
     cluster: ClusterSpec
     launch: LaunchSpec
+    elastic: ElasticSpec
     retry: RetrySpec
     train: TrainSpec
     model: ModelSpec

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,58 +15,12 @@ import pytest
 
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
-from hpckit.run.events import Event, read_events
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard
 from tests.cluster.conftest import need, options
-from tests.cluster.slurm import Slurm, wait_for
+from tests.cluster.launched import PATIENCE_S, SLURM, launch
+from tests.cluster.slurm import Slurm
 from tests.integration.runs import assert_same_run, command, history
-
-PATIENCE_S = 240.0
-SLURM = (
-    "cluster=slurm",
-    "cluster.device=cpu",
-    "cluster.grace_s=25",
-    "cluster.slurm.gpus=none",
-    "cluster.slurm.memory=900M",
-    "cluster.slurm.cpus_per_node=2",
-    "launch.threads_per_worker=1",  # as in the reference, to whose bits they are compared
-)
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A run on a cluster."""
-
-    slurm: Slurm
-    run: RunDir
-
-    def events(self, kind: str, **fields: object) -> list[Event]:
-        found = [event for event in read_events(self.run.events) if event.kind == kind]
-        return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
-
-    def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
-        wait_for(lambda: len(self.events(kind, **fields)) >= count, kind, PATIENCE_S)
-        return self.events(kind, **fields)[count - 1]
-
-    def wait_for_step(self, step: int) -> None:
-        wait_for(
-            lambda: any(e["step"] >= step for e in self.events("step")),
-            f"step {step}",
-            PATIENCE_S,
-        )
-
-    def wait_until_over(self) -> None:
-        """No job of the run is left."""
-        wait_for(lambda: self.jobs() == [], "an empty queue", PATIENCE_S)
-
-    def jobs(self) -> list[str]:
-        """In the queue, running or waiting."""
-        name = f"--name={self.run.name}"
-        return self.slurm.run("squeue", "--noheader", name, "--format=%i").split()
-
-    def verdicts(self) -> list[str]:
-        return [event["verdict"] for event in self.events("generation_ended")]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])
@@ -79,21 +33,6 @@ def patient(
     chosen = replace(options("ports"), grace_s=30, user_signal=request.param)
     with guard.cluster(tmp_path_factory.mktemp("patient"), chosen) as cluster:
         yield cluster
-
-
-def launch(slurm: Slurm, root: Path, shards: Path, *overrides: str) -> Launched:
-    """Submit a run; it has begun."""
-    done = subprocess.run(
-        command(root, shards, *SLURM, *overrides),
-        env=os.environ | slurm.cluster.env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    launched = Launched(slurm, RunDir(next(root.glob("t-*"))))
-    assert f"squeue --job {launched.jobs()[0]}" in done.stdout
-    return launched
 
 
 def test_preempted_and_carried_on_by_the_successor(

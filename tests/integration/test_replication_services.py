@@ -108,7 +108,7 @@ def test_what_a_lost_node_has_staged_becomes_durable(
 def test_a_new_generation_gets_a_lost_nodes_snapshots_from_the_one_that_holds_them(
     store: Path, runtime: Path
 ) -> None:
-    nodes = replicating(store, slow="a")
+    nodes = replicating(store, slow="a", peer_gone_s=600.0)  # or they are made durable instead
     old = nodes.trainers[0].generation
     nodes.save(1)
     nodes.save(2)

@@ -61,6 +61,23 @@ def test_the_batch_process_is_the_supervisor_and_gets_the_signals() -> None:
     assert options(text)["signal"] == "B:USR2@120"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "nodes"),
+    [
+        (("elastic=off",), "4"),
+        (("elastic=spares",), "4-5"),
+        (("elastic=shrink",), "1-4"),
+        (("elastic=shrink", "elastic.spares=2", "elastic.min_nodes=2"), "2-6"),
+    ],
+)
+def test_an_elastic_job_takes_what_it_gets_and_outlives_a_node(
+    overrides: tuple[str, ...], nodes: str
+) -> None:
+    found = options(script("launch.nodes=4", *overrides))
+    assert found["nodes"] == nodes
+    assert ("no-kill" in found) == (nodes != "4")
+
+
 def test_no_value_reaches_the_shell() -> None:
     evil = "x'; touch /tmp/evil; '$(id)`id`"
     text = script(at=f"/scratch/{evil}/run")

@@ -13,8 +13,10 @@ import pytest
 
 from hpckit.elastic.agent import Start
 from hpckit.elastic.report import NodeExit
+from hpckit.elastic.roster import Need
 from hpckit.launch import crew as module
 from hpckit.launch.crew import Crew
+from hpckit.launch.mustering import muster
 from hpckit.run.board import Request
 from hpckit.run.events import EventLog, read_events
 from hpckit.run.processes import Process, spawn_piped
@@ -62,7 +64,8 @@ class Parts:
 
     def begin(self, generation: int, *nodes: int) -> set[int]:
         """Those that are there."""
-        there = set(self.crew.muster(nodes, generation))
+        self.crew.call(nodes, generation)
+        there = set(muster(self.crew, Need(len(nodes), 1, lambda count: True), (), lambda: False))
         start = Start(generation, len(nodes), "127.0.0.1", 1, "cpu", "", 1)
         self.crew.begin(dict.fromkeys(there, start))
         return there
@@ -143,7 +146,8 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
 def test_one_that_does_not_come_is_missing(parts: Parts) -> None:
     parts.how[1] = "absent"
     assert parts.begin(1, 0, 1) == {0}
-    assert parts.crew.lost() == [1]
+    assert parts.crew.lost() == []
+    assert parts.crew.is_under_way()
 
 
 def test_one_that_does_not_end_its_generation_is_killed(parts: Parts) -> None:
@@ -168,7 +172,7 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
 ) -> None:
     parts.how[0] = "failing"
     parts.begin(1, 0, 1)
-    parts.crew.muster((0, 1), 2)  # what comes of the first one comes too late
+    parts.crew.call((0, 1), 2)  # what comes of the first one comes too late
     time.sleep(0.3)
     parts.crew.tick()
     assert parts.crew.reports() == ()

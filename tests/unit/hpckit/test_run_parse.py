@@ -112,6 +112,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "checkpoint.keep.last": 4,
     "checkpoint.keep.every": 50,
     "checkpoint.keep.best": "loss",
+    "elastic.spares": 2,
+    "elastic.min_nodes": 1,
     "debug.ledger": True,
     "debug.deterministic": True,
     "debug.drill.preempt_at": [5],
@@ -119,7 +121,9 @@ ANOTHER_VALUE: dict[str, Any] = {
     "app": {"dropout": 0.1},
 }
 ONE_VALUE_ONLY = {"cluster.kind", "parallel.kind"}
-NO_PART_OF_IDENTITY = ("name", "root", "cluster.", "launch.", "retry.", "checkpoint.", "debug.")
+NO_PART_OF_IDENTITY = (
+    *("name", "root", "cluster.", "launch.", "elastic.", "retry.", "checkpoint.", "debug."),
+)
 NOR_THESE = ("train.micro_batch", "train.log_every", "data.prefetch", "data.threads")
 
 

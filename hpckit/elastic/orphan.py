@@ -1,0 +1,65 @@
+"""The end of a job whose supervisor went with its node.
+
+A job that outlives the loss of a node (`--no-kill`) outlives that of its first one too, as a ghost:
+it stays RUNNING with nobody to end it, and its successor waits. Any agent that is left ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+PATIENCE_S = 900.0  # Slurm finds a node lost after SlurmdTimeout: 300 s, if the site has not set it
+_QUERY_S = 20.0
+
+Ask = Callable[[Sequence[str]], str]
+
+
+def end_job(job: str, host: str, ask: Ask | None = None, patience_s: float = PATIENCE_S) -> bool:
+    """Cancel the job if Slurm has lost the node of its supervisor; whether it did.
+
+    Nothing is done where that node answers: then it is this one that was cut off, or the supervisor
+    has ended, and Slurm ends the job.
+    """
+    ask, until_s = ask or _ask, time.monotonic() + patience_s
+    while True:
+        try:
+            if not is_running(ask(["scontrol", "--oneliner", "show", "job", job])):
+                return False
+            if is_lost(ask(["scontrol", "--oneliner", "show", "node", host])):
+                log.error("node %s is lost, and the supervisor with it: ending job %s", host, job)
+                ask(["scancel", job])
+                return True
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("Slurm does not tell what became of node %s: %s", host, error)
+        if time.monotonic() > until_s:
+            log.error("node %s answers, but the supervisor does not: job %s is left", host, job)
+            return False
+        time.sleep(POLL_S)
+
+
+def is_lost(text: str) -> bool:
+    """Of what `scontrol show node` says. "*": it does not answer."""
+    state = _field(text, "State")
+    return state is not None and ("*" in state or state.startswith("DOWN"))
+
+
+def is_running(text: str) -> bool:
+    """Of what `scontrol show job` says."""
+    return _field(text, "JobState") == "RUNNING"
+
+
+def _field(text: str, key: str) -> str | None:
+    match = re.search(rf"(?:^| ){key}=(\S+)", text)
+    return match[1] if match else None
+
+
+def _ask(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_QUERY_S)
+    return done.stdout

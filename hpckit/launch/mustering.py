@@ -1,0 +1,55 @@
+"""Getting together the nodes of a generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from hpckit.elastic.channel import Message
+from hpckit.elastic.roster import Need, pick
+
+TICK_S = 0.05
+HELLO_S = 120.0
+"""Seconds for an agent to say that it is there: a cold file system makes imports slow."""
+RETURN_S = 3.0
+"""Seconds in which a node that was lost may come back before a generation begins without it."""
+AGAIN_S = 30.0
+"""The same where there are too few without it."""
+
+
+class Answers(Protocol):
+    """Agents that were started."""
+
+    def tick(self) -> None: ...
+
+    def hellos(self) -> dict[int, Message]:
+        """What each agent that is there has said of itself, by node."""
+
+    def is_expecting(self) -> bool:
+        """Whether an agent is there that has not said anything yet."""
+
+
+def muster(
+    crew: Answers, need: Need, before: Sequence[int], is_asked: Callable[[], bool]
+) -> dict[int, Message]:
+    """Wait for enough of the agents: what those that take part say of themselves; empty if too few
+    come, or there is something else to do first.
+
+    As many nodes as are wanted are waited for, and for a while only if fewer will do.
+
+    Args:
+        before: the nodes of the generation before; empty: there was none.
+        is_asked: whether to give up.
+    """
+    begun_s = time.monotonic()
+    while not is_asked():
+        crew.tick()
+        there, waited_s = crew.hellos(), time.monotonic() - begun_s
+        chosen = pick(there, before, need)
+        patience_s = HELLO_S if not before else RETURN_S if chosen else AGAIN_S
+        is_over = not crew.is_expecting() or waited_s > patience_s
+        if len(chosen) == need.wanted or is_over:
+            return {node: there[node] for node in chosen}
+        time.sleep(TICK_S)
+    return {}

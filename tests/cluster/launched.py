@@ -1,0 +1,74 @@
+"""Runs that `launch.py` submits to a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, read_events
+from tests.cluster.slurm import Slurm, wait_for
+from tests.integration.runs import command
+
+PATIENCE_S = 240.0
+SLURM = (
+    "cluster=slurm",
+    "cluster.device=cpu",
+    "cluster.grace_s=25",
+    "cluster.slurm.gpus=none",
+    "cluster.slurm.memory=900M",
+    "cluster.slurm.cpus_per_node=2",
+    "launch.threads_per_worker=1",  # as in the reference, to whose bits they are compared
+)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run on a cluster."""
+
+    slurm: Slurm
+    run: RunDir
+
+    def events(self, kind: str, **fields: object) -> list[Event]:
+        found = [event for event in read_events(self.run.events) if event.kind == kind]
+        return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
+
+    def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
+        wait_for(lambda: len(self.events(kind, **fields)) >= count, kind, PATIENCE_S)
+        return self.events(kind, **fields)[count - 1]
+
+    def wait_for_step(self, step: int) -> None:
+        wait_for(
+            lambda: any(e["step"] >= step for e in self.events("step")),
+            f"step {step}",
+            PATIENCE_S,
+        )
+
+    def wait_until_over(self) -> None:
+        """No job of the run is left."""
+        wait_for(lambda: self.jobs() == [], "an empty queue", PATIENCE_S)
+
+    def jobs(self) -> list[str]:
+        """In the queue, running or waiting."""
+        name = f"--name={self.run.name}"
+        return self.slurm.run("squeue", "--noheader", name, "--format=%i").split()
+
+    def verdicts(self) -> list[str]:
+        return [event["verdict"] for event in self.events("generation_ended")]
+
+
+def launch(slurm: Slurm, root: Path, shards: Path, *overrides: str) -> Launched:
+    """Submit a run; it has begun."""
+    done = subprocess.run(
+        command(root, shards, *SLURM, *overrides),
+        env=os.environ | slurm.cluster.env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    launched = Launched(slurm, RunDir(next(root.glob("t-*"))))
+    assert f"squeue --job {launched.jobs()[0]}" in done.stdout
+    return launched

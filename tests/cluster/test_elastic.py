@@ -1,0 +1,59 @@
+"""Runs that lose a node, and go on in the same job; or without the node that led them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpckit.run.directory import RunDir
+from tests.cluster.launched import launch
+from tests.cluster.slurm import Slurm
+from tests.integration.runs import assert_same_run, history, losses, samples_by_step
+
+
+def test_a_spare_takes_the_place_of_a_node_without_power(
+    namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    it = launch(namespaces, tmp_path, shards, "elastic=spares")
+    it.wait_for_step(23)
+    chosen = it.events("nodes_chosen")[0]
+    assert chosen["nodes"] == [0, 1]
+    namespaces.cluster.node(chosen["hosts"][1]).kill()
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["infra", "done"]
+    assert [event["nodes"] for event in it.events("nodes_chosen")] == [[0, 1], [0, 2]]
+    assert len(it.events("run_started")) == 1
+
+
+def test_a_run_shrinks_when_a_node_is_cut_off_which_writes_nothing_any_more(
+    namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    it = launch(namespaces, tmp_path, shards, "elastic=shrink")
+    it.wait_for_step(23)
+    host = it.events("run_started")[0]["hosts"][1]
+    namespaces.cluster.node(host).cut()
+    it.wait_for("generation_started", 2)
+    namespaces.cluster.node(host).heal()
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert it.verdicts() == ["infra", "done"]
+    assert [event["nodes"] for event in it.events("nodes_chosen")][-1] == [0]
+    assert samples_by_step(it.run) == samples_by_step(reference)
+    assert losses(it.run).keys() == losses(reference).keys()
+    assert [life.start_step >= 20 for life in history(it.run).lives] == [False, True]
+
+
+def test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on(
+    namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    it = launch(namespaces, tmp_path, shards, "elastic=spares")
+    it.wait_for("successor_queued")
+    it.wait_for_step(23)
+    started = it.events("run_started")[0]
+    namespaces.cluster.node(started["hosts"][0]).kill()
+    assert it.wait_for("run_started", 2)["job"] != started["job"]
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert namespaces.job(started["job"])["JobState"] == "CANCELLED"

@@ -1,0 +1,66 @@
+"""Who ends a job without a supervisor, and who must not."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+
+from hpckit.elastic import orphan
+from hpckit.elastic.orphan import end_job, is_lost
+
+JOB = "JobId=7 JobName=t JobState={} Reason=None"
+NODE = "NodeName=n1 Arch=x86_64 State={} ThreadsPerCore=1"
+
+
+class Controller:
+    """What it says of the node, look after look; the last for ever."""
+
+    def __init__(self, *states: str, job: str = "RUNNING") -> None:
+        self.states, self.job, self.cancelled = list(states), job, False
+
+    def __call__(self, command: Sequence[str]) -> str:
+        if command[0] == "scancel":
+            assert command[1:] == ["7"]
+            self.cancelled = True
+            return ""
+        if "job" in command:
+            return JOB.format(self.job)
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state == "no answer":
+            raise subprocess.CalledProcessError(1, list(command))
+        return NODE.format(state)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphan, "POLL_S", 0.0)
+
+
+@pytest.mark.parametrize("state", ["DOWN*", "DOWN", "ALLOCATED*", "IDLE*+DRAIN", "DOWN+DRAIN"])
+def test_a_lost_node_is_one_that_slurm_does_not_hear(state: str) -> None:
+    assert is_lost(NODE.format(state))
+
+
+@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "IDLE", "MIXED+DRAIN"])
+def test_others_are_not(state: str) -> None:
+    assert not is_lost(NODE.format(state))
+
+
+def test_the_job_is_ended_once_slurm_has_lost_its_first_node() -> None:
+    controller = Controller("ALLOCATED", "no answer", "ALLOCATED*")
+    assert end_job("7", "n1", controller)
+    assert controller.cancelled
+
+
+def test_a_node_that_was_cut_off_ends_nobodys_job() -> None:
+    controller = Controller("ALLOCATED")
+    assert not end_job("7", "n1", controller, patience_s=0.05)
+    assert not controller.cancelled
+
+
+def test_one_that_has_ended_is_left_alone() -> None:
+    controller = Controller("DOWN*", job="COMPLETED")
+    assert not end_job("7", "n1", controller)
+    assert not controller.cancelled

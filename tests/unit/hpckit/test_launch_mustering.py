@@ -1,0 +1,85 @@
+"""Waiting for nodes: how long, and for which."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpckit.elastic.channel import Message
+from hpckit.elastic.roster import Need
+from hpckit.launch import mustering
+from hpckit.launch.mustering import AGAIN_S, HELLO_S, RETURN_S, muster
+
+
+class Clock:
+    """Time that passes with every look at it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += 0.5
+
+
+class Agents:
+    """Each answers at its second, or never: it is gone at once (None), or silent (infinity)."""
+
+    def __init__(self, clock: Clock, *answers: float | None) -> None:
+        self._clock, self._answers = clock, answers
+
+    def tick(self) -> None: ...
+
+    def hellos(self) -> dict[int, Message]:
+        now = self._clock.now_s
+        said = [n for n, at in enumerate(self._answers) if at is not None and at <= now]
+        return {node: {"node": node} for node in said}
+
+    def is_expecting(self) -> bool:
+        return any(at is not None and at > self._clock.now_s for at in self._answers)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(mustering, "time", found)
+    return found
+
+
+NEVER = float("inf")
+TWO, ONE_OR_TWO = Need(2, 2, lambda count: True), Need(2, 1, lambda count: True)
+
+
+@pytest.mark.parametrize(
+    ("need", "before", "answers", "chosen", "after_s"),
+    [
+        (TWO, (), (1.0, 2.0), {0, 1}, 2.0),
+        (TWO, (), (1.0, NEVER, 3.0), {0, 2}, 3.0),  # a spare is as good
+        (TWO, (), (1.0, NEVER), set(), HELLO_S),
+        (TWO, (0, 1), (0.0, NEVER), set(), AGAIN_S),
+        (TWO, (0, 1), (0.0, None), set(), 0.0),
+        (ONE_OR_TWO, (), (1.0, 5.0), {0, 1}, 5.0),
+        (ONE_OR_TWO, (), (1.0, NEVER), {0}, HELLO_S),
+        (ONE_OR_TWO, (0, 1), (0.0, NEVER), {0}, RETURN_S),
+        (ONE_OR_TWO, (0, 1), (0.0, 2.0), {0, 1}, 2.0),
+        (ONE_OR_TWO, (0, 1), (0.0, None), {0}, 0.0),
+    ],
+)
+def test_for_whom_and_how_long(
+    clock: Clock,
+    need: Need,
+    before: tuple[int, ...],
+    answers: tuple[float | None, ...],
+    chosen: set[int],
+    after_s: float,
+) -> None:
+    there = muster(Agents(clock, *answers), need, before, lambda: False)
+    assert there.keys() == chosen
+    assert after_s <= clock.now_s <= after_s + 1.0
+
+
+def test_who_is_asked_to_leave_waits_no_longer(clock: Clock) -> None:
+    agents = Agents(clock, NEVER, NEVER)
+    assert muster(agents, TWO, (), lambda: clock.now_s >= 2.0) == {}
+    assert clock.now_s == 2.0
