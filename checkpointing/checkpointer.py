@@ -157,7 +157,7 @@ class Checkpointer:
         self._is_owed = True  # whether the service may have what is nowhere else
         self._closed = False
 
-    def restore(self, state: dict[str, Any]) -> int | None:
+    def restore(self, state: dict[str, Any], *, await_unseen: bool = True) -> int | None:
         """Load the newest whole checkpoint into `state`, in place; its step, or None if none is.
 
         The newest snapshot that trainers of this run have left in the memory of their nodes counts
@@ -165,6 +165,11 @@ class Checkpointer:
         made durable first if not. Nothing in `state` changes before everything was read and checked
         on every rank. Damaged checkpoints are passed over for older ones, with a warning and an
         event.
+
+        Args:
+            await_unseen: of a newer snapshot that only some ranks' parts are found of, the others
+                may be on nodes that are not here any more, and become durable: wait for that.
+                False: those nodes are known to be lost.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged.
@@ -185,6 +190,7 @@ class Checkpointer:
             self._preparer,
             self._events,
             self._replication,
+            await_unseen=await_unseen,
         )
         resumed = resumer.resume(state)
         self._begin_anew(resumed, resumer, state)
@@ -247,7 +253,8 @@ class Checkpointer:
         if check_step(step) in self._started:
             return
         numbers = {key: float(value) for key, value in (metrics or {}).items()}
-        self._check_unsaved()
+        if self._max_unsaved is not None and self._started:
+            self._outcomes.check_age(self._max_unsaved)
         self._shipper.settle()
         leaves, stepped = to_save(state), optimizers(state)
         try:
@@ -372,16 +379,6 @@ class Checkpointer:
             raise CheckpointError(
                 "torch.distributed was initialised after this Checkpointer was made, so it knows "
                 "of one rank only: make it after init_process_group()"
-            )
-
-    def _check_unsaved(self) -> None:
-        if self._max_unsaved is None or not self._started:
-            return
-        minutes = (time.monotonic() - self._outcomes.durable_s) / 60
-        if minutes > self._max_unsaved:
-            raise SaveError(
-                f"no checkpoint has become durable for {minutes:.1f} minutes, and at most "
-                f"{self._max_unsaved:g} are allowed: {self._outcomes.trouble or 'saves are slow'}"
             )
 
     def _situation(self, step: int) -> Situation:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from checkpointing.errors import SaveError
 from checkpointing.events import Events
 
 # what the service says of the deadline's choice and the node's own disk, and the event that it is
@@ -86,6 +87,19 @@ class Outcomes:
             if self._is_stuck(step):
                 return Outcome(Fate.FAILED, f"{outcome.why}; {self.trouble}")
             return replace(outcome, is_behind=not self._has_ended(step))
+
+    def check_age(self, most_minutes: float) -> None:
+        """Refuse to go on without anything durable for longer.
+
+        Raises:
+            SaveError: so it is; says why.
+        """
+        minutes = (time.monotonic() - self.durable_s) / 60
+        if minutes > most_minutes:
+            raise SaveError(
+                f"no checkpoint has become durable for {minutes:.1f} minutes, and at most "
+                f"{most_minutes:g} are allowed: {self.trouble or 'saves are slow'}"
+            )
 
     def _is_stuck(self, step: int) -> bool:
         durable = -1 if self.durable is None else self.durable

@@ -55,7 +55,10 @@ class Resumer:
         preparer: Preparer,
         events: Events,
         replication: Replication | None = None,
+        *,
+        await_unseen: bool = True,
     ) -> None:
+        self._await_unseen = await_unseen
         self._replication = replication
         self._pulled: Pulled | None = None  # this rank's part, if it was on another node
         self._store, self._run, self._ranks = store, run, ranks
@@ -110,7 +113,7 @@ class Resumer:
         found = [one for one in found if not (one.state == "durable" and one.step > there)]
         whole, newest = memory.newest_whole(found), memory.newest_part(found)
         is_in_parts = newest is not None and newest != whole and newest.step > durable
-        if is_in_parts and self._await(newest, memory.UNSEEN_S):
+        if is_in_parts and self._await_unseen and self._await(newest, memory.UNSEEN_S):
             return None
         if whole is None or whole.step < durable:
             return None

@@ -53,6 +53,8 @@ class Start:
     """As of `Means`."""
     threads: int | None
     """Of each worker; None: an even share of the node's cores."""
+    is_memory_lost: bool = False
+    """Whether a node of the generation before is gone with all that was in its memory."""
 
 
 class Agent:
@@ -115,7 +117,7 @@ class Agent:
         at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
         self._sweep(start.generation)
         threads = start.threads or even_share(self._spec.launch.gpus_per_node)
-        means = Means(start.device, start.gpus, threads)
+        means = Means(start.device, start.gpus, threads, start.is_memory_lost)
         local = self._spec.cluster.address or own_address(start.host)
         self._workers = Workers(at, self._spec, Rendezvous(start.host, start.port, local), means)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from hpckit.run.durable import read_json, write_json
+
+HANG = "Hang"
+"""Type of the error of a worker that finished no step."""
 
 
 class NodeExit(StrEnum):
@@ -70,6 +74,19 @@ def load_report(values: Mapping[str, Any]) -> ExitReport:
         attempts=values["attempts"],
         error=WorkerError(**error) if error else None,
     )
+
+
+def write_hang(folder: Path, step: int, stacks: Sequence[Path]) -> None:
+    """Leave a hang where `first_error` finds it, as the error of the first of these ranks."""
+    rank = min((int(digits) for path in stacks if (digits := path.stem[4:]).isdigit()), default=0)
+    error = WorkerError(
+        rank,
+        HANG,
+        f"no step was finished after step {step}; stacks: {', '.join(map(str, stacks)) or 'none'}",
+        "",
+        time.time(),
+    )
+    write_json(folder / f"rank{rank}.hang{step}.error.json", asdict(error))
 
 
 def first_error(folder: Path) -> WorkerError | None:

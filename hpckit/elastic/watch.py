@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from hpckit.elastic.report import NodeExit
 from hpckit.run.board import Phase, Request, Slot
+from hpckit.run.spec import HangSpec
 
-_GOING = (Phase.STARTING, Phase.TRAINING)
+_GOING = (Phase.STARTING, Phase.RESUMED, Phase.TRAINING, Phase.SAVING)
 
 
 def lost_workers(slots: Sequence[Slot], alive: Callable[[int], bool]) -> dict[int, Slot]:
@@ -16,6 +17,20 @@ def lost_workers(slots: Sequence[Slot], alive: Callable[[int], bool]) -> dict[in
         rank: slot
         for rank, slot in enumerate(slots)
         if slot.pid and slot.phase in _GOING and not alive(slot.pid)
+    }
+
+
+def hung_workers(slots: Sequence[Slot], now_s: float, limits: HangSpec) -> dict[int, Slot]:
+    """Local ranks that have finished no step for too long.
+
+    Args:
+        now_s: CLOCK_MONOTONIC seconds.
+    """
+    limit_s = {Phase.RESUMED: limits.first_step_s, Phase.TRAINING: limits.step_s}
+    return {
+        rank: slot
+        for rank, slot in enumerate(slots)
+        if (most_s := limit_s.get(slot.phase)) is not None and now_s - slot.beat > most_s
     }
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
-from hpckit.elastic import watch
-from hpckit.elastic.report import ExitReport, NodeExit, first_error
+from hpckit.elastic import stacks, watch
+from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
 from hpckit.run.board import Board, Request
 from hpckit.run.environment import NodeEnvironment, worker_variables
@@ -32,6 +34,8 @@ class Means:
     """CUDA_VISIBLE_DEVICES; None: as it is."""
     threads: int
     """Of each worker, for the CPU's share of the computing."""
+    is_memory_lost: bool
+    """As of `Start`."""
 
 
 class Workers:
@@ -42,11 +46,16 @@ class Workers:
         self._asked = Request.NONE
         self._end_now = False
         self._known_lost: set[int] = set()
+        self._known_hung: set[int] = set()
         logs = at.run.node_logs(at.generation, at.node)
         logs.mkdir(parents=True, exist_ok=True)
         self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
         self._board, path = Board.create(spec.launch.gpus_per_node)
-        env = os.environ | at.to_env() | worker_variables(means.device, path)
+        env = (
+            os.environ
+            | at.to_env()
+            | worker_variables(means.device, path, is_memory_lost=means.is_memory_lost)
+        )
         env |= torchrun_variables(means.threads)
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
@@ -96,6 +105,7 @@ class Workers:
         if request is not Request.NONE and self._board.seconds_left() < 0:
             return NodeExit.OVERDUE
         self._say_lost()
+        self._end_hung()
         if self._asked > request:
             self._board.ask(self._asked, within_s=self._spec.cluster.grace_s)
         return None
@@ -112,6 +122,25 @@ class Workers:
                     step=slot.step,
                     attempt=slot.attempt,
                 )
+
+    def _end_hung(self) -> None:
+        """torchrun starts them again; on other nodes too, where peers of theirs hang with them."""
+        slots = self._board.slots()
+        hung = watch.hung_workers(slots, time.monotonic(), self._spec.hang)
+        new = {rank: slot for rank, slot in hung.items() if slot.pid not in self._known_hung}
+        if not new:
+            return
+        self._known_hung |= {slot.pid for slot in new.values()}
+        step = min(slot.step for slot in new.values())
+        for rank, slot in new.items():
+            log.error("worker %d (process %d) hangs after step %d", rank, slot.pid, slot.step)
+        logs = self.at.run.node_logs(self.at.generation, self.at.node)
+        files = stacks.take([slot.pid for slot in new.values()], logs)
+        self._events.emit("hang", step=step, local_ranks=list(new), stacks=[str(p) for p in files])
+        write_hang(logs, step, files)
+        for slot in new.values():
+            with suppress(ProcessLookupError):
+                os.kill(slot.pid, signal.SIGKILL)
 
     def _report(self, how: NodeExit) -> ExitReport:
         slots = self._board.slots()

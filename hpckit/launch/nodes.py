@@ -44,9 +44,17 @@ class Nodes(Protocol):
     def start_agent(self, node: int) -> Process: ...
 
     def orders(
-        self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
+        self,
+        generation: int,
+        hellos: Mapping[int, Message],
+        store: RendezvousStore,
+        *,
+        is_after_loss: bool,
     ) -> Orders:
         """What to tell the nodes that have said hello.
+
+        Args:
+            is_after_loss: a node was lost in the generation before.
 
         Raises:
             ValueError: there are too few GPUs.
@@ -68,7 +76,12 @@ class LocalNodes:
         )
 
     def orders(
-        self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
+        self,
+        generation: int,
+        hellos: Mapping[int, Message],
+        store: RendezvousStore,
+        *,
+        is_after_loss: bool,
     ) -> Orders:
         launch = self._spec.launch
         workers = len(hellos) * launch.gpus_per_node
@@ -104,7 +117,12 @@ class SlurmNodes:
         return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
 
     def orders(
-        self, generation: int, hellos: Mapping[int, Message], store: RendezvousStore
+        self,
+        generation: int,
+        hellos: Mapping[int, Message],
+        store: RendezvousStore,
+        *,
+        is_after_loss: bool,
     ) -> Orders:
         launch = self._spec.launch
         fewest = min(int(hello["gpus"]) for hello in hellos.values())
@@ -119,6 +137,7 @@ class SlurmNodes:
                 device=devices.kind,
                 gpus=None if devices.kind == "cuda" else "",
                 threads=launch.threads_per_worker or None,
+                is_memory_lost=is_after_loss,  # Slurm ends all that a step has left
             )
             for node, hello in hellos.items()
         }

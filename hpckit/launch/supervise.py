@@ -123,6 +123,7 @@ class Supervisor:
         self._is_told_to_end = False  # by SIGTERM, whose meaning is not known yet
         self._past: list[Past] = []
         self._past_before = 0  # generations of jobs before this one
+        self._is_after_loss = False  # a node was lost in the generation before
         self._is_short = False  # nodes that it had are gone, and too few are left
         self._took_part: tuple[int, ...] = ()  # nodes of the generation before
         self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
@@ -252,6 +253,7 @@ class Supervisor:
             self._begin(crew, store, there, need)
             asked, lost_store = self._watch(crew, store)
             lost = crew.lost()
+        self._is_after_loss = bool(lost)
         if self._request is asked:  # one that came later is for the next generation
             self._request = Request.NONE
         progress = self._has_saved()
@@ -273,7 +275,9 @@ class Supervisor:
     def _begin(
         self, crew: Crew, store: RendezvousStore, there: Mapping[int, Message], need: Need
     ) -> None:
-        orders = self._nodes.orders(self._generation, there, store)
+        orders = self._nodes.orders(
+            self._generation, there, store, is_after_loss=self._is_after_loss
+        )
         if orders.note:
             log.warning(orders.note)
             self._events.emit("degraded", generation=self._generation, what=orders.note)

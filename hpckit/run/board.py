@@ -46,6 +46,10 @@ class Phase(IntEnum):
     """Failed in a way that another attempt may mend."""
     REFUSED = 5
     """Failed in a way that no further attempt can mend."""
+    RESUMED = 6
+    """Has its state, and finished no step since."""
+    SAVING = 7
+    """Through with its steps, and waiting until all is saved."""
 
 
 @dataclass(frozen=True)

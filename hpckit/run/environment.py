@@ -6,6 +6,7 @@ An interface between hpckit's own processes, not one for people: people use the 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from hpckit.run.directory import RunDir
 
 _PREFIX = "HPCKIT_"
+STACKS_SIGNAL = signal.SIGUSR1
+"""Has a worker write down the stacks of its threads."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class WorkerEnvironment:
     device: str
     """`cpu` or `cuda`."""
     board: str
+    is_memory_lost: bool
+    """Whether a node of the generation before is gone with all that was in its memory."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
@@ -74,6 +79,7 @@ class WorkerEnvironment:
             attempt=int(get("TORCHELASTIC_RESTART_COUNT")),
             device=get(f"{_PREFIX}DEVICE"),
             board=get(f"{_PREFIX}BOARD"),
+            is_memory_lost=get(f"{_PREFIX}MEMORY_LOST") == "1",
         )
 
 
@@ -90,9 +96,10 @@ class _Getter:
         return self.env[name]
 
 
-def worker_variables(device: str, board: str) -> dict[str, str]:
+def worker_variables(device: str, board: str, *, is_memory_lost: bool = False) -> dict[str, str]:
     """The variables that an agent adds for its workers."""
-    return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board}
+    lost = str(int(is_memory_lost))
+    return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board, f"{_PREFIX}MEMORY_LOST": lost}
 
 
 def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:

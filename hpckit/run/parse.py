@@ -24,6 +24,7 @@ _NOT_IDENTITY = (
     ("launch",),
     ("elastic",),
     ("retry",),
+    ("hang",),
     ("checkpoint",),
     ("debug",),
     ("train", "micro_batch"),

@@ -123,6 +123,16 @@ class RetrySpec:
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class HangSpec:
+    """Which ranks hang (`conf/hang/`). Their stacks go to the logs; then they are started again."""
+
+    step_s: Positive | None
+    """Seconds without a finished step; null: nobody looks."""
+    first_step_s: Positive | None
+    """The same for the first step after a start, once the state is restored."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class TrainSpec:
     """The training loop."""
 
@@ -299,6 +309,7 @@ class RunSpec:
     launch: LaunchSpec
     elastic: ElasticSpec
     retry: RetrySpec
+    hang: HangSpec
     train: TrainSpec
     model: ModelSpec
     parallel: ParallelSpec

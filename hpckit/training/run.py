@@ -164,6 +164,7 @@ class TrainingRun:
                 f"the training function ended in step {self._step + 1} of {total}: "
                 "let the loop over run.steps end by itself, and set train.steps to end it earlier"
             )
+        self._beat(Phase.SAVING)
         self._save_for_good()
         self._checkpointer.close()
         self._agreement.close()
@@ -198,8 +199,11 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun = time.monotonic()
-        self._step = self._resumed_at = self._checkpointer.restore(self._state()) or 0
-        self._beat(Phase.TRAINING)
+        self._step = self._resumed_at = (
+            self._checkpointer.restore(self._state(), await_unseen=not self._env.is_memory_lost)
+            or 0
+        )
+        self._beat(Phase.RESUMED)
         log.info("training from step %d of %d", self._step, self._cfg.train.steps)
         if self.rank == 0:
             self._events.emit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import logging
 import os
@@ -16,7 +17,7 @@ from checkpointing import CheckpointError, SaveError
 from data import DataError
 from hpckit.run.board import Board, Phase
 from hpckit.run.durable import write_json
-from hpckit.run.environment import WorkerEnvironment
+from hpckit.run.environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent
@@ -40,6 +41,7 @@ def main() -> int:
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
     if "SLURM_JOB_ID" in os.environ:
         raise_shield(Board.attach(env.board, env.local_world_size).request)
+    _show_stacks_on_demand(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
     with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
         events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
     try:
@@ -81,6 +83,12 @@ def _write_to(path: Path) -> None:
     os.dup2(handle, sys.stdout.fileno())
     os.dup2(handle, sys.stderr.fileno())
     os.close(handle)
+
+
+def _show_stacks_on_demand(path: Path) -> None:
+    """Also while the main thread waits in C code."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
 
 
 def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:

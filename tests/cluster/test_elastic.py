@@ -33,7 +33,7 @@ def test_a_run_shrinks_when_a_node_is_cut_off_which_writes_nothing_any_more(
     it.wait_for_step(23)
     host = it.events("run_started")[0]["hosts"][1]
     namespaces.cluster.node(host).cut()
-    it.wait_for("generation_started", 2)
+    it.wait_for("nodes_chosen", generation=2)
     namespaces.cluster.node(host).heal()
     assert it.wait_for("run_ended")["verdict"] == "done"
     it.wait_until_over()

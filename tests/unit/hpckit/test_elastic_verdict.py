@@ -17,9 +17,11 @@ from hpckit.elastic.verdict import (
     Verdict,
     failures_in_a_row,
     judge,
+    past_of,
 )
 from hpckit.elastic.verdict import REFUSED as NOT_STARTED
 from hpckit.run.board import Request
+from hpckit.run.events import Event
 from hpckit.run.spec import RetrySpec
 
 RETRY = RetrySpec(in_place=3, crash=2, infra=10)
@@ -212,3 +214,33 @@ def test_every_kind_has_an_exit_status_and_only_done_is_success() -> None:
 def test_nothing_that_ended_looks_like_something_that_was_not_started() -> None:
     assert NOT_STARTED not in EXIT_STATUS.values()
     assert EXIT_STATUS.keys() == set(Kind)
+
+
+def happened(kind: str, **fields: Any) -> Event:
+    return Event(0.0, kind, fields)
+
+
+def generation(verdict: str, from_step: int, saved_step: int) -> list[Event]:
+    return [
+        happened("generation_started", from_step=from_step),
+        happened("generation_ended", verdict=verdict, saved_step=saved_step),
+    ]
+
+
+def test_what_was_in_the_jobs_before_counts_until_a_person_starts_the_run_again() -> None:
+    first = [
+        happened("run_started", job="1"),
+        happened("successor_queued", job="2"),
+        *generation("infra", 0, 0),
+        *generation("preempted", 0, 30),
+    ]
+    second = [happened("run_started", job="2"), *generation("crash", 30, 30)]
+    infra = Past(Kind.INFRA, False)
+    preempted, crash = Past(Kind.PREEMPTED, True), Past(Kind.CRASH, False)
+    assert past_of([*first, *second]) == [infra, preempted, crash]
+    again = happened("run_started", job="2")  # requeued
+    assert past_of([*first, *second, again]) == [infra, preempted, crash]
+    by_hand = [happened("run_started", job="9"), *generation("crash", 30, 30)]
+    assert past_of([*first, *second, *by_hand]) == [crash]
+    here = happened("run_started", pid=7)
+    assert past_of([*first, here]) == past_of([]) == []

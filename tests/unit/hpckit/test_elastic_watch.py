@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hpckit.elastic.report import NodeExit
-from hpckit.elastic.watch import attempts, lost_workers, node_exit, refused, steps_finished
+from hpckit.elastic.watch import (
+    attempts,
+    hung_workers,
+    lost_workers,
+    node_exit,
+    refused,
+    steps_finished,
+)
 from hpckit.run.board import Phase, Request, Slot
+from hpckit.run.spec import HangSpec
 
 STARTING, TRAINING, DONE = Phase.STARTING, Phase.TRAINING, Phase.DONE
 LEFT, FAILED, REFUSED = Phase.LEFT, Phase.FAILED, Phase.REFUSED
@@ -47,6 +55,15 @@ def test_a_worker_is_lost_if_it_is_gone_and_never_said_why() -> None:
     board = [*slots(STARTING, TRAINING, DONE, LEFT, FAILED, REFUSED, TRAINING)]
     found = lost_workers(board, alive=lambda pid: pid == 106)
     assert found == {0: board[0], 1: board[1]}
+
+
+def test_who_finishes_no_step_hangs_and_who_starts_or_saves_does_not() -> None:
+    limits = HangSpec(step_s=5.0, first_step_s=20.0)
+    board = slots(STARTING, Phase.RESUMED, TRAINING, Phase.SAVING, DONE, LEFT, FAILED, REFUSED)
+    assert hung_workers(board, 6.0, limits) == {}
+    assert hung_workers(board, 6.1, limits) == {2: board[2]}
+    assert hung_workers(board, 21.1, limits) == {1: board[1], 2: board[2]}
+    assert hung_workers(board, 1e9, HangSpec(step_s=None, first_step_s=None)) == {}
 
 
 def test_a_slot_that_no_worker_has_taken_is_not_lost() -> None:

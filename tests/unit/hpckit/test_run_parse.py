@@ -112,6 +112,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "checkpoint.keep.last": 4,
     "checkpoint.keep.every": 50,
     "checkpoint.keep.best": "loss",
+    "hang.step_s": 17.0,
+    "hang.first_step_s": None,
     "elastic.spares": 2,
     "elastic.min_nodes": 1,
     "debug.ledger": True,
@@ -122,7 +124,17 @@ ANOTHER_VALUE: dict[str, Any] = {
 }
 ONE_VALUE_ONLY = {"cluster.kind", "parallel.kind"}
 NO_PART_OF_IDENTITY = (
-    *("name", "root", "cluster.", "launch.", "elastic.", "retry.", "checkpoint.", "debug."),
+    *(
+        "name",
+        "root",
+        "cluster.",
+        "launch.",
+        "elastic.",
+        "hang.",
+        "retry.",
+        "checkpoint.",
+        "debug.",
+    ),
 )
 NOR_THESE = ("train.micro_batch", "train.log_every", "data.prefetch", "data.threads")
 

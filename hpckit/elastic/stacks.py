@@ -1,0 +1,102 @@
+"""What workers that hang are doing: the stacks of their threads, in the run directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from hpckit.run.environment import STACKS_SIGNAL
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 3.0
+"""Seconds for a worker to write its stacks, and for py-spy to read them."""
+_POLL_S = 0.05
+
+
+def take(pids: Iterable[int], folder: Path) -> list[Path]:
+    """Have the stacks of these workers written down; the files.
+
+    By py-spy, which needs nothing of the worker, where it is installed and may; else by the worker
+    itself, if it is not stopped.
+
+    Args:
+        folder: where workers write theirs: the logs of the generation on this node.
+    """
+    found = []
+    for pid in pids:
+        path = stacks_path(folder, pid)
+        if path is None:
+            continue
+        if not _by_py_spy(pid, path):
+            _by_itself(pid, path)
+        if path.exists() and path.stat().st_size:
+            found.append(path)
+    return found
+
+
+def stacks_path(folder: Path, pid: int) -> Path | None:
+    """Where the worker writes its stacks; None if it is gone."""
+    try:
+        rank = psutil.Process(pid).environ().get("RANK", f"-{pid}")
+    except psutil.Error:
+        return None
+    return folder / f"rank{rank}.stacks"
+
+
+def _by_py_spy(pid: int, path: Path) -> bool:
+    tool = shutil.which("py-spy")
+    if tool is None:
+        return False
+    done = _run([tool, "dump", "--pid", str(pid)])
+    if done is None:
+        return False
+    with path.open("a") as file:
+        file.write(f"process {pid}, {_state(pid)}\n{done}\n")
+    return True
+
+
+def _by_itself(pid: int, path: Path) -> None:
+    before, state = _size(path), _state(pid)
+    try:
+        os.kill(pid, STACKS_SIGNAL)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + PATIENCE_S
+    while _size(path) == before and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if _size(path) == before:
+        with path.open("a") as file:
+            file.write(f"process {pid} does not answer: it is {state}\n")
+        return
+    time.sleep(_POLL_S)  # for the rest of it
+
+
+def _run(command: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("%s: %s", command[0], error)
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _state(pid: int) -> str:
+    """As "sleeping", "stopped", "disk-sleep"."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return "gone"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
