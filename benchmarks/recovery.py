@@ -1,0 +1,226 @@
+"""How long a run on Slurm stands still after a fault: from the fault to the first new step.
+
+    .venv/bin/python -m benchmarks.recovery [--rounds 5] [--case worker ...]
+
+A Slurm of three nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
+each node), so as root. A run of two ranks on two nodes, which saves every ten steps, meets each
+fault so many times; a step is new if no step of that number was finished before the fault. All
+nodes share this machine's cores, on which importing torch in four processes is most of the time.
+
+- *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
+  `hang.step_s=2`.
+- *spare*, *shrink*: SIGKILL of all processes of a node that trains, slurmd too.
+- *first node*: the same with the node of the batch process: the successor goes on.
+- *preempted*: a job of another partition takes the nodes and ends at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.recovery_report import report
+from data import pack_folder, python_stdlib
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, read_events
+from slurm.devcluster.cluster import Cluster
+from slurm.devcluster.options import Options
+
+PATIENCE_S = 180.0
+_QUICK = ("MessageTimeout=3", "TCPTimeout=2")
+_REPO = Path(__file__).resolve().parents[1]
+_RUN = (
+    *("name=t", "model=gpt_nano", "data=shards", "train.steps=1000000", "train.global_batch=8"),
+    *("train.micro_batch=4", "train.log_every=1", "optim.warmup_steps=5", "launch.nodes=2"),
+    *("launch.threads_per_worker=1", "checkpoint.every_steps=10", "retry.in_place=1000"),
+    *("retry.infra=1000", "cluster=slurm", "cluster.device=cpu", "cluster.grace_s=25"),
+    *("cluster.slurm.gpus=none", "cluster.slurm.memory=900M", "cluster.slurm.cpus_per_node=2"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run under way."""
+
+    cluster: Cluster
+    run: RunDir
+
+    def events(self) -> list[Event]:
+        return read_events(self.run.events)
+
+    def steps(self) -> Iterator[Event]:
+        return (event for event in self.events() if event.kind == "step")
+
+    def hosts(self) -> list[str]:
+        """Of the job that began last."""
+        found: list[str] = [e["hosts"] for e in self.events() if e.kind == "run_started"][-1]
+        return found
+
+    def training_host(self) -> str:
+        """One that trains, and is not the supervisor's."""
+        chosen = [e["hosts"] for e in self.events() if e.kind == "nodes_chosen"]
+        hosts: list[str] = chosen[-1] if chosen else self.hosts()
+        return next(host for host in hosts if host != self.hosts()[0])
+
+    def await_training(self, begun_s: float = 0.0) -> None:
+        """Some steps further than now."""
+        wait(lambda: any(e.time > begun_s for e in self.steps()), "training")
+        first = max(e["step"] for e in self.steps() if e.time > begun_s)
+        wait(lambda: any(e["step"] > first + 15 for e in self.steps()), "steps")
+
+    def recovery_s(self, fault: Callable[[], None]) -> float:
+        """Seconds from the fault to the first new step."""
+        self.await_training(time.time())
+        before, begun_s = len(list(self.lives())), time.time()
+        fault()
+        reached = max(e["step"] for e in self.steps() if e.time <= begun_s + 0.5)
+
+        def first_new() -> Event | None:
+            later = [e for e in self.steps() if e["step"] > reached and e.time > begun_s]
+            return later[0] if later and len(list(self.lives())) > before else None
+
+        wait(lambda: first_new() is not None, "a new step")
+        event = first_new()
+        assert event is not None
+        return event.time - begun_s
+
+    def lives(self) -> Iterator[Event]:
+        return (event for event in self.events() if event.kind == "training_started")
+
+    def end(self) -> None:
+        name = f"--name={self.run.name}"
+        self.slurm("scancel", name)
+        wait(lambda: not self.slurm("squeue", "--noheader", name), "an empty queue")
+
+    def slurm(self, *command: str) -> str:
+        done = subprocess.run(
+            command, env=self.cluster.env, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+
+def worker(job: Job) -> float:
+    return job.recovery_s(lambda: signal_worker(job, 1, signal.SIGKILL))
+
+
+def hang(job: Job) -> float:
+    return job.recovery_s(lambda: signal_worker(job, 1, signal.SIGSTOP))
+
+
+def node(job: Job) -> float:
+    return lose(job, job.training_host())
+
+
+def first_node(job: Job) -> float:
+    return lose(job, job.hosts()[0])
+
+
+def preempted(job: Job) -> float:
+    def preempt() -> None:
+        job.slurm("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
+
+    return job.recovery_s(preempt)
+
+
+CASES: dict[str, tuple[Callable[[Job], float], tuple[str, ...]]] = {
+    "worker": (worker, ()),
+    "hang": (hang, ("hang.step_s=2",)),
+    "spare": (node, ("elastic=spares",)),
+    "shrink": (node, ("elastic=shrink",)),
+    "first node": (first_node, ("elastic=spares",)),
+    "preempted": (preempted, ()),
+}
+
+
+def lose(job: Job, host: str) -> float:
+    """The node is there again, and idle, afterwards."""
+    lost = job.cluster.node(host)
+    seconds = job.recovery_s(lost.kill)
+    lost.start()
+    job.end()
+    wait(lambda: set(job.slurm("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}, "idle nodes")
+    return seconds
+
+
+def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            env = process.environ()
+            place = (env.get("HPCKIT_RUN"), env.get("RANK"))  # a rank: torchrun has none
+            if place == (str(job.run.path), str(rank)):
+                os.kill(process.pid, number)
+                return
+    raise RuntimeError(f"there is no rank {rank}")
+
+
+def wait(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what}: not within {PATIENCE_S:g} s")
+        time.sleep(0.05)
+
+
+@contextmanager
+def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iterator[Job]:
+    """A run that trains."""
+    places = (f"root={folder / 'runs'}", f"data.shards={folder / 'shards'}")
+    subprocess.run(
+        [sys.executable, str(_REPO / "launch.py"), *_RUN, *places, *overrides, "--fresh"],
+        env=cluster.env,
+        cwd=_REPO,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    job = Job(cluster, RunDir(next((folder / "runs").glob("t-????????"))))
+    try:
+        job.await_training()
+        yield job
+    finally:
+        job.end()
+
+
+def measure(cluster: Cluster, folder: Path, case: str, rounds: int) -> list[float]:
+    """Seconds, round by round. A lost node's run is over then, and another one begins."""
+    look, overrides = CASES[case]
+    if look in (node, first_node):
+        found = []
+        for _ in range(rounds):
+            with launched(cluster, folder, overrides) as job:
+                found.append(look(job))
+        return found
+    with launched(cluster, folder, overrides) as job:
+        return [look(job) for _ in range(rounds)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--case", choices=CASES, action="append")
+    settings = parser.parse_args()
+    options = Options(nodes=3, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=_QUICK)
+    with tempfile.TemporaryDirectory() as name, Cluster.up(Path(name) / "slurm", options) as found:
+        folder = Path(name)
+        pack_folder(
+            python_stdlib()[0] / "encodings",
+            folder / "shards",
+            suffixes=(".py",),
+            samples_per_shard=50,
+        )
+        cases = settings.case or list(CASES)
+        report({case: measure(found, folder, case, settings.rounds) for case in cases})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""A table of seconds, and a JSON record, of cases that are not compared with one another."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.ab import RESULTS
+from hpckit.launch.prepare import versions
+
+
+def report(measured: Mapping[str, Sequence[float]]) -> None:
+    """Print the table and write the record."""
+    table = Table(title="recovery", box=None, header_style="bold", title_justify="left")
+    for column in ("fault", "s, median", "fastest", "slowest", "times"):
+        table.add_column(column, justify="left" if column == "fault" else "right")
+    for case, seconds in measured.items():
+        values = (median(seconds), min(seconds), max(seconds))
+        table.add_row(case, *(f"{value:.1f}" for value in values), str(len(seconds)))
+    Console().print(table)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "recovery.json"
+    record = {
+        "measured": dict(measured),
+        "time": time.time(),
+        "machine": {"cpus": os.cpu_count()},
+        "versions": versions(),
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"record: {path}")
