@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hpckit.elastic import watch
 from hpckit.elastic.report import ExitReport, NodeExit, first_error
+from hpckit.elastic.site import cache_variables, site_variables
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
 from hpckit.run.board import Board, Request
 from hpckit.run.environment import NodeEnvironment, worker_variables
@@ -46,7 +47,7 @@ class Workers:
         logs.mkdir(parents=True, exist_ok=True)
         self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
         self._board, path = Board.create(spec.launch.gpus_per_node)
-        env = os.environ | at.to_env() | worker_variables(means.device, path)
+        env = os.environ | _of_the_site(spec) | at.to_env() | worker_variables(means.device, path)
         env |= torchrun_variables(means.threads)
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
@@ -124,6 +125,13 @@ class Workers:
             attempts=watch.attempts(slots),
             error=None if well else first_error(logs),
         )
+
+
+def _of_the_site(spec: RunSpec) -> dict[str, str]:
+    if (slurm := spec.cluster.slurm) is None:
+        return {}
+    caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}
+    return caches | site_variables(slurm)
 
 
 def _alive(pid: int) -> bool:

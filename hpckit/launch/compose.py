@@ -111,7 +111,7 @@ def _refusals(item: Override, loader: ConfigLoader) -> list[str]:
     if key.split(".")[0] == "hydra":
         return [f"{key}: Hydra only composes here; its own settings have no effect"]
     if item.is_sweep_override():
-        return [f"{key}: {item.input_line!r} is a sweep over several values; give one"]
+        return [f"{key}: {item.input_line!r} is a sweep over several values; give one, or -m"]
     if not _is_group(key, loader):
         return []
     if item.type == OverrideType.ADD:

@@ -1,0 +1,104 @@
+"""`launch.py -m`: check all runs, submit them as one job array, say where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hpckit.launch import sweep
+from hpckit.launch.batch import script
+from hpckit.launch.compose import compose_spec
+from hpckit.launch.main import Command, is_done, pack, start
+from hpckit.launch.preflight import preflight, with_absolute_paths
+from hpckit.launch.snapshot import Project, find_project
+from hpckit.launch.sweep import Task
+from hpckit.run.directory import RunDir, lock_paths
+from hpckit.run.lock import hold_all
+from hpckit.run.parse import SpecError
+from hpckit.run.spec import RunSpec
+
+
+def run_many(command: Command) -> int:
+    """Do what was asked with every run; the exit status.
+
+    Raises:
+        SpecError: one of the runs cannot be used, or Slurm does not take them; none is submitted.
+        RunHeldError: one of them is under way; the same.
+    """
+    base = Path.cwd()
+    if command.cfg:
+        raise SpecError(["--cfg: shows one run; leave -m out"])
+    project = find_project(base)
+    tasks = sweep.plan(
+        command.overrides,
+        lambda words: with_absolute_paths(compose_spec(words), base),
+        partial(_check, project, command.dry_run),
+        base,
+    )
+    if command.dry_run:
+        print(_described(tasks, base))
+        return 0
+    if command.fresh:
+        _move_aside(tasks)
+    prepared = sweep.prepare_all(tasks, partial(_prepare, project), _title(command))
+    match prepared:
+        case []:
+            print("all runs are done; nothing to do (--fresh begins anew)")
+            return 0
+        case [(task, number)]:
+            return start(task.run, task.spec, number, detach=True)
+        case _:
+            return _start_all(prepared, base)
+
+
+def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[str]:
+    if spec.cluster.kind != "slurm":
+        return ["-m: is for a cluster of kind slurm; here, start the runs one by one"]
+    return preflight(spec, run, project, None if dry_run else pack).problems
+
+
+def _described(tasks: Sequence[Task], base: Path) -> str:
+    lines = [f"# run         {task.run.path}  {task.differs}" for task in tasks]
+    head = tasks[0].spec
+    text = script(head, sweep.place(sweep.next_folder(head, base)), len(tasks))
+    return "\n".join([*lines, "", text])
+
+
+def _title(command: Command) -> str:
+    return f"launch.py -m {' '.join(command.overrides)}"
+
+
+def _move_aside(tasks: Sequence[Task]) -> None:
+    from hpckit.launch.prepare import move_aside
+
+    for task in tasks:
+        if task.run.submission_numbers():
+            with hold_all(lock_paths(task.spec, task.run), "launch.py -m --fresh"):
+                print(f"moved the earlier run to {move_aside(task.run, task.spec)}")
+
+
+def _prepare(project: Project, task: Task) -> int | None:
+    from hpckit.launch.prepare import prepare
+
+    if is_done(task.run):
+        print(f"{task.run.name} is done  {task.differs}")
+        return None
+    return prepare(task.run, task.spec, task.overrides, project)
+
+
+def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
+    from hpckit.launch.submit import SubmitError, submit_array
+
+    head = prepared[0][0].spec
+    folder = sweep.next_folder(head, base)
+    sweep.write_folder(folder, prepared)
+    runs = [(task.run, number) for task, number in prepared]
+    try:
+        jobs = submit_array(sweep.place(folder), head, runs)
+    except SubmitError as error:
+        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+    for (task, _), job in zip(prepared, jobs, strict=True):
+        print(f"job {job.job_id}  {task.run.path}  {task.differs}")
+    print(f"    squeue --job {jobs[0].job_id.partition('_')[0]}")
+    return 0
