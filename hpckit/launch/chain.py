@@ -13,6 +13,7 @@ from hpckit.run.events import Event, EventLog
 log = logging.getLogger(__name__)
 
 RETRY_S = 15.0
+AGAIN_S = 1.0
 _PATIENCE_S = 60.0
 
 
@@ -78,7 +79,7 @@ def come_again(job: str, events: EventLog, within_s: float) -> None:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
             )
-            said = done.stderr.strip() if done.returncode else ""
+            said = (done.stderr.strip() or "scontrol failed") if done.returncode else ""
         except (OSError, subprocess.SubprocessError) as error:
             said = str(error)
         if not said:
@@ -89,7 +90,7 @@ def come_again(job: str, events: EventLog, within_s: float) -> None:
         if time.monotonic() > deadline:
             _say_nothing_goes_on(events)
             return
-        time.sleep(1.0)
+        time.sleep(AGAIN_S)
 
 
 def _say_nothing_goes_on(events: EventLog) -> None:

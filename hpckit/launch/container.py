@@ -5,6 +5,7 @@ The supervisor is outside: images have no scontrol and no srun.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class Container:
         return self.spec.python or launching
 
 
-def imports(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which Python finds the snapshot, to be set inside."""
-    return {name: env[name] for name in _IMPORTS if name in env}
+def inside(env: Mapping[str, str]) -> dict[str, str]:
+    """What is told to an agent in a container, beside its place: how Python finds the snapshot, and
+    a folder for sockets, since the one of the login session is not there."""
+    sockets = env.get("HPCKIT_RUNTIME_DIR", f"/tmp/hpckit-{os.getuid()}")
+    return {name: env[name] for name in _IMPORTS if name in env} | {"HPCKIT_RUNTIME_DIR": sockets}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.batch import of_run, script
+from hpckit.launch.memory import describe_memory
 from hpckit.launch.starttime import start_time
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.directory import RunDir
@@ -49,6 +50,8 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.shards)} shards"
     yield f"# steps       {train.steps}" + _epochs(spec, dataset)
+    if memory := describe_memory(spec, world):
+        yield f"# memory      {memory}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
 
 

@@ -68,7 +68,7 @@ def prepared(
     )
     if problems := job_problems(spec, env):
         raise SpecError(problems)
-    link = (base / spec.root).resolve() / ".jobs" / env["SLURM_JOB_ID"]
+    link = (base / spec.root).resolve() / ".jobs" / _name(env)
     if "SLURM_RESTART_COUNT" in env and link.is_dir():
         submission = link.resolve()
         return RunDir(submission.parent.parent), int(submission.name), spec
@@ -110,6 +110,11 @@ def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
             f"launch.nodes: the job has {nodes}; sbatch --nodes={spec.launch.nodes} gives it more"
         ]
     return []
+
+
+def _name(env: Mapping[str, str]) -> str:
+    """Of this job, among those of all clusters that share a file system."""
+    return f"{env.get('SLURM_CLUSTER_NAME', 'cluster')}-{env['SLURM_JOB_ID']}"
 
 
 def supervisor(run: RunDir, number: int) -> tuple[list[str], dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 
 from hpckit.launch import sweep
 from hpckit.launch.batch import script
@@ -97,6 +98,7 @@ def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
     try:
         jobs = submit_array(sweep.place(folder), head, runs)
     except SubmitError as error:
+        rmtree(folder)  # links, and submitit's files of a job that there is not
         raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
     for (task, _), job in zip(prepared, jobs, strict=True):
         print(f"job {job.job_id}  {task.run.path}  {task.differs}")

@@ -13,7 +13,7 @@ from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import choose
 from hpckit.elastic.store import RendezvousStore
 from hpckit.launch.allocation import Allocation, srun
-from hpckit.launch.container import Container, imports
+from hpckit.launch.container import Container, inside
 from hpckit.launch.mounts import all_mounts, shared_folders
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import agent_variables
@@ -101,7 +101,7 @@ class SlurmNodes:
         variables = agent_variables(self._run, self._submission, node)
         host, python, container = self._allocation.hosts[node], sys.executable, self._container
         if container is not None:
-            variables |= imports(os.environ)
+            variables |= inside(os.environ)
             python = container.interpreter(python)
         command = srun(host, variables, [python, *_AGENT], container)
         return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)

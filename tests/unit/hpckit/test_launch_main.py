@@ -25,7 +25,7 @@ def test_flags_are_told_from_overrides_in_any_order() -> None:
     assert parse_arguments([]) == Command([])
 
 
-@pytest.mark.parametrize("flag", ["--dryrun", "--dry", "--multirun", "-m", "-x=1"])
+@pytest.mark.parametrize("flag", ["--dryrun", "--dry", "--multirun", "-M", "-x=1"])
 def test_an_unknown_flag_is_named(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SpecError, match=f"{flag}: unknown option"):
         parse_arguments(["a=1", flag])
@@ -41,6 +41,16 @@ def test_help_is_printed_whatever_else_is_typed(
 ) -> None:
     assert main([flag, "nonsense"]) == 0
     assert capsys.readouterr().out.startswith("launch.py - ")
+
+
+def test_several_runs_on_this_machine_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "train.seed=1,2", "cluster.device=cpu"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: -m: is for a cluster of kind slurm")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_on_keys(capsys: pytest.CaptureFixture[str]) -> None:
