@@ -17,5 +17,10 @@ if [ $# -eq 0 ]; then
     exit 2
 fi
 shift
+python=${HPCKIT_PYTHON:-.venv/bin/python}
+if ! command -v "$python" >/dev/null; then
+    echo "error: there is no $python in $PWD: go to the project's folder, or set HPCKIT_PYTHON" >&2
+    exit 2
+fi
 exec salloc --job-name=hpckit "${options[@]}" \
-    "${HPCKIT_PYTHON:-.venv/bin/python}" -u -m hpckit.launch.job --interactive "$@"
+    "$python" -u -m hpckit.launch.job --interactive "$@"

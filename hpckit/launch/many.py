@@ -13,9 +13,9 @@ from hpckit.launch.compose import compose_spec
 from hpckit.launch.main import Command, is_done, pack, start
 from hpckit.launch.preflight import preflight, with_absolute_paths
 from hpckit.launch.snapshot import Project, find_project
+from hpckit.launch.starttime import start_time
 from hpckit.launch.sweep import Task
-from hpckit.run.directory import RunDir, lock_paths
-from hpckit.run.lock import hold_all
+from hpckit.run.directory import RunDir
 from hpckit.run.parse import SpecError
 from hpckit.run.spec import RunSpec
 
@@ -40,9 +40,13 @@ def run_many(command: Command) -> int:
     if command.dry_run:
         print(_described(tasks, base))
         return 0
+    title = f"launch.py -m {' '.join(command.overrides)}"
     if command.fresh:
-        _move_aside(tasks)
-    prepared = sweep.prepare_all(tasks, partial(_prepare, project), _title(command))
+        with sweep.held(tasks, title):
+            _move_aside(tasks)
+    with sweep.held(tasks, title):
+        numbers = [(task, _prepare(project, task)) for task in tasks]
+    prepared = [(task, number) for task, number in numbers if number is not None]
     match prepared:
         case []:
             print("all runs are done; nothing to do (--fresh begins anew)")
@@ -63,11 +67,7 @@ def _described(tasks: Sequence[Task], base: Path) -> str:
     lines = [f"# run         {task.run.path}  {task.differs}" for task in tasks]
     head = tasks[0].spec
     text = script(head, sweep.place(sweep.next_folder(head, base)), len(tasks))
-    return "\n".join([*lines, "", text])
-
-
-def _title(command: Command) -> str:
-    return f"launch.py -m {' '.join(command.overrides)}"
+    return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
 
 
 def _move_aside(tasks: Sequence[Task]) -> None:
@@ -75,11 +75,11 @@ def _move_aside(tasks: Sequence[Task]) -> None:
 
     for task in tasks:
         if task.run.submission_numbers():
-            with hold_all(lock_paths(task.spec, task.run), "launch.py -m --fresh"):
-                print(f"moved the earlier run to {move_aside(task.run, task.spec)}")
+            print(f"moved the earlier run to {move_aside(task.run, task.spec)}")
 
 
 def _prepare(project: Project, task: Task) -> int | None:
+    """The number of the run's new submission; None: it is done."""
     from hpckit.launch.prepare import prepare
 
     if is_done(task.run):

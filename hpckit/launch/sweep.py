@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,22 +72,17 @@ def plan(
     return tasks
 
 
-def prepare_all(
-    tasks: Sequence[Task], prepare: Callable[[Task], int | None], what: str
-) -> list[tuple[Task, int]]:
-    """The tasks to submit, with the numbers of their submissions; nobody else holds any of them.
-
-    Args:
-        prepare: writes the submission; None: there is nothing to do for it.
+@contextmanager
+def held(tasks: Sequence[Task], what: str) -> Iterator[None]:
+    """Nobody else works on any of the runs meanwhile.
 
     Raises:
-        RunHeldError: one of them is under way; nothing was prepared.
+        RunHeldError: somebody does.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for task in tasks:
-            held.enter_context(hold_all(lock_paths(task.spec, task.run), what))
-        numbers = [(task, prepare(task)) for task in tasks]
-    return [(task, number) for task, number in numbers if number is not None]
+            stack.enter_context(hold_all(lock_paths(task.spec, task.run), what))
+        yield
 
 
 def place(folder: Path) -> Place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,15 @@ NOTE = "a b  'c' \"d\" $(touch evil) `touch evil` ; * é"
 SIZE = ("--nodes=2", "--cpus-per-task=2", "--mem=900M")
 
 
+def environment(slurm: Slurm) -> dict[str, str]:
+    return os.environ | slurm.cluster.env | {"HPCKIT_PYTHON": sys.executable}
+
+
 def wrapper(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command as somebody in the project's folder."""
     return subprocess.run(
         words,
-        env=os.environ | slurm.cluster.env | {"HPCKIT_PYTHON": sys.executable},
+        env=environment(slurm),
         cwd=REPO,
         capture_output=True,
         text=True,
@@ -60,13 +65,28 @@ def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
     assert not (REPO / "evil").exists()
 
 
-def test_an_allocation_of_ones_own_is_followed(ports: Slurm, tmp_path: Path, shards: Path) -> None:
-    words = overrides(tmp_path, shards, "train.steps=12")
-    done = wrapper(ports, "slurm/interactive.sh", *SIZE, "--", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "training on 2 ranks from step 0" in done.stdout
-    run = RunDir(next(tmp_path.glob("t-*")))
-    assert Launched(ports, run).verdicts() == ["done"]
+def test_an_allocation_of_ones_own_is_followed_and_stopped(
+    ports: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    words = ("slurm/interactive.sh", *SIZE, "--", *overrides(tmp_path, shards))
+    with subprocess.Popen(
+        words,
+        env=environment(ports),
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        wait_for(lambda: any(tmp_path.glob("t-*/logs")), "a run", PATIENCE_S)
+        it = Launched(ports, RunDir(next(tmp_path.glob("t-*"))))
+        it.wait_for_step(3)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, said
+    assert "training on 2 ranks from step 0" in said
+    assert "stopping after a save" in said
+    assert it.verdicts() == ["stopped"]
     assert ports.run("squeue", "--noheader") == ""
 
 

@@ -9,8 +9,8 @@ import pytest
 from hpckit.launch import sweep
 from hpckit.launch.compose import compose_spec
 from hpckit.launch.product import MOST, multiply, varying
-from hpckit.launch.sweep import Task, plan, prepare_all
-from hpckit.run.directory import RunDir, lock_paths
+from hpckit.launch.sweep import Task, held, plan
+from hpckit.run.directory import RunDir
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import SpecError
 from hpckit.run.spec import RunSpec
@@ -88,19 +88,12 @@ def test_runs_that_cannot_be_one_array_are_refused(
         planned(tmp_path, *words)
 
 
-def test_nothing_is_prepared_where_one_of_them_is_under_way(tmp_path: Path) -> None:
+def test_none_is_touched_where_one_of_them_is_under_way(tmp_path: Path) -> None:
     tasks = planned(tmp_path, "train.seed=1,2,3", f"root={tmp_path}")
-    seen: list[Task] = []
-    numbers = iter([7, None, 8])
-
-    def prepare(task: Task) -> int | None:
-        seen.append(task)
-        return next(numbers)
-
-    with hold_all(lock_paths(tasks[2].spec, tasks[2].run), "me"), pytest.raises(RunHeldError):
-        prepare_all(tasks, prepare, "a sweep")
-    assert seen == []
-    assert prepare_all(tasks, prepare, "a sweep") == [(tasks[0], 7), (tasks[2], 8)]
+    with hold_all([tasks[2].run.lock], "me"), pytest.raises(RunHeldError), held(tasks, "it"):
+        raise AssertionError("two hold a run")
+    with held(tasks, "it"), pytest.raises(RunHeldError), hold_all([tasks[0].run.lock], "me"):
+        raise AssertionError("two hold a run")
 
 
 def test_a_task_finds_its_run_and_code_by_its_number(tmp_path: Path) -> None:
