@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from checkpointing.errors import DamagedError, StoreError
-from checkpointing.folders import local_folder as local_folder
+from checkpointing.folders import local_folder as local_folder  # part of this module's face
 from checkpointing.format import names
 from checkpointing.format.manifest import Content, build_manifest
 from checkpointing.format.names import Save, check_run

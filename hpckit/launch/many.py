@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from hpckit.launch import sweep
-from hpckit.launch.batch import script
+from hpckit.launch.batch import of_run, script
 from hpckit.launch.compose import compose_spec
 from hpckit.launch.main import Command, is_done, pack, start
 from hpckit.launch.preflight import preflight, with_absolute_paths
@@ -64,9 +64,20 @@ def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[
 
 
 def _described(tasks: Sequence[Task], base: Path) -> str:
-    lines = [f"# run         {task.run.path}  {task.differs}" for task in tasks]
-    head = tasks[0].spec
-    text = script(head, sweep.place(sweep.next_folder(head, base)), len(tasks))
+    left = [task for task in tasks if not is_done(task.run)]
+    lines = [f"# run         {task.run.path}  {task.differs}" for task in left]
+    lines += [
+        f"# done        {task.run.path}  {task.differs}" for task in tasks if task not in left
+    ]
+    match left:
+        case []:
+            return "\n".join(lines)
+        case [task]:
+            number = max(task.run.submission_numbers(), default=0) + 1
+            text = script(task.spec, of_run(task.run, number))
+        case [task, *_]:
+            place = sweep.place(sweep.next_folder(task.spec, base))
+            text = script(task.spec, place, len(left))
     return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
 
 

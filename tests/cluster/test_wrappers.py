@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from hpckit.run.directory import RunDir
 from hpckit.run.parse import read_spec
 from tests.cluster.slurm import Slurm, wait_for
@@ -81,11 +83,13 @@ def test_an_allocation_of_ones_own_is_followed_and_stopped(
         wait_for(lambda: any(tmp_path.glob("t-*/logs")), "a run", PATIENCE_S)
         it = Launched(ports, RunDir(next(tmp_path.glob("t-*"))))
         it.wait_for_step(3)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C
+        (job,) = psutil.Process(process.pid).children()  # salloc puts it before the terminal
+        os.killpg(job.pid, signal.SIGINT)  # as Ctrl-C does
         said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, said
     assert "training on 2 ranks from step 0" in said
     assert "stopping after a save" in said
+    assert "every rank saved and left" in " ".join(said.split())
     assert it.verdicts() == ["stopped"]
     assert ports.run("squeue", "--noheader") == ""
 

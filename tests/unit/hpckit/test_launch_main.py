@@ -53,6 +53,22 @@ def test_several_runs_on_this_machine_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_several_leaves_out_what_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-m", "--dry-run", "cluster=slurm", "train.seed=1,2,3"]
+    assert main(words) == 0
+    paths = [Path(line.split()[2]) for line in capsys.readouterr().out.splitlines()[:3]]
+    for done, submits in ((1, "--array=0-1%2"), (2, f"--job-name={paths[2].name}"), (3, None)):
+        paths[done - 1].mkdir(parents=True)
+        (paths[done - 1] / "verdict.json").write_text('{"kind": "done"}')
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert out.count("# done ") == done
+        assert out.count("# run ") == 3 - done
+        assert submits in out if submits else "#SBATCH" not in out
+
+
 def test_help_on_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", "keys", "optim.lr"]) == 0
     assert capsys.readouterr().out.startswith("optim.lr ")
