@@ -43,7 +43,7 @@ test: setup services
 # all out.
 SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod nfs-kernel-server \
 	nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
-	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux
+	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux shellcheck
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
 
 # fuse 2 does as well as fuse3, and cannot be there beside it.

@@ -6,11 +6,13 @@
     load({"model": model}, url, run="base")      # parts of any run's checkpoint: to fine-tune
 
 The store below it (`Store`, `Checkpoint`) works without torch; FORMAT.md specifies it. Importing
-the package does not import torch; Checkpointer and load do, when they are first asked for.
+the package imports next to nothing: each name brings its module when it is first asked for, and
+Checkpointer and load bring torch.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from checkpointing.errors import (
@@ -25,16 +27,17 @@ from checkpointing.errors import (
     StoreFullError,
     StructureError,
 )
-from checkpointing.policy import Auto, Minutes, Steps
-from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
-from checkpointing.runs import list_checkpoints, list_run, local_folder, rename_run, verify
-from checkpointing.store.catalog import CheckpointInfo
-from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.store import Store
+from checkpointing.folders import local_folder
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
     from checkpointing.loading import load
+    from checkpointing.policy import Auto, Minutes, Steps
+    from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
+    from checkpointing.runs import list_checkpoints, list_run, rename_run, verify
+    from checkpointing.store.catalog import CheckpointInfo
+    from checkpointing.store.checkpoint import Checkpoint
+    from checkpointing.store.store import Store
 
 __all__ = [
     "Auto",
@@ -70,13 +73,21 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "checkpointer": ("Checkpointer",),
+    "loading": ("load",),
+    "policy": ("Auto", "Minutes", "Steps"),
+    "retention": ("Best", "Buckets", "Every", "Last", "Only", "decide", "parse_keep"),
+    "runs": ("list_checkpoints", "list_run", "rename_run", "verify"),
+    "store.catalog": ("CheckpointInfo",),
+    "store.checkpoint": ("Checkpoint",),
+    "store.store": ("Store",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Checkpointer":
-        from checkpointing.checkpointer import Checkpointer
-
-        return Checkpointer
-    if name == "load":
-        from checkpointing.loading import load
-
-        return load
-    raise AttributeError(f"module 'checkpointing' has no attribute {name!r}")
+    """Import on first use: a command line that only asks for errors is not to wait for numpy."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'checkpointing' has no attribute {name!r}")
+    return getattr(import_module(f"checkpointing.{_HOMES[name]}"), name)

@@ -14,6 +14,7 @@ from checkpointing.dropping import let_go
 from checkpointing.errors import CheckpointError, SaveError
 from checkpointing.events import Events, OnEvent
 from checkpointing.flow import Flow
+from checkpointing.folders import local_folder
 from checkpointing.format.names import check_run, check_step
 from checkpointing.interruptions import Interruptions
 from checkpointing.joining import join_service, new_generation, open_store
@@ -28,7 +29,6 @@ from checkpointing.ranks import Ranks
 from checkpointing.replication import Replication, check_replicas
 from checkpointing.resuming import Resumed, Resumer
 from checkpointing.retention import KeepPolicy
-from checkpointing.runs import local_folder
 from checkpointing.service.config import Budget, Config, own_disk
 from checkpointing.shipping import Request
 from checkpointing.state import optimizers, to_save

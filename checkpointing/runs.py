@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from checkpointing.errors import DamagedError, StoreError
+from checkpointing.folders import local_folder as local_folder  # part of this module's face
 from checkpointing.format import names
 from checkpointing.format.manifest import Content, build_manifest
 from checkpointing.format.names import Save, check_run
@@ -19,15 +18,6 @@ from checkpointing.store.catalog import CheckpointInfo
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.verify import verify as full_verify
-
-
-def local_folder(url: str | os.PathLike[str]) -> Path | None:
-    """The directory that `url` names, if it is a path or file:// URL; None if it is another URL."""
-    text = os.fspath(url)
-    if "://" not in text:
-        return Path(text).expanduser().absolute()
-    parts = urlsplit(text)
-    return Path(unquote(parts.path)) if parts.scheme.lower() == "file" else None
 
 
 @contextmanager

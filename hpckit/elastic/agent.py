@@ -133,7 +133,7 @@ class Agent:
         place = job_of()
         if place is not None:
             self._drain(self._spec.cluster.grace_s)
-            end_job(*place)
+            end_job(*place, comes_again=self._spec.launch.continuation == "requeue")
 
     def _drain(self, within_s: float) -> None:
         """What trainers left in this node's memory is made durable: it goes with this process."""

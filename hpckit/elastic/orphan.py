@@ -21,12 +21,23 @@ _QUERY_S = 20.0
 Ask = Callable[[Sequence[str]], str]
 
 
-def end_job(job: str, host: str, ask: Ask | None = None, patience_s: float = PATIENCE_S) -> bool:
+def end_job(
+    job: str,
+    host: str,
+    ask: Ask | None = None,
+    patience_s: float = PATIENCE_S,
+    *,
+    comes_again: bool = False,
+) -> bool:
     """Cancel the job if Slurm has lost the node of its supervisor; whether it did.
 
     Nothing is done where that node answers: then it is this one that was cut off, or the supervisor
     has ended, and Slurm ends the job.
+
+    Args:
+        comes_again: requeue it instead: no other job goes on from it.
     """
+    end = ["scontrol", "requeue", job] if comes_again else ["scancel", job]
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
         try:
@@ -34,7 +45,7 @@ def end_job(job: str, host: str, ask: Ask | None = None, patience_s: float = PAT
                 return False
             if is_lost(ask(["scontrol", "--oneliner", "show", "node", host])):
                 log.error("node %s is lost, and the supervisor with it: ending job %s", host, job)
-                ask(["scancel", job])
+                ask(end)
                 return True
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("Slurm does not tell what became of node %s: %s", host, error)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hpckit.elastic import stacks, watch
 from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
+from hpckit.elastic.site import cache_variables, site_variables
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
 from hpckit.run.board import Board, Request
 from hpckit.run.environment import NodeEnvironment, worker_variables
@@ -53,6 +54,7 @@ class Workers:
         self._board, path = Board.create(spec.launch.gpus_per_node)
         env = (
             os.environ
+            | _of_the_site(spec)
             | at.to_env()
             | worker_variables(means.device, path, is_memory_lost=means.is_memory_lost)
         )
@@ -153,6 +155,13 @@ class Workers:
             attempts=watch.attempts(slots),
             error=None if well else first_error(logs),
         )
+
+
+def _of_the_site(spec: RunSpec) -> dict[str, str]:
+    if (slurm := spec.cluster.slurm) is None:
+        return {}
+    caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}
+    return caches | site_variables(slurm)
 
 
 def _alive(pid: int) -> bool:

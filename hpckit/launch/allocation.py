@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+
+from hpckit.launch.container import Container
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 20.0
+_ARRAY = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
 
 
 @dataclass(frozen=True)
@@ -18,9 +21,14 @@ class Allocation:
     """A Slurm job, from inside."""
 
     job: str
-    """Its number."""
+    """Its number; of a task of an array, those of both: 7_0."""
     hosts: tuple[str, ...]
     """Names of its nodes, in Slurm's order: the first one is the supervisor's."""
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it is a task of an array, whose name is another than the run's."""
+        return "_" in self.job
 
 
 def allocation(env: Mapping[str, str]) -> Allocation:
@@ -37,7 +45,16 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     done = subprocess.run(
         command, env=dict(env), capture_output=True, text=True, check=True, timeout=_PATIENCE_S
     )
-    return Allocation(job, tuple(done.stdout.split()))
+    # the last task of an array has the array's own number, by which Slurm means all of it
+    task = [env[name] for name in _ARRAY if name in env]
+    return Allocation("_".join(task) or job, tuple(done.stdout.split()))
+
+
+def leave_array(env: MutableMapping[str, str]) -> None:
+    """What this process starts and submits from here on is no task of its array: a job inherits
+    what Slurm does not set for it, and submitit would take it for one."""
+    for name in [name for name in env if name.startswith("SLURM_ARRAY_")]:
+        del env[name]
 
 
 def is_cancelled(job: str) -> bool:
@@ -66,17 +83,23 @@ def _field(text: str, key: str) -> str | None:
     return match[1] if match else None
 
 
-def srun(host: str, variables: Mapping[str, str], command: Sequence[str]) -> list[str]:
+def srun(
+    host: str,
+    variables: Mapping[str, str],
+    command: Sequence[str],
+    container: Container | None = None,
+) -> list[str]:
     """The command that runs another one on a node of the job, as a step of its own.
 
     It has all of the node that the job has, together with other steps (`--overlap`); nobody is
     bound to a core, as torchrun's workers would be with it. srun's own environment is that of the
     job: `variables` are for the node alone, since processes are told apart by them.
     """
+    inner = ["env", *(f"{name}={value}" for name, value in sorted(variables.items())), *command]
     return [
         *("srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mem=0"),
         *("--export=ALL", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--quiet"),
         "--job-name=hpckit-agent",
-        *("env", *(f"{name}={value}" for name, value in sorted(variables.items()))),
-        *command,
+        *(container.srun_options() if container else ()),
+        *(container.wrapped(inner) if container else inner),
     ]

@@ -1,34 +1,68 @@
-"""The batch script of a submission: a pure function of the spec, rendered by submitit."""
+"""The batch script of a submission: a pure function of the spec."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from hpckit.launch.sbatch import render
 from hpckit.run.check import fewest_nodes, is_elastic, most_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import RunSpec, SlurmSpec
 
+MOST_TASKS = 1_000_000
+"""Tasks of an array that may run at once, where nothing is said: submitit's default is 256."""
+
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 
 
-def script(spec: RunSpec, run: RunDir, submission: int) -> str:
-    """What `sbatch` gets, byte for byte."""
-    from submitit.slurm.slurm import _make_sbatch_string
+@dataclass(frozen=True)
+class Place:
+    """What is a job's own, beside what the spec asks for."""
 
+    name: str
+    folder: Path
+    """submitit's."""
+    output: Path
+    """A pattern, in which Slurm puts numbers."""
+    code: str
+    """The snapshot, as a word of shell."""
+    dependency: str | None
+
+
+def of_run(run: RunDir, submission: int, after: str | None = None) -> Place:
+    """A job of one run.
+
+    Args:
+        after: the task of an array that this job goes on after; it is of another name.
+    """
+    return Place(
+        name=run.name,
+        folder=run.submitit,
+        output=run.logs / "batch-%j.log",
+        code=shlex.quote(str(run.code(submission))),
+        # one job of a run at a time
+        dependency=f"afterany:{after},singleton" if after else "singleton",
+    )
+
+
+def script(spec: RunSpec, place: Place, tasks: int | None = None) -> str:
+    """What `sbatch` gets, byte for byte.
+
+    Args:
+        tasks: of an array; None: it is none.
+    """
     command = (
-        f"{interpreter(_slurm(spec))} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
+        f"{interpreter(_slurm(spec))} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
     )
-    return str(
-        _make_sbatch_string(
-            command=command, folder=run.submitit, **parameters(spec, run, submission)
-        )
-    )
+    return render(command, parameters(spec, place), tasks)
 
 
-def parameters(spec: RunSpec, run: RunDir, submission: int) -> dict[str, Any]:
+def parameters(spec: RunSpec, place: Place) -> dict[str, Any]:
     """The arguments of submitit's Slurm executor.
 
     The supervisor is the batch process itself (`use_srun=False`, and `exec` in `interpreter`): a
@@ -36,7 +70,7 @@ def parameters(spec: RunSpec, run: RunDir, submission: int) -> dict[str, Any]:
     """
     slurm = _slurm(spec)
     wanted = {
-        "job_name": run.name,
+        "job_name": place.name,
         "nodes": most_nodes(spec),
         "time": minutes(slurm.time_limit) if slurm.time_limit else None,
         "partition": slurm.partition,
@@ -47,10 +81,11 @@ def parameters(spec: RunSpec, run: RunDir, submission: int) -> dict[str, Any]:
         "cpus_per_task": slurm.cpus_per_node,
         "mem": slurm.memory,
         "exclusive": slurm.exclusive or None,
-        "setup": [*slurm.setup, *_exports(run, submission)],
+        "setup": [*slurm.setup, *_exports(place.code)],
+        "array_parallelism": spec.launch.max_parallel or MOST_TASKS,
         "stderr_to_stdout": True,
         "use_srun": False,
-        "additional_parameters": _options(slurm, run) | _elastic(spec),
+        "additional_parameters": _options(spec, place) | _elastic(spec),
         **(_gpus(slurm, spec.launch.gpus_per_node) if spec.cluster.device != "cpu" else {}),
     }
     # submitit's defaults, which a site may not like: five minutes, and a workload key of its own
@@ -83,15 +118,17 @@ def _elastic(spec: RunSpec) -> dict[str, Any]:
     return {"nodes": f"{fewest_nodes(spec)}-{most_nodes(spec)}", "no-kill": True}
 
 
-def _options(slurm: SlurmSpec, run: RunDir) -> dict[str, Any]:
+def _options(spec: RunSpec, place: Place) -> dict[str, Any]:
+    slurm = _slurm(spec)
+    # a requeue waits two minutes, and could meet the successor
+    again = "requeue" if spec.launch.continuation == "requeue" else "no-requeue"
     ours = {
-        "output": str(run.logs / "batch-%j.log"),
+        "output": str(place.output),
         "signal": f"B:USR2@{slurm.notice_s}",
         "time": slurm.time_limit,
         "reservation": slurm.reservation,
-        "dependency": "singleton",  # one job of a run at a time
-        # a requeue waits two minutes, and could meet the successor
-        "no-requeue": True,
+        "dependency": place.dependency,
+        again: True,
     }
     further = {name: value for name, value in slurm.options.items() if value is not False}
     return {key: value for key, value in {**further, **ours}.items() if value is not None}
@@ -108,9 +145,8 @@ def _gpus(slurm: SlurmSpec, per_node: int) -> dict[str, Any]:
             return {}
 
 
-def _exports(run: RunDir, submission: int) -> list[str]:
+def _exports(code: str) -> list[str]:
     """Imports come from the snapshot, and not from where the job was submitted."""
-    code = shlex.quote(str(run.code(submission)))
     return [
         f'export PYTHONPATH={code}"${{PYTHONPATH:+:$PYTHONPATH}}"',
         "export PYTHONSAFEPATH=1",

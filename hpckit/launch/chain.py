@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 from hpckit.run.events import Event, EventLog
@@ -12,6 +13,7 @@ from hpckit.run.events import Event, EventLog
 log = logging.getLogger(__name__)
 
 RETRY_S = 15.0
+AGAIN_S = 1.0
 _PATIENCE_S = 60.0
 
 
@@ -52,9 +54,7 @@ class Chain:
         self._thread.join(within_s)
         self._stop.set()
         if self.job is None:
-            what = "no job is queued to go on: start it again with the same command"
-            log.error(what)
-            self._events.emit("degraded", what=what)
+            _say_nothing_goes_on(self._events)
         return self.job is not None
 
     def _run(self) -> None:
@@ -68,6 +68,35 @@ class Chain:
             log.info("job %s is queued to go on after this one", self.job)
             self._events.emit("successor_queued", job=self.job)
             return
+
+
+def come_again(job: str, events: EventLog, within_s: float) -> None:
+    """Have Slurm run the job again, of which this process is the last: it is told to end then."""
+    deadline = time.monotonic() + within_s
+    command = ["scontrol", "requeue", job]
+    while True:
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            )
+            said = (done.stderr.strip() or "scontrol failed") if done.returncode else ""
+        except (OSError, subprocess.SubprocessError) as error:
+            said = str(error)
+        if not said:
+            log.info("job %s is requeued", job)
+            events.emit("job_requeued", job=job)
+            return
+        log.error("job %s is not requeued: %s", job, said)
+        if time.monotonic() > deadline:
+            _say_nothing_goes_on(events)
+            return
+        time.sleep(AGAIN_S)
+
+
+def _say_nothing_goes_on(events: EventLog) -> None:
+    what = "no job is queued to go on: start it again with the same command"
+    log.error(what)
+    events.emit("degraded", what=what)
 
 
 def cancel(job: str) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, OverrideParseException
@@ -19,6 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import RunSpec
+
+Groups = Mapping[str, list[str]]
+"""Options of each config group."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -32,13 +33,14 @@ def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
     Raises:
         SpecError: with everything that is wrong, as far as it can be told at once.
     """
-    with initialize_config_dir(config_dir=str(conf or conf_dir()), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
+    conf = conf or conf_dir()
+    groups = group_options(conf)  # Hydra reads the whole tree each time that it is asked
+    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         items = _parse(overrides)
-        refused = {line: item for item in items for line in _refusals(item, loader)}
+        refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
         try:
-            spec = parse_spec(_compose([_forced(item, loader) for item in usable]))
+            spec = parse_spec(_compose([_forced(item, groups) for item in usable]))
         except SpecError as error:
             raise SpecError([*refused, *error.violations]) from None
     if refused:
@@ -105,18 +107,18 @@ def group_options(conf: Path) -> dict[str, list[str]]:
     return {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in groups}
 
 
-def _refusals(item: Override, loader: ConfigLoader) -> list[str]:
+def _refusals(item: Override, groups: Groups) -> list[str]:
     """Why this override by itself can not be used."""
     key = item.key_or_group
     if key.split(".")[0] == "hydra":
         return [f"{key}: Hydra only composes here; its own settings have no effect"]
     if item.is_sweep_override():
-        return [f"{key}: {item.input_line!r} is a sweep over several values; give one"]
-    if not _is_group(key, loader):
+        return [f"{key}: {item.input_line!r} is a sweep over several values; give one, or -m"]
+    if key not in groups:
         return []
     if item.type == OverrideType.ADD:
         return [f"{key}: {item.input_line!r} adds what is there; say {key}=..."]
-    options = loader.get_group_options(key)
+    options = groups[key]
     value = item.value()
     for option in value if isinstance(value, list) else [value]:
         if option is not None and str(option) not in options:
@@ -126,13 +128,9 @@ def _refusals(item: Override, loader: ConfigLoader) -> list[str]:
     return []
 
 
-def _forced(item: Override, loader: ConfigLoader) -> str:
-    plain = item.type == OverrideType.CHANGE and not _is_group(item.key_or_group, loader)
+def _forced(item: Override, groups: Groups) -> str:
+    plain = item.type == OverrideType.CHANGE and item.key_or_group not in groups
     return f"++{item.input_line}" if plain else str(item.input_line)
-
-
-def _is_group(key: str, loader: ConfigLoader) -> bool:
-    return bool(loader.get_group_options(key))
 
 
 def _one_line(error: Exception) -> str:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from data import Dataset
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
-from hpckit.launch.batch import script
+from hpckit.launch.batch import of_run, script
+from hpckit.launch.memory import describe_memory
+from hpckit.launch.starttime import start_time
 from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.spec import CheckpointSpec, RunSpec
 
+if TYPE_CHECKING:
+    from data import Dataset
+
 
 def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
     """A summary of the run; then the batch script, or, on this machine, the command that each node
     of its first generation would run."""
-    what = [script(spec, run, earlier + 1)] if spec.cluster.slurm else _commands(spec, run, earlier)
-    return "\n".join([*_summary(spec, run, dataset, earlier), "", *what])
+    about = list(_summary(spec, run, dataset, earlier))
+    if spec.cluster.slurm is None:
+        return "\n".join([*about, "", *_commands(spec, run, earlier)])
+    text = script(spec, of_run(run, earlier + 1))
+    return "\n".join([*about, f"# start       {start_time(text)}", "", text])
 
 
 def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
@@ -45,6 +53,8 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.shards)} shards"
     yield f"# steps       {train.steps}" + _epochs(spec, dataset)
+    if memory := describe_memory(spec, world):
+        yield f"# memory      {memory}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
 
 

@@ -18,9 +18,11 @@ Usage
   python launch.py [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
   python launch.py --dry-run [OVERRIDES]                show what would run; runs nothing
   python launch.py --cfg [OVERRIDES]                    show the composed config
+  python launch.py -m [KEY=A,B,C ...] cluster=slurm     start a run for each combination
   python launch.py --help keys [PREFIX]                 every key: its meaning, type and bounds
 
 Options
+  -m           several runs: key=a,b,c key2=x,y starts one for each combination, as one job array
   --detach     return as soon as the run is started; it goes on without a terminal
   --fresh      begin anew: an earlier directory of the same run is renamed, never deleted
 
@@ -124,6 +126,10 @@ def _readable(kind: str) -> str:
         "Text": "text",
         "Line": "line of text",
         "TimeLimit": "days-hours:minutes:seconds",
+        "Folder": "absolute path",
+        "Mount": "path, or source:target",
+        "Interfaces": "names of network interfaces",
+        "Value": "text",
         "Memory": "number with a unit",
         "bool": "true or false",
     }

@@ -7,21 +7,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError
 from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
 from hpckit.launch.compose import compose_spec, conf_dir
-from hpckit.launch.follow import Follower
-from hpckit.launch.help import key_reference, manual
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import RunDir, lock_paths, run_directory
 from hpckit.run.durable import read_json
-from hpckit.run.events import EventTail
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import SpecError, dump_spec
 from hpckit.run.spec import PackSpec, RunSpec
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,11 @@ class Command:
     detach: bool = False
     fresh: bool = False
     cfg: bool = False
+    many: bool = False
 
 
 FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
+FLAGS |= {"-m": "many"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,13 +77,17 @@ def run_command(command: Command) -> int:
     """
     from hpckit.launch.preflight import preflight, with_absolute_paths
 
+    if command.many:
+        from hpckit.launch.many import run_many
+
+        return run_many(command)
     spec = with_absolute_paths(compose_spec(command.overrides), Path.cwd())
     if command.cfg:
         print(dump_spec(spec), end="")
         return 0
     run = run_directory(spec, Path.cwd())
     project = find_project(Path.cwd())
-    found = preflight(spec, run, project, None if command.dry_run else _pack)
+    found = preflight(spec, run, project, None if command.dry_run else pack)
     if found.problems:
         raise SpecError(found.problems)
     if command.dry_run:
@@ -102,9 +107,9 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
         with hold_all(lock_paths(spec, run), what):
             print(f"moved the earlier run to {move_aside(run, spec)}")
     with hold_all(lock_paths(spec, run), what):
-        if _is_done(run):
+        if is_done(run):
             print(f"{run.name} is done; nothing to do (--fresh begins anew)")
-            show_report(run, Console())
+            _show_report(run)
             return 0
         number = prepare(run, spec, command.overrides, project)
     return start(run, spec, number, command.detach)
@@ -124,7 +129,11 @@ def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
 
 def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
     """On this machine."""
+    from rich.console import Console
+
+    from hpckit.launch.follow import Follower
     from hpckit.launch.submit import submit
+    from hpckit.run.events import EventTail
 
     console = Console()
     console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
@@ -141,6 +150,8 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
 
 def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     """On Slurm, and say what to type next."""
+    from rich.console import Console
+
     from hpckit.launch.submit import SubmitError, submit_job
 
     try:
@@ -174,20 +185,32 @@ def refuse(reasons: Sequence[str]) -> int:
     return REFUSED
 
 
-def _is_done(run: RunDir) -> bool:
+def _show_report(run: RunDir) -> None:
+    from rich.console import Console
+
+    show_report(run, Console())
+
+
+def is_done(run: RunDir) -> bool:
+    """Whether its newest generation reached the last step."""
     verdict = read_json(run.verdict)
     return bool(verdict and verdict.get("kind") == "done")
 
 
-def _pack(pack: PackSpec, out: Path) -> None:
+def pack(what: PackSpec, out: Path) -> None:
+    """Make the shards `out`, and say so meanwhile."""
+    from rich.console import Console
+
     from hpckit.launch.preflight import pack_shards
 
     console = Console(stderr=True)
-    with console.status(f"packing {pack.source} into {out}"):
-        pack_shards(pack, out, progress=None)
+    with console.status(f"packing {what.source} into {out}"):
+        pack_shards(what, out, progress=None)
 
 
 def _print_help(arguments: Sequence[str]) -> int:
+    from hpckit.launch.help import key_reference, manual
+
     words = [word for word in arguments if not word.startswith("-")]
     if words[:1] == ["keys"]:
         print(key_reference(words[1] if len(words) > 1 else ""))

@@ -13,6 +13,8 @@ from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import choose
 from hpckit.elastic.store import RendezvousStore
 from hpckit.launch.allocation import Allocation, srun
+from hpckit.launch.container import Container, inside
+from hpckit.launch.mounts import all_mounts, shared_folders
 from hpckit.run.check import most_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import agent_variables, job_variables
@@ -109,11 +111,18 @@ class SlurmNodes:
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, allocation: Allocation) -> None:
         self._spec, self._run, self._submission = spec, run, submission
         self._allocation, self.count = allocation, len(allocation.hosts)
+        self._container = run_container(spec, run)
+        for folder in shared_folders(spec, run) if self._container else ():
+            folder.mkdir(parents=True, exist_ok=True)
 
     def start_agent(self, node: int) -> Process:
         variables = agent_variables(self._run, self._submission, node)
         variables |= job_variables(self._allocation.job, self._allocation.hosts[0])
-        command = srun(self._allocation.hosts[node], variables, [sys.executable, *_AGENT])
+        host, python, container = self._allocation.hosts[node], sys.executable, self._container
+        if container is not None:
+            variables |= inside(os.environ)
+            python = container.interpreter(python)
+        command = srun(host, variables, [python, *_AGENT], container)
         return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
 
     def orders(
@@ -142,6 +151,15 @@ class SlurmNodes:
             for node, hello in hellos.items()
         }
         return Orders(starts, devices.note)
+
+
+def run_container(spec: RunSpec, run: RunDir) -> Container | None:
+    """What the agents of a run's job are in, if anything."""
+    slurm = spec.cluster.slurm
+    if slurm is None or slurm.container is None:
+        return None
+    gpus = spec.cluster.device != "cpu"
+    return Container(slurm.container, all_mounts(spec, run), run.path, gpus)
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""What is looked at before anything is started: data, directories, packages, the entry point."""
+"""What is looked at before anything is started: data, directories, packages, the entry point.
+
+Readers of data and checkpoints are imported where there is something to read: numpy takes a while.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from checkpointing import CheckpointError, Store, local_folder
-from data import DataError, Dataset, open_dataset, pack_folder, python_stdlib
+from checkpointing import CheckpointError, local_folder
+from data import DataError
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
+from hpckit.launch.mounts import mount_problems
 from hpckit.launch.snapshot import Project, shadowed_packages
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import PackSpec, RunSpec
+
+if TYPE_CHECKING:
+    from data import Dataset
 
 # How long to try to reach a store in the cloud: somebody is sitting there and waiting.
 STORE_BUDGET_S = 15.0
@@ -37,11 +45,32 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
         pack = replace(pack, source=_absolute(pack.source, base))
     url = spec.checkpoint.url
     return replace(
-        spec,
+        _at_the_site(spec, base),
         root=_absolute(spec.root, base),
         data=replace(spec.data, shards=_absolute(spec.data.shards, base), pack=pack),
-        checkpoint=replace(spec.checkpoint, url=url and _absolute(url, base)),
+        checkpoint=replace(
+            spec.checkpoint, url=url and _absolute(url, base), local=_spool_folder(spec)
+        ),
     )
+
+
+def _at_the_site(spec: RunSpec, base: Path) -> RunSpec:
+    slurm = spec.cluster.slurm
+    if slurm is None or slurm.container is None:
+        return spec
+    image = slurm.container.image
+    if slurm.container.kind == "apptainer" or image.startswith((".", "/", "~")):
+        image = _absolute(image, base)
+    slurm = replace(slurm, container=replace(slurm.container, image=image))
+    return replace(spec, cluster=replace(spec.cluster, slurm=slurm))
+
+
+def _spool_folder(spec: RunSpec) -> str | None:
+    """On the scratch disk of a site that has one, unless another is named."""
+    slurm = spec.cluster.slurm
+    if spec.checkpoint.local is not None or slurm is None or slurm.scratch is None:
+        return spec.checkpoint.local
+    return str(Path(slurm.scratch) / f"hpckit-{os.getuid()}")
 
 
 def preflight(
@@ -55,6 +84,7 @@ def preflight(
     if spec.cluster.kind == "local":
         problems += _device_problems(spec)
         problems += _address_problems(spec.cluster.address or "")
+    problems += _container_problems(spec, run)
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:
@@ -68,6 +98,8 @@ def _store_problems(url: str | None) -> list[str]:
     """Whether the store elsewhere is within reach, and one that this version can use."""
     if url is None:
         return []
+    from checkpointing import Store
+
     folder = local_folder(url)
     problems = [] if folder is None else _unwritable("checkpoint.url", folder)
     options = {"budget_s": STORE_BUDGET_S} if url.lower().startswith("s3") else None
@@ -86,6 +118,8 @@ def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] 
     Raises:
         DataError: the source is missing or holds nothing to pack.
     """
+    from data import pack_folder, python_stdlib
+
     if pack.source == "stdlib":
         source, exclude = python_stdlib()
     else:
@@ -106,6 +140,8 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
         if pack is None:
             return None
         pack(spec.data.pack, folder)
+    from data import open_dataset
+
     return open_dataset(spec.data.shards)
 
 
@@ -117,6 +153,17 @@ def _unwritable(key: str, folder: Path) -> list[str]:
     if not os.access(existing, os.W_OK | os.X_OK):
         return [f"{key}: {existing} is not writable; {folder} cannot be made there"]
     return []
+
+
+def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
+    """Whether there is the image, and what is needed can be seen inside."""
+    slurm = spec.cluster.slurm
+    if slurm is None or slurm.container is None:
+        return []
+    image, problems = Path(slurm.container.image), mount_problems(spec, run)
+    if image.is_absolute() and not image.exists():
+        problems.append(f"cluster.slurm.container.image: there is no {image}")
+    return problems
 
 
 def _device_problems(spec: RunSpec) -> list[str]:

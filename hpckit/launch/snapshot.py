@@ -163,6 +163,7 @@ def _skipped(folder: Path) -> bool:
         or folder.name in ("__pycache__", "node_modules")
         or (folder / "pyvenv.cfg").exists()
         or (folder / "submissions").is_dir()
+        or (folder / "sweep.json").exists()
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 
 import submitit
@@ -40,25 +40,53 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
     return job
 
 
-def submit_job(run: RunDir, spec: RunSpec, submission: int) -> submitit.Job[int]:
+def submit_job(
+    run: RunDir, spec: RunSpec, submission: int, after: str | None = None
+) -> submitit.Job[int]:
     """The same as a Slurm job, which is the supervisor from its first process on. It begins when no
     other job of this run is left.
+
+    Args:
+        after: as of `batch.of_run`.
 
     Raises:
         SubmitError: there is no Slurm here, or it refuses the job; says why.
     """
-    assert spec.cluster.slurm is not None  # the spec was checked
     run.logs.mkdir(exist_ok=True)
+    with _executor(spec, batch.of_run(run, submission, after)) as executor:
+        job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission)
+    return job
+
+
+def submit_array(
+    place: batch.Place, spec: RunSpec, runs: Sequence[tuple[RunDir, int]]
+) -> list[submitit.Job[int]]:
+    """Submissions of several runs as the tasks of one job array, which the specs of all of them ask
+    the same of.
+
+    Raises:
+        SubmitError: there is no Slurm here, or it refuses the array; says why.
+    """
+    for run, _ in runs:
+        run.logs.mkdir(exist_ok=True)
+    paths, numbers = zip(*((str(run.path), number) for run, number in runs), strict=True)
+    with _executor(spec, place) as executor:
+        jobs: list[submitit.Job[int]] = executor.map_array(supervise, paths, numbers)
+    return jobs
+
+
+@contextmanager
+def _executor(spec: RunSpec, place: batch.Place) -> Iterator[submitit.SlurmExecutor]:
+    assert spec.cluster.slurm is not None  # the spec was checked
     try:
         executor = submitit.SlurmExecutor(
-            folder=run.submitit, python=batch.interpreter(spec.cluster.slurm)
+            folder=place.folder, python=batch.interpreter(spec.cluster.slurm)
         )
-        executor.update_parameters(**batch.parameters(spec, run, submission))
+        executor.update_parameters(**batch.parameters(spec, place))
         with redirect_stderr(io.StringIO()):  # it prints there what it raises
-            job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission)
+            yield executor
     except (OSError, RuntimeError) as error:
         raise SubmitError(str(error).strip() or type(error).__name__) from error
-    return job
 
 
 def job_variables(run: RunDir, submission: int) -> dict[str, str]:

@@ -33,8 +33,8 @@ from hpckit.elastic.report import ExitReport
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge, past_of
-from hpckit.launch.allocation import Allocation, allocation, is_cancelled
-from hpckit.launch.chain import Chain, silent_jobs
+from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
+from hpckit.launch.chain import Chain, come_again, silent_jobs
 from hpckit.launch.crew import Crew
 from hpckit.launch.mustering import muster
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
@@ -97,7 +97,10 @@ def _supervise(
     _require_snapshot(run.code(submission))
     supervisor = Supervisor(run, submission, gpus, events)
     with hold_all(lock_paths(supervisor.spec, run), f"submission {submission} of {run.name}"):
-        return supervisor.run()
+        verdict = supervisor.run()
+    if supervisor.job_to_requeue is not None and not verdict.final:
+        come_again(supervisor.job_to_requeue, events, KEEP_S)
+    return verdict
 
 
 def _require_snapshot(code: Path) -> None:
@@ -119,6 +122,8 @@ class Supervisor:
         self.spec: RunSpec = read_spec(run.spec(submission))
         self._gpus = visible_gpus(os.environ) if gpus is None else gpus
         self._job: Allocation | None = None  # None: it is none of Slurm's
+        self.job_to_requeue: str | None = None
+        """The job that goes on by being run again."""
         self._request = Request.NONE
         self._is_told_to_end = False  # by SIGTERM, whose meaning is not known yet
         self._past: list[Past] = []
@@ -129,6 +134,7 @@ class Supervisor:
         self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
         for number in (*_REQUESTS, signal.SIGTERM):
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_REQUESTS, signal.SIGTERM))
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
@@ -165,6 +171,7 @@ class Supervisor:
     def _find_nodes(self) -> Nodes:
         if self.spec.cluster.kind == "slurm":
             self._job = allocation(os.environ)
+            leave_array(os.environ)
             return SlurmNodes(self.spec, self._run, self._submission, self._job)
         return LocalNodes(self.spec, self._run, self._submission, self._gpus)
 
@@ -192,18 +199,23 @@ class Supervisor:
         """Have a job that goes on where this one has to leave; None: there is none, or is to be
         none. It is cancelled at the end of the block, unless it is kept or this process is killed.
         """
-        if self._job is None or self.spec.launch.continuation != "chain":
+        if self._job is None or self.spec.launch.continuation == "none":
             yield None
             return
-        from hpckit.launch.submit import submit_job  # which hands this module to submitit
-
         if (silent := silent_jobs(read_events(self._run.events))) >= MOST_SILENT:
             what = f"{silent} jobs have ended without a word or a checkpoint: no other is queued"
             log.error(what)
             self._events.emit("degraded", what=what)
             yield None
             return
-        queue = partial(submit_job, self._run, self.spec, self._submission)
+        if self.spec.launch.continuation == "requeue":
+            self.job_to_requeue = self._job.job
+            yield None
+            return
+        from hpckit.launch.submit import submit_job  # which hands this module to submitit
+
+        after = self._job.job if self._job.is_task else None
+        queue = partial(submit_job, self._run, self.spec, self._submission, after)
         with Chain(lambda: queue().job_id, self._events) as chain:
             yield chain
 

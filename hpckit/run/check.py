@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import RunSpec
 
 
@@ -45,18 +45,6 @@ def fits(spec: RunSpec, nodes: int) -> bool:
     return _uneven(spec, nodes) is None
 
 
-_OPTION = re.compile(r"[a-z][a-z0-9-]*")
-# Options of sbatch that are said by other keys, or that the job would not work without.
-_TAKEN = {
-    **{"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"},
-    **{"reservation": "reservation", "exclude": "exclude", "time": "time_limit"},
-    **{"signal": "notice_s", "gpus-per-node": "gpus", "gres": "gpus", "mem": "memory"},
-    **{"cpus-per-task": "cpus_per_node", "exclusive": "exclusive"},
-}
-_OURS = {"nodes", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "dependency"}
-_OURS |= {"ntasks", "ntasks-per-node", "array", "wrap", "chdir", "export", "no-kill", "parsable"}
-
-
 def _cluster(spec: RunSpec) -> Iterator[str]:
     cluster, slurm = spec.cluster, spec.cluster.slurm
     if (cluster.kind == "slurm") != (slurm is not None):
@@ -65,14 +53,8 @@ def _cluster(spec: RunSpec) -> Iterator[str]:
     if (cluster.kind == "slurm") != (cluster.address is None):
         what = "has no value" if cluster.address is None else "must be null"
         yield f"cluster.address: {what} where cluster.kind={cluster.kind}"
-    for option in sorted(slurm.options) if slurm else ():
-        key = f"cluster.slurm.options.{option}"
-        if option in _TAKEN:
-            yield f"{key}: say cluster.slurm.{_TAKEN[option]} instead"
-        elif option in _OURS:
-            yield f"{key}: hpckit sets this option itself"
-        elif not _OPTION.fullmatch(option):
-            yield f"{key}: write the long name of an option of sbatch, without dashes before it"
+    if slurm is not None:
+        yield from site_violations(slurm)
 
 
 def _elastic(spec: RunSpec) -> Iterator[str]:

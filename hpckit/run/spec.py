@@ -25,7 +25,33 @@ RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 TimeLimit = Annotated[str, StringConstraints(pattern=r"^(\d{1,3}-)?\d{1,2}:\d{2}:\d{2}$")]
 Memory = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*[KMGT]?$")]
+Folder = Annotated[str, StringConstraints(pattern=r"^/[^\x00-\x1f\x7f]*$")]
+Mount = Annotated[
+    str, StringConstraints(pattern=r"^/[^:,\x00-\x1f\x7f]*(:/[^:,\x00-\x1f\x7f]*(:(ro|rw))?)?$")
+]
+Interfaces = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,-]*$")]
+Value = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 EntryPoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ContainerSpec:
+    """What agents and workers run in; the supervisor stays outside, where Slurm's commands are.
+
+    What a run needs of the host is mounted under its own name: the run's folder, its data, its
+    checkpoints, `scratch`, and the Python environment unless `python` says otherwise.
+    """
+
+    kind: Literal["pyxis", "apptainer"]
+    """`pyxis`: srun's --container-image, by enroot; `apptainer`: `apptainer exec`."""
+    image: Line
+    """A file, or a name that the kind knows: docker://..., or registry#name for pyxis."""
+    mounts: tuple[Mount, ...]
+    """Further folders of the nodes: /source, /source:/target or /source:/target:ro."""
+    python: Line | None
+    """Interpreter in the image, with all that hpckit depends on; null: the one that launches."""
+    options: tuple[Line, ...]
+    """Further options, word by word: of srun (--container-...) or of `apptainer exec`."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -63,6 +89,15 @@ class SlurmSpec:
     """Interpreter on the nodes; null: the one that launches."""
     setup: tuple[Line, ...]
     """Lines of shell that the batch script runs first: modules, limits, variables."""
+    env: dict[str, Value | int]
+    """Variables of the workers' environment. They are never seen by a shell."""
+    interface: Interfaces | None
+    """Network interface of the workers: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME."""
+    scratch: Folder | None
+    """Folder on each node's own disk. Compilers' caches go there, and `checkpoint.local` where that
+    is null."""
+    container: ContainerSpec | None
+    """null: none."""
     options: dict[str, Line | int | bool]
     """Further options of sbatch by their long names; true for those without a value."""
 
@@ -93,9 +128,12 @@ class LaunchSpec:
     """Workers (ranks) per node: one per GPU, or per CPU slot where there is none."""
     threads_per_worker: Natural
     """CPU threads of one worker (OMP_NUM_THREADS); 0 shares the machine's cores evenly."""
-    continuation: Literal["chain", "none"]
+    continuation: Literal["chain", "requeue", "none"]
     """What a Slurm job that has to leave before the end is followed by. chain: another job, which
-    waits from the start on and is cancelled when there is nothing left to do."""
+    waits from the start on and is cancelled when there is nothing left to do; requeue: the same job
+    again, which Slurm holds back for about two minutes."""
+    max_parallel: Count | None
+    """Runs of one `launch.py -m` that run at once; null: as many as Slurm lets."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
     """Seconds after which a collective that a peer does not join fails its rank."""
 

@@ -18,12 +18,17 @@ class Controller:
     """What it says of the node, look after look; the last for ever."""
 
     def __init__(self, *states: str, job: str = "RUNNING") -> None:
-        self.states, self.job, self.cancelled = list(states), job, False
+        self.states, self.job = list(states), job
+        self.cancelled = self.requeued = False
 
     def __call__(self, command: Sequence[str]) -> str:
         if command[0] == "scancel":
             assert command[1:] == ["7"]
             self.cancelled = True
+            return ""
+        if "requeue" in command:
+            assert command[1:] == ["requeue", "7"]
+            self.requeued = True
             return ""
         if "job" in command:
             return JOB.format(self.job)
@@ -52,6 +57,13 @@ def test_the_job_is_ended_once_slurm_has_lost_its_first_node() -> None:
     controller = Controller("ALLOCATED", "no answer", "ALLOCATED*")
     assert end_job("7", "n1", controller)
     assert controller.cancelled
+
+
+def test_one_that_comes_again_is_requeued() -> None:
+    controller = Controller("DOWN*")
+    assert end_job("7", "n1", controller, comes_again=True)
+    assert controller.requeued
+    assert not controller.cancelled
 
 
 def test_a_node_that_was_cut_off_ends_nobodys_job() -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.allocation import Allocation, allocation, is_cancelled, srun, tells_of_a_person
+from hpckit.launch.allocation import (
+    Allocation,
+    allocation,
+    is_cancelled,
+    leave_array,
+    srun,
+    tells_of_a_person,
+)
 
 
 def commands(folder: Path, **scripts: str) -> dict[str, str]:
@@ -29,6 +36,17 @@ def test_the_nodes_are_named_by_slurm(tmp_path: Path) -> None:
     env = commands(tmp_path, scontrol='[ "$*" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"')
     env |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
     assert allocation(env) == Allocation("7", ("n1", "n2"))
+
+
+def test_a_task_of_an_array_goes_by_both_numbers_and_leaves_the_array(tmp_path: Path) -> None:
+    env = commands(tmp_path, scontrol="echo n1")
+    env |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+    env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MAX": "3"}
+    assert (found := allocation(env)).job == "7_0"
+    assert found.is_task
+    leave_array(env)
+    assert not allocation(env).is_task
+    assert not [name for name in env if "ARRAY" in name]
 
 
 SHOWN = "JobId=7 JobName=a b UserId=u(1) {} TimeLimit=1-00:00:00 Comment=JobState=CANCELLED"

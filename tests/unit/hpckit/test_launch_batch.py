@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from submitit.slurm.slurm import _make_sbatch_string
 
 from hpckit.launch import batch
 from hpckit.launch.compose import compose_spec
@@ -17,7 +18,7 @@ from hpckit.run.spec import RunSpec
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 GOLDEN = Path(__file__).parent / "golden"
-BASE = ("model=gpt_nano", "data.shards=/data/shards", "cluster=slurm", "train.global_batch=16")
+BASE = ("model=gpt_nano", "data.shards=/data/shards", "train.global_batch=16")
 PYTHON = "cluster.slurm.python=/opt/env/bin/python"
 CASES = {
     "plain": [],
@@ -35,12 +36,17 @@ CASES = {
 }
 
 
+SITES = ("site_gres", "site_pyxis", "site_apptainer")
+CASES |= {site: [f"cluster={site}", "launch.nodes=2"] for site in SITES}
+
+
 def spec_of(*overrides: str) -> RunSpec:
-    return compose_spec([*BASE, *overrides])
+    cluster = [] if any(word.startswith("cluster=") for word in overrides) else ["cluster=slurm"]
+    return compose_spec([*BASE, *cluster, *overrides])
 
 
 def script(*overrides: str, at: str = "/scratch/runs/gpt-0a1b2c3d", submission: int = 3) -> str:
-    return batch.script(spec_of(*overrides), RunDir(Path(at)), submission)
+    return batch.script(spec_of(*overrides), batch.of_run(RunDir(Path(at)), submission))
 
 
 def options(text: str) -> dict[str, str]:
@@ -52,6 +58,22 @@ def options(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_is_the_one_that_was_agreed_on(case: str) -> None:
     assert script(PYTHON, *CASES[case]) == (GOLDEN / f"{case}.sbatch").read_text()
+
+
+@pytest.mark.parametrize("tasks", [None, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
+    spec = spec_of(PYTHON, "launch.max_parallel=2", *CASES[case])
+    place = batch.of_run(RunDir(Path("/scratch/it's/run")), 3, after="7_1")
+    command = (
+        f"exec /opt/env/bin/python -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
+    )
+    expected = _make_sbatch_string(
+        command=command, folder=place.folder, map_count=tasks, **batch.parameters(spec, place)
+    )
+    assert batch.script(spec, place, tasks) == expected
+    assert ("--array=0-2%2" in expected) is (tasks == 3)
+    assert "--dependency=afterany:7_1,singleton" in expected
 
 
 def test_the_batch_process_is_the_supervisor_and_gets_the_signals() -> None:
@@ -152,12 +174,12 @@ def test_gpus_are_asked_for_as_the_site_wants(
             "launch.gpus_per_node": 2,
         }
     )
-    found = options(batch.script(spec, RunDir(Path("/runs/a")), 1))
+    found = options(of_a_run(spec))
     assert {k: v for k, v in found.items() if k in ("gpus-per-node", "gres")} == expected
 
 
 def test_a_job_on_cpus_asks_for_no_gpus() -> None:
-    found = options(batch.script(changed({"cluster.device": "cpu"}), RunDir(Path("/runs/a")), 1))
+    found = options(of_a_run(changed({"cluster.device": "cpu"})))
     assert "gpus-per-node" not in found
 
 
@@ -168,6 +190,10 @@ def test_the_kind_and_what_it_needs_go_together(kind: str, says: str) -> None:
         changes["cluster.slurm"] = None
     with pytest.raises(SpecError, match=f"cluster.slurm: {says}"):
         changed(changes)
+
+
+def of_a_run(spec: RunSpec) -> str:
+    return batch.script(spec, batch.of_run(RunDir(Path("/runs/a")), 1))
 
 
 def changed(changes: dict[str, Any]) -> RunSpec:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.launch import chain as module
-from hpckit.launch.chain import Chain, silent_jobs
+from hpckit.launch.chain import Chain, come_again, silent_jobs
 from hpckit.run.events import Event, EventLog, read_events
 from tests.unit.hpckit.hpckit_parts import until
 
@@ -116,3 +116,21 @@ def test_jobs_that_were_killed_before_they_had_anything_are_counted(story: str, 
     names = {"S": "run_started", "E": "run_ended", "C": "checkpoint_committed"}
     events = [Event(float(at), names[letter], {}) for at, letter in enumerate(story)]
     assert silent_jobs(events) == count
+
+
+@pytest.mark.parametrize(
+    ("refusals", "told"), [(0, "job_requeued"), (1, "job_requeued"), (99, "degraded")]
+)
+def test_a_requeue_is_tried_again(
+    folder: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch, refusals: int, told: str
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    (folder / "scontrol").write_text(
+        f'#!/bin/sh\necho "$*" >> {folder}/asked\n[ $(wc -l < {folder}/asked) -gt {refusals} ]\n'
+    )
+    (folder / "scontrol").chmod(0o755)
+    come_again("7", events, within_s=30 if refusals < 9 else 0.05)
+    asked = (folder / "asked").read_text().splitlines()
+    assert set(asked) == {"requeue 7"}
+    assert refusals > 9 or len(asked) == refusals + 1
+    assert kinds(folder) == [told]

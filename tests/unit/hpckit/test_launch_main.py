@@ -25,7 +25,7 @@ def test_flags_are_told_from_overrides_in_any_order() -> None:
     assert parse_arguments([]) == Command([])
 
 
-@pytest.mark.parametrize("flag", ["--dryrun", "--dry", "--multirun", "-m", "-x=1"])
+@pytest.mark.parametrize("flag", ["--dryrun", "--dry", "--multirun", "-M", "-x=1"])
 def test_an_unknown_flag_is_named(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SpecError, match=f"{flag}: unknown option"):
         parse_arguments(["a=1", flag])
@@ -41,6 +41,32 @@ def test_help_is_printed_whatever_else_is_typed(
 ) -> None:
     assert main([flag, "nonsense"]) == 0
     assert capsys.readouterr().out.startswith("launch.py - ")
+
+
+def test_several_runs_on_this_machine_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "train.seed=1,2", "cluster.device=cpu"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: -m: is for a cluster of kind slurm")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_several_leaves_out_what_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-m", "--dry-run", "cluster=slurm", "train.seed=1,2,3"]
+    assert main(words) == 0
+    paths = [Path(line.split()[2]) for line in capsys.readouterr().out.splitlines()[:3]]
+    for done, submits in ((1, "--array=0-1%2"), (2, f"--job-name={paths[2].name}"), (3, None)):
+        paths[done - 1].mkdir(parents=True)
+        (paths[done - 1] / "verdict.json").write_text('{"kind": "done"}')
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert out.count("# done ") == done
+        assert out.count("# run ") == 3 - done
+        assert submits in out if submits else "#SBATCH" not in out
 
 
 def test_help_on_keys(capsys: pytest.CaptureFixture[str]) -> None:

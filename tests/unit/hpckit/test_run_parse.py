@@ -65,6 +65,15 @@ ANOTHER_VALUE: dict[str, Any] = {
     "cluster.slurm.python": "/opt/env/bin/python",
     "cluster.slurm.setup": ["module load cuda"],
     "cluster.slurm.options": {"nice": 100},
+    "cluster.slurm.env": {"NCCL_DEBUG": "INFO"},
+    "cluster.slurm.interface": "ib0",
+    "cluster.slurm.scratch": "/local",
+    "cluster.slurm.container.kind": "apptainer",
+    "cluster.slurm.container.image": "/images/train.sif",
+    "cluster.slurm.container.mounts": ["/data:/data:ro"],
+    "cluster.slurm.container.python": "/opt/bin/python",
+    "cluster.slurm.container.options": ["--container-writable"],
+    "launch.max_parallel": 3,
     "launch.nodes": 2,
     "launch.gpus_per_node": 4,
     "launch.threads_per_worker": 3,
@@ -141,6 +150,8 @@ NOR_THESE = ("train.micro_batch", "train.log_every", "data.prefetch", "data.thre
 
 def cluster_with(key: str) -> str:
     """The option of `conf/cluster/` that has a value for the key."""
+    if key.startswith("cluster.slurm.container."):
+        return "site_pyxis"
     return "slurm" if key.startswith("cluster.slurm") else "local"
 
 

@@ -1,0 +1,36 @@
+"""What a site wants in the environment of its workers. Handed over as it is, never by a shell."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from checkpointing import CheckpointError
+from checkpointing.service.spool import make
+from hpckit.run.spec import SlurmSpec
+
+log = logging.getLogger(__name__)
+
+
+def site_variables(slurm: SlurmSpec) -> dict[str, str]:
+    """Those that the spec alone tells."""
+    found = {name: str(value) for name, value in slurm.env.items()}
+    if slurm.interface is not None:
+        found |= dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), slurm.interface)
+    return found
+
+
+def cache_variables(scratch: str) -> dict[str, str]:
+    """Compilers' caches in a folder of this node's disk that is this user's alone: code is loaded
+    from there. Empty where there can be none, which costs time and nothing else."""
+    folder = Path(scratch) / f"hpckit-cache-{os.getuid()}"
+    try:
+        make(folder)
+    except (CheckpointError, OSError) as error:
+        log.warning("no caches in cluster.slurm.scratch: %s", error)
+        return {}
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }

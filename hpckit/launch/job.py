@@ -1,0 +1,129 @@
+"""A job that somebody else submitted, by `sbatch slurm/train.sbatch` or salloc, carries a run: it
+composes and checks what `launch.py` would, on its first node, and becomes the supervisor.
+
+A job that was requeued goes on with the code and config that it began with.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from checkpointing import CheckpointError
+from hpckit.launch.compose import compose_spec
+from hpckit.launch.main import is_done, pack, refuse
+from hpckit.launch.preflight import preflight, with_absolute_paths
+from hpckit.launch.prepare import prepare
+from hpckit.launch.snapshot import SnapshotError, find_project
+from hpckit.run.directory import RunDir, lock_paths, run_directory
+from hpckit.run.lock import RunHeldError, hold_all
+from hpckit.run.parse import SpecError
+from hpckit.run.spec import RunSpec
+
+INTERACTIVE = "--interactive"
+_SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m hpckit.launch.job [--interactive] OVERRIDES`, inside a job; its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_interactive = words[:1] == [INTERACTIVE]
+    overrides = words[1:] if is_interactive else words
+    if not is_interactive:
+        # those that come before there is a supervisor wait for it, through exec
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        found = prepared(overrides, os.environ, is_interactive)
+    except SpecError as error:
+        return refuse(error.violations)
+    except (RunHeldError, SnapshotError, CheckpointError, OSError) as error:
+        return refuse([str(error)])
+    if found is None:
+        return 0
+    run, number, spec = found
+    print(f"{run.name}  {run.path}", flush=True)
+    command, env = supervisor(run, number)
+    if not is_interactive:
+        os.execve(command[0], command, env)
+    from hpckit.launch.interactive import follow
+
+    return follow(run, number, spec.train.steps, (command, env))
+
+
+def prepared(
+    overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool
+) -> tuple[RunDir, int, RunSpec] | None:
+    """The run that this job is to carry, with its submission; None: it is done.
+
+    Raises:
+        SpecError: it cannot be run, or not by this job.
+        RunHeldError: it is under way.
+    """
+    base = Path.cwd()
+    spec = with_absolute_paths(
+        compose_spec([*of_the_job(overrides, env, is_interactive), *overrides]), base
+    )
+    if problems := job_problems(spec, env):
+        raise SpecError(problems)
+    link = (base / spec.root).resolve() / ".jobs" / _name(env)
+    if "SLURM_RESTART_COUNT" in env and link.is_dir():
+        submission = link.resolve()
+        return RunDir(submission.parent.parent), int(submission.name), spec
+    run, project = run_directory(spec, base), find_project(base)
+    if problems := preflight(spec, run, project, pack).problems:
+        raise SpecError(problems)
+    with hold_all(lock_paths(spec, run), f"job {env['SLURM_JOB_ID']}"):
+        if is_done(run):
+            print(f"{run.name} is done; nothing to do")
+            return None
+        number = prepare(run, spec, overrides, project)
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)  # an earlier job of the same number
+    link.symlink_to(run.submission(number))
+    return run, number, spec
+
+
+def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool) -> list[str]:
+    """What the job is, as overrides, where those of the user do not say it."""
+    facts = {
+        "cluster": "slurm",
+        "launch.nodes": env.get("SLURM_JOB_NUM_NODES"),
+        "launch.gpus_per_node": env.get("SLURM_GPUS_ON_NODE"),
+        "launch.continuation": "none" if is_interactive else "requeue",
+    }
+    said = {word.lstrip("+").partition("=")[0] for word in overrides}
+    return [f"{key}={value}" for key, value in facts.items() if value and key not in said]
+
+
+def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
+    """Why this job cannot carry a run of `spec`."""
+    if "SLURM_JOB_ID" not in env:
+        return ["this is no job of Slurm's: sbatch slurm/train.sbatch ..., or launch.py"]
+    if spec.cluster.kind != "slurm":
+        return [f"cluster: a job of Slurm's cannot carry one of kind {spec.cluster.kind}"]
+    nodes = int(env.get("SLURM_JOB_NUM_NODES", "1"))
+    if spec.launch.nodes > nodes:
+        return [
+            f"launch.nodes: the job has {nodes}; sbatch --nodes={spec.launch.nodes} gives it more"
+        ]
+    return []
+
+
+def _name(env: Mapping[str, str]) -> str:
+    """Of this job, among those of all clusters that share a file system."""
+    return f"{env.get('SLURM_CLUSTER_NAME', 'cluster')}-{env['SLURM_JOB_ID']}"
+
+
+def supervisor(run: RunDir, number: int) -> tuple[list[str], dict[str, str]]:
+    """Its command and environment: it runs the snapshot's code."""
+    from hpckit.launch.submit import job_variables
+
+    command = [sys.executable, "-u", "-m", "hpckit.launch.begin", str(run.path), str(number)]
+    return command, os.environ | job_variables(run, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

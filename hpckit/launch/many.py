@@ -1,0 +1,117 @@
+"""`launch.py -m`: check all runs, submit them as one job array, say where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+
+from hpckit.launch import sweep
+from hpckit.launch.batch import of_run, script
+from hpckit.launch.compose import compose_spec
+from hpckit.launch.main import Command, is_done, pack, start
+from hpckit.launch.preflight import preflight, with_absolute_paths
+from hpckit.launch.snapshot import Project, find_project
+from hpckit.launch.starttime import start_time
+from hpckit.launch.sweep import Task
+from hpckit.run.directory import RunDir
+from hpckit.run.parse import SpecError
+from hpckit.run.spec import RunSpec
+
+
+def run_many(command: Command) -> int:
+    """Do what was asked with every run; the exit status.
+
+    Raises:
+        SpecError: one of the runs cannot be used, or Slurm does not take them; none is submitted.
+        RunHeldError: one of them is under way; the same.
+    """
+    base = Path.cwd()
+    if command.cfg:
+        raise SpecError(["--cfg: shows one run; leave -m out"])
+    project = find_project(base)
+    tasks = sweep.plan(
+        command.overrides,
+        lambda words: with_absolute_paths(compose_spec(words), base),
+        partial(_check, project, command.dry_run),
+        base,
+    )
+    if command.dry_run:
+        print(_described(tasks, base))
+        return 0
+    title = f"launch.py -m {' '.join(command.overrides)}"
+    if command.fresh:
+        with sweep.held(tasks, title):
+            _move_aside(tasks)
+    with sweep.held(tasks, title):
+        numbers = [(task, _prepare(project, task)) for task in tasks]
+    prepared = [(task, number) for task, number in numbers if number is not None]
+    match prepared:
+        case []:
+            print("all runs are done; nothing to do (--fresh begins anew)")
+            return 0
+        case [(task, number)]:
+            return start(task.run, task.spec, number, detach=True)
+        case _:
+            return _start_all(prepared, base)
+
+
+def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[str]:
+    if spec.cluster.kind != "slurm":
+        return ["-m: is for a cluster of kind slurm; here, start the runs one by one"]
+    return preflight(spec, run, project, None if dry_run else pack).problems
+
+
+def _described(tasks: Sequence[Task], base: Path) -> str:
+    left = [task for task in tasks if not is_done(task.run)]
+    lines = [f"# run         {task.run.path}  {task.differs}" for task in left]
+    lines += [
+        f"# done        {task.run.path}  {task.differs}" for task in tasks if task not in left
+    ]
+    match left:
+        case []:
+            return "\n".join(lines)
+        case [task]:
+            number = max(task.run.submission_numbers(), default=0) + 1
+            text = script(task.spec, of_run(task.run, number))
+        case [task, *_]:
+            place = sweep.place(sweep.next_folder(task.spec, base))
+            text = script(task.spec, place, len(left))
+    return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
+
+
+def _move_aside(tasks: Sequence[Task]) -> None:
+    from hpckit.launch.prepare import move_aside
+
+    for task in tasks:
+        if task.run.submission_numbers():
+            print(f"moved the earlier run to {move_aside(task.run, task.spec)}")
+
+
+def _prepare(project: Project, task: Task) -> int | None:
+    """The number of the run's new submission; None: it is done."""
+    from hpckit.launch.prepare import prepare
+
+    if is_done(task.run):
+        print(f"{task.run.name} is done  {task.differs}")
+        return None
+    return prepare(task.run, task.spec, task.overrides, project)
+
+
+def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
+    from hpckit.launch.submit import SubmitError, submit_array
+
+    head = prepared[0][0].spec
+    folder = sweep.next_folder(head, base)
+    sweep.write_folder(folder, prepared)
+    runs = [(task.run, number) for task, number in prepared]
+    try:
+        jobs = submit_array(sweep.place(folder), head, runs)
+    except SubmitError as error:
+        rmtree(folder)  # links, and submitit's files of a job that there is not
+        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+    for (task, _), job in zip(prepared, jobs, strict=True):
+        print(f"job {job.job_id}  {task.run.path}  {task.differs}")
+    print(f"    squeue --job {jobs[0].job_id.partition('_')[0]}")
+    return 0

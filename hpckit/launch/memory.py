@@ -1,0 +1,48 @@
+"""Bytes of a model's state on each rank, for the models of `conf/model/`. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from hpckit.run.spec import ModelSpec, RunSpec
+
+ENTRY = "hpckit.training.language_model:main"
+"""The training function whose model is known."""
+VOCAB = 257
+"""As of hpckit.training.text, which takes numpy to import."""
+_MASTER = 4  # bytes: parameters, gradients and both moments of AdamW are fp32
+
+
+def describe_memory(spec: RunSpec, world: int) -> str | None:
+    """A line on what the largest of `world` ranks holds; None for another model than hpckit's."""
+    if spec.entry != ENTRY:
+        return None
+    parameters = sum(map(prod, shapes(spec.model)))
+    share = largest_share(spec.model, world) * _MASTER
+    return (
+        f"{parameters:,} parameters; a rank holds {_mib(share)} of them, {_mib(share)} gradients, "
+        f"{_mib(2 * share)} optimizer; beside that: activations, gathered layers, CUDA's own"
+    )
+
+
+def largest_share(model: ModelSpec, world: int) -> int:
+    """Elements on the rank that has most: FSDP2 cuts each tensor along its first dimension."""
+    return sum(-(-first // world) * prod(rest) for first, *rest in shapes(model))
+
+
+def shapes(model: ModelSpec) -> Iterator[tuple[int, ...]]:
+    """Of all parameters, in the model's order."""
+    width = model.width
+    yield VOCAB, width
+    yield model.seq_len, width
+    for _ in range(model.layers):
+        yield from ((width,), (width,))
+        yield from ((3 * width, width), (3 * width,), (width, width), (width,))
+        yield from ((width,), (width,))
+        yield from ((4 * width, width), (4 * width,), (width, 4 * width), (width,))
+    yield from ((width,), (width,))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,16 @@
+"""A training function that writes down what its worker's environment is, and trains."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hpckit.run.spec import RunSpec
+from hpckit.training.language_model import main as train
+
+
+def main(cfg: RunSpec) -> None:
+    place = Path(cfg.app["environment"]) / f"rank{os.environ['RANK']}.json"
+    place.write_text(json.dumps(dict(os.environ)))
+    train(cfg)

@@ -1,0 +1,106 @@
+"""The scripts of `slurm/`, for people who submit jobs themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from hpckit.run.directory import RunDir
+from hpckit.run.parse import read_spec
+from tests.cluster.launched import PATIENCE_S, SLURM, Launched
+from tests.cluster.slurm import Slurm, wait_for
+from tests.integration.runs import REPO, assert_same_run, command
+
+NOTE = "a b  'c' \"d\" $(touch evil) `touch evil` ; * é"
+SIZE = ("--nodes=2", "--cpus-per-task=2", "--mem=900M")
+
+
+def environment(slurm: Slurm) -> dict[str, str]:
+    return os.environ | slurm.cluster.env | {"HPCKIT_PYTHON": sys.executable}
+
+
+def wrapper(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as somebody in the project's folder."""
+    return subprocess.run(
+        words,
+        env=environment(slurm),
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def overrides(root: Path, shards: Path, *more: str) -> list[str]:
+    """Those of a small run, without what the job itself says."""
+    words = command(root, shards, *SLURM, *more)[2:]
+    return [w for w in words if not w.startswith(("cluster=", "launch.nodes="))]
+
+
+def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    note = NOTE.replace("'", "\\'")
+    words = overrides(tmp_path / "runs", shards, f"app.note='{note}'")
+    log = tmp_path / "job.log"
+    options = ("--parsable", f"--output={log}", *SIZE)
+    done = wrapper(ports, "sbatch", *options, "slurm/train.sbatch", *words)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    wait_for(lambda: log.exists() and "t-" in log.read_text(), "a run", PATIENCE_S)
+    it = Launched(ports, RunDir(next((tmp_path / "runs").glob("t-*"))))
+    it.wait_for_step(23)
+    ports.run("scancel", "--signal=USR2", "--batch", job)  # as Slurm does before the time limit
+    it.wait_for("run_ended", 2)
+    ports.wait_for_job(job, "COMPLETED")
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["preempted", "done"]
+    assert len(it.events("job_requeued", job=job)) == 1
+    assert [event["job"] for event in it.events("run_started")] == [job, job]
+    assert it.run.submission_numbers() == [1], "with the code that it began with"
+    assert read_spec(it.run.spec(1)).app["note"] == NOTE
+    assert not (REPO / "evil").exists()
+
+
+def test_an_allocation_of_ones_own_is_followed_and_stopped(
+    ports: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    words = ("slurm/interactive.sh", *SIZE, "--", *overrides(tmp_path, shards))
+    with subprocess.Popen(
+        words,
+        env=environment(ports),
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        wait_for(lambda: any(tmp_path.glob("t-*/logs")), "a run", PATIENCE_S)
+        it = Launched(ports, RunDir(next(tmp_path.glob("t-*"))))
+        it.wait_for_step(3)
+        (job,) = psutil.Process(process.pid).children()  # salloc puts it before the terminal
+        os.killpg(job.pid, signal.SIGINT)  # as Ctrl-C does
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, said
+    assert "training on 2 ranks from step 0" in said
+    assert "stopping after a save" in said
+    assert "every rank saved and left" in " ".join(said.split())
+    assert it.verdicts() == ["stopped"]
+    assert ports.run("squeue", "--noheader") == ""
+
+
+def test_what_cannot_be_run_is_said_in_the_jobs_log(ports: Slurm, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    options = ("--wait", f"--output={log}", "--mem=200M")
+    words = (f"root={tmp_path}/runs", "launch.nodes=2", "cluster.device=cpu")
+    done = wrapper(ports, "sbatch", *options, "slurm/train.sbatch", *words)
+    assert done.returncode == 2
+    assert log.read_text() == (
+        "error: launch.nodes: the job has 1; sbatch --nodes=2 gives it more\n"
+    )
+    assert wrapper(ports, "slurm/interactive.sh", "train.steps=1").returncode == 2
