@@ -58,7 +58,9 @@ def content(arena: Arena, staged: Staged, entry: Entry) -> NDArray[np.generic]:
 
 def bits(tensor: Tensor) -> NDArray[np.generic]:
     kind = element(str(tensor.dtype).removeprefix("torch."))
-    held = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # a copy of bools makes ones of other bytes than 0
+    held = tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor
+    held = held.detach().resolve_conj().resolve_neg().contiguous()
     if not held.numel():
         return np.empty(tuple(held.shape), kind.bits)
     return held.view(-1).view(torch.uint8).numpy().view(kind.bits).reshape(tuple(held.shape))
