@@ -45,6 +45,20 @@ class Out:
         if not self.as_json:
             self._out.print(text if isinstance(text, Text) else clean(text), soft_wrap=True)
 
+    def fact(self, name: str, text: Cell) -> None:
+        """A named line of the result, folded under itself."""
+        if not self.as_json:
+            grid = Table.grid(padding=(0, 2, 0, 0))
+            grid.add_column(width=10, no_wrap=True)
+            grid.add_column(overflow="fold")
+            shown = text if isinstance(text, Text) else Text(clean(text))
+            grid.add_row(Text(name, style="bold"), shown)
+            self._out.print(grid)
+
+    def dim(self, text: str) -> None:
+        """A line of the result that is less important."""
+        self.line(Text(clean(text), style="dim"))
+
     def table(self, table: Table) -> None:
         if not self.as_json:
             self._out.print(table)
