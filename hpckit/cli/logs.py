@@ -132,8 +132,8 @@ def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
 
     found = find_first_error(run, generation)
     if found is None:
-        of = "no generation" if generation is None else f"generation {generation}"
-        raise CommandError(f"{run.name}: no rank of {of} has written down an error")
+        of = "" if generation is None else f" of generation {generation}"
+        raise CommandError(f"{run.name}: no rank{of} has written down an error")
     number, error = found
     where = place(error.traceback, run.code(run.submission_numbers()[-1]))
     out = Out(json)

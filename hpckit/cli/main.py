@@ -6,6 +6,7 @@ import typer
 
 from hpckit.cli import ckpt, dataset, run
 from hpckit.cli.cancel import cancel
+from hpckit.cli.drill import drill
 from hpckit.cli.logs import logs
 from hpckit.cli.status import status
 from hpckit.cli.why import why
@@ -23,4 +24,5 @@ app.command("logs")(logs)
 app.command("why")(why)
 app.command("cancel")(cancel)
 app.command("resume")(run.resume)
+app.command("drill")(drill)
 app.command("report")(run.report)

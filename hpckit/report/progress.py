@@ -42,7 +42,7 @@ class Progress:
     begun: float | None
     """When the supervisor began that came last."""
     is_training: bool
-    """It has got as far as training."""
+    """Its newest generation has got as far as training, and no worker was lost since."""
     ended: str | None
     """The verdict that this supervisor ended with."""
     failure: str | None
@@ -81,7 +81,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         job=_get(begun, "job"),
         successor=_successor(events),
         begun=begun.time if begun else None,
-        is_training=trained is not None,
+        is_training=_is_after(trained, _last(life, "generation_started", "worker_lost")),
         ended=_get(ended, "verdict"),
         failure=_get(failed, "error"),
         interruptions=interruptions(events),
@@ -126,6 +126,10 @@ def _successor(events: Sequence[Event]) -> str | None:
         elif event.kind in ("successor_cancelled", "run_started") and event.get("job") == queued:
             queued = None
     return queued
+
+
+def _is_after(event: Event | None, other: Event | None) -> bool:
+    return event is not None and (other is None or event.time > other.time)
 
 
 def _is_recent(event: Event, generation: Event | None) -> bool:

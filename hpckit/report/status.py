@@ -62,15 +62,10 @@ def _mark(job: Job) -> str:
 LEGEND = "last: age of the last step; saved: newest checkpoint; 12?: job 12 waits"
 
 
-def page_of(it: Overview, now: float) -> Iterator[tuple[str, Text]]:
+def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
     """Name and text of each line."""
-    yield "state", word_of(it)
-    for name, text in _lines(it, now):
-        yield name, Text(text)
-
-
-def _lines(it: Overview, now: float) -> Iterator[tuple[str, str]]:
     p = it.progress
+    yield "state", word_of(it)
     yield "directory", str(it.run.path)
     if it.spec is not None:
         yield "layout", _layout(it)
@@ -92,7 +87,10 @@ def _lines(it: Overview, now: float) -> Iterator[tuple[str, str]]:
         if not job.is_over or job.number == it.numbers[-1]:
             yield "job", _job(job, it, now)
     if it.verdict is not None:
-        yield "verdict", f"{it.verdict.get('kind')}: {it.verdict.get('reason')}"
+        yield (
+            "before" if it.is_alive else "verdict",
+            f"{it.verdict.get('kind')}: {it.verdict.get('reason')}",
+        )
     if p.failure is not None and it.state is State.FAILED:
         yield "failure", p.failure
     if p.degraded is not None and it.is_alive:

@@ -23,12 +23,11 @@ _KINDS = {
     "permanent": "an error that no further attempt can mend",
 }
 _INTERRUPTED = {
-    "preempted": "preempted or at its time limit",
-    "infra": "a node or an agent lost",
-    "crash": "crashed workers",
-    "worker lost": "workers restarted in place",
-    "killed": "a supervisor that ended without a word",
-    "stopped": "stopped",
+    "preempted": "preemption or time limit",
+    "infra": "lost node or agent",
+    "crash": "crash of workers",
+    "worker lost": "restart of workers in place",
+    "killed": "supervisor ended without a word",
 }
 _JOB_ENDS = {
     "TIMEOUT": "it ran into its time limit",
@@ -89,7 +88,7 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
         facts.append(Fact("error", f"the supervisor failed: {it.progress.failure}"))
     if it.state is State.DEAD:
         facts.append(Fact("why", _of_dead(it)))
-    if it.progress.interruptions:
+    if it.progress.interruptions and it.is_alive:
         facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
     if it.progress.degraded is not None and it.is_alive:
         facts.append(Fact("degraded", it.progress.degraded))
@@ -125,7 +124,7 @@ def _state(it: Overview, now: float) -> str:
         case State.RUNNING:
             return f"running, {at}, the last one {ago(p.step_time, now)}"
         case State.STARTING:
-            return "starting: processes, rendezvous, restore"
+            return f"starting (processes, rendezvous, restore), at {at}"
         case State.QUEUED:
             return "queued: nothing of it has begun"
         case State.WAITING:
@@ -158,7 +157,7 @@ def _of_waiting(it: Overview, job: Job, now: float) -> Iterator[Fact]:
 def _of_verdict(it: Overview, now: float) -> Iterator[Fact]:
     verdict = it.verdict or {}
     yield Fact(
-        "verdict",
+        "before" if it.is_alive else "verdict",
         f"generation {verdict.get('generation')}, {ago(verdict.get('time'), now)}: "
         f"{verdict.get('kind')}: {verdict.get('reason')}",
     )
@@ -192,8 +191,8 @@ def _of_dead(it: Overview) -> str:
 
 
 def _of_interruptions(found: dict[str, int]) -> str:
-    parts = [f"{times(n)} {_INTERRUPTED.get(kind, kind)}" for kind, n in found.items()]
-    return f"it came back from: {', '.join(parts)}"
+    parts = [f"{_INTERRUPTED.get(kind, kind)} ({times(n)})" for kind, n in found.items()]
+    return f"it came back from {', '.join(parts)}"
 
 
 def _next(it: Overview) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
+_NAME = 12  # columns of the name of a fact
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Cell = str | Text
@@ -47,13 +49,16 @@ class Out:
 
     def fact(self, name: str, text: Cell) -> None:
         """A named line of the result, folded under itself."""
-        if not self.as_json:
-            grid = Table.grid(padding=(0, 2, 0, 0))
-            grid.add_column(width=10, no_wrap=True)
-            grid.add_column(overflow="fold")
-            shown = text if isinstance(text, Text) else Text(clean(text))
-            grid.add_row(Text(name, style="bold"), shown)
-            self._out.print(grid)
+        if self.as_json:
+            return
+        head, shown = Text(f"{name:<{_NAME}}", style="bold"), text
+        if isinstance(shown, str):
+            room = max(self._out.width - _NAME, 30)
+            folded = textwrap.wrap(
+                clean(shown), room, break_long_words=False, break_on_hyphens=False
+            )
+            shown = Text(("\n" + " " * _NAME).join(folded))
+        self.line(head + shown)
 
     def dim(self, text: str) -> None:
         """A line of the result that is less important."""
