@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ def refusing() -> Iterator[None]:
         raise typer.Exit(_say(error.violations)) from None
     except QueueError as error:
         raise typer.Exit(_say([f"Slurm is out of reach: {error}"])) from None
+    except BrokenPipeError:  # as of `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
     except (CommandError, RunHeldError, OSError) as error:
         raise typer.Exit(_say([str(error)])) from None
 

@@ -145,8 +145,9 @@ def _record(it: Overview) -> None:
     """
     locks = lock_paths(it.spec, it.run) if it.spec is not None else [it.run.lock]
     with hold_all(locks, "hpckit cancel"):
-        verdict = Verdict(Kind.STOPPED, True, "ended by hpckit cancel, without a last save")
         number, p = it.run.submission_numbers()[-1], it.progress
+        how = "without a last save" if p.begun else "before anything of it had begun"
+        verdict = Verdict(Kind.STOPPED, True, f"ended by hpckit cancel, {how}")
         with EventLog(it.run.events, submission=number) as events:
             events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
         saved = {"generation": p.generation, "submission": number, "saved_step": p.saved_step}

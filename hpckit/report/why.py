@@ -147,8 +147,10 @@ def _of_waiting(it: Overview, job: Job, now: float) -> Iterator[Fact]:
         meaning, advice = "the job of this run before it has not ended yet", "nothing: it follows"
     yield Fact("waits", f"job {job.number}, {job.reason}: {meaning}")
     if job.start is not None:
-        text = f"Slurm expects it to begin at {moment(job.start, now)}"
-        yield Fact("begins", text + (f", in {span(job.start - now)}" if job.start > now else ""))
+        left = f", in {span(job.start - now)}" if job.start > now else ""
+        text = f"Slurm expects it to begin at {moment(job.start, now)}{left}"
+        is_guess = job.reason not in ("BeginTime", "Reservation")
+        yield Fact("begins", text + (", or earlier if other jobs end early" if is_guess else ""))
     else:
         yield Fact("begins", "Slurm does not foresee yet when")
     yield Fact("to do", advice.replace("JOB", job.number))
@@ -185,6 +187,8 @@ def _of_dead(it: Overview) -> str:
     job = it.last_ended_job
     if job is not None and job.state in _JOB_ENDS and job.number == it.progress.job:
         return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, before it could say so"
+    if it.is_slurm and not it.numbers:
+        return "Slurm never took a job of it: sbatch refused it, or was not reached"
     if it.progress.begun is None:
         return "no supervisor has ever begun; the logs of submitit and Slurm may say why"
     return "the supervisor ended without a word: it was killed, or its machine was"
