@@ -61,7 +61,7 @@ def cancel_run(
 
 def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
     if it.problem is not None and not it.jobs:
-        raise QueueError(it.problem)
+        raise CancelError(f"{it.problem}; nothing was done")
     waiting = [job.number for job in it.jobs if job.is_waiting]
     active = [job.number for job in it.jobs if job.is_active]
     for number in waiting:
@@ -105,7 +105,7 @@ def _wait(it: Overview, within_s: float) -> Overview:
         now = look(it.run, Queue())
         if not (now.current_jobs or now.owner or now.state is State.STARTING):
             if now.is_slurm and now.state is State.UNKNOWN:
-                raise QueueError(str(now.problem))
+                raise CancelError(f"{now.problem}; whether it is over is not known")
             return now
         if time.monotonic() > deadline:
             raise CancelError(_left(now, within_s))

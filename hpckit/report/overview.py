@@ -68,8 +68,10 @@ class Overview:
         return next((job for job in reversed(self.jobs) if job.is_waiting), None)
 
     @property
-    def last_ended_job(self) -> Job | None:
-        return next((job for job in reversed(self.jobs) if job.is_over), None)
+    def ended_job(self) -> Job | None:
+        """The one that began last, if it is over and Slurm remembers it."""
+        mine = (job for job in self.jobs if job.number == self.progress.job)
+        return next((job for job in mine if job.is_over), None)
 
     def record(self) -> dict[str, Any]:
         """For programs."""

@@ -88,6 +88,10 @@ _EXACT = {
     "InactiveLimit": Reason("it was silent for longer than the cluster allows", _ADMIN),
     "AccountingPolicy": Reason("a limit of your account is reached", _LIMIT),
     "QOSUsageThreshold": Reason("your use of the cluster has passed a threshold", _ACCESS),
+    "FrontEndDown": Reason("the front end of its nodes is down", _ADMIN),
+    "BurstBufferResources": Reason("it waits for room in the burst buffer", _WAIT),
+    "BurstBufferStageIn": Reason("its data is on the way to the burst buffer", _WAIT),
+    "OutOfMemory": Reason("it used more memory than it had asked for", "cluster.slurm.memory"),
     "FedJobLock": Reason("clusters of the federation agree on who runs it", _WAIT),
     "DeadLine": Reason("it could not end before its deadline", "start it again"),
 }
@@ -96,7 +100,11 @@ _EXACT = {
 _PATTERNS = (
     (
         r"(?:Assoc|Association)Grp(\w+?)(?:Limit)?",
-        Reason("your account, all its users together, has reached a limit ({what})", _LIMIT),
+        Reason("all jobs of your account together have reached a limit ({what})", _LIMIT),
+    ),
+    (
+        r"AssocMax(?:Submit)?Jobs?(\w*?)Limit",
+        Reason("you have as many jobs as your account allows", _LIMIT),
     ),
     (
         r"AssocMax(\w+?)(?:Limit)?",
@@ -123,7 +131,7 @@ _PATTERNS = (
         Reason("it asks for more than its quality of service allows ({what})", _SMALLER),
     ),
     (
-        r"QOSMin(\w+?)(?:Limit)?",
+        r"QOSMin(\w+?)(?:NotSatisfied|Limit)?",
         Reason("it asks for less than its quality of service wants ({what})", "ask for more"),
     ),
     (
@@ -152,5 +160,5 @@ def is_singleton(dependency: str) -> bool:
 def _spaced(name: str) -> str:
     """ "CpuPerUser": "CPU per user"."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+|[a-z]+|\d+", name)
-    shown = {"Cpu": "CPU", "Gres": "GRES", "Mem": "memory", "Node": "nodes", "Jobs": "jobs"}
+    shown = {"Cpu": "CPU", "Gres": "GRES", "Mem": "memory", "Node": "node", "Jobs": "jobs"}
     return " ".join(shown.get(word, word if word.isupper() else word.lower()) for word in words)

@@ -83,9 +83,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
     if p.interruptions:
         found = ", ".join(f"{n} {kind}" for kind, n in p.interruptions.items())
         yield "came back", found
-    for job in it.jobs:
-        if not job.is_over or job.number == it.numbers[-1]:
-            yield "job", _job(job, it, now)
+    for job in (*it.current_jobs, *([it.ended_job] if it.ended_job else ())):
+        yield "job", _job(job, it, now)
     if it.verdict is not None:
         yield (
             "before" if it.is_alive else "verdict",

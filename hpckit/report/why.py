@@ -108,7 +108,9 @@ def commands(it: Overview) -> tuple[str, ...]:
             return (f"hpckit status {path}",)
         case State.ENDED if it.word == "done":
             return (f"hpckit report {path}",)
-        case State.ENDED if it.word in ("permanent", "crash"):
+        case State.ENDED if it.word == "permanent":
+            return (f"hpckit logs {path} --first-error",)
+        case State.ENDED if it.word == "crash":
             return (f"hpckit logs {path} --first-error", f"hpckit resume {path}")
         case State.UNKNOWN:
             return (f"hpckit logs {path}",)
@@ -184,8 +186,8 @@ def _of_budget(budget: Budget) -> str:
 
 
 def _of_dead(it: Overview) -> str:
-    job = it.last_ended_job
-    if job is not None and job.state in _JOB_ENDS and job.number == it.progress.job:
+    job = it.ended_job
+    if job is not None and job.state in _JOB_ENDS:
         return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, before it could say so"
     if it.is_slurm and not it.numbers:
         return "Slurm never took a job of it: sbatch refused it, or was not reached"
