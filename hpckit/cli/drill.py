@@ -40,9 +40,9 @@ def drill(
             plan = plan_drill(it, DrillKind(kind), rank, node)
             out.fact("fault", plan.what)
             out.fact("expect", plan.expect)
-            _confirm(out.is_asking(), yes)
+            _confirm(out.is_asking() and not json, yes)
             done = play(it, plan)
-        except (DrillError, RuntimeError) as error:
+        except DrillError as error:
             raise CommandError(str(error)) from None
         out.document(
             {

@@ -23,6 +23,7 @@ def refusing() -> Iterator[None]:
     from hpckit.run.lock import RunHeldError
     from hpckit.run.parse import SpecError
     from hpckit.run.queue import QueueError
+    from hpckit.run.supervisor import SupervisorError
 
     try:
         yield
@@ -33,7 +34,7 @@ def refusing() -> Iterator[None]:
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except (CommandError, RunHeldError, OSError) as error:
+    except (CommandError, SupervisorError, RunHeldError, OSError) as error:
         raise typer.Exit(_say([str(error)])) from None
 
 

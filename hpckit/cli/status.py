@@ -19,14 +19,22 @@ if TYPE_CHECKING:
 def status(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="The run's directory, or its name; all if left out."),
+        typer.Argument(metavar="RUN", help="The run's directory, or its name; all if left out."),
     ] = None,
     root: Annotated[Path, typer.Option(help="Folder of the runs, without RUN.")] = ROOT,
     json: JsonOption = False,
 ) -> None:
     """Tell how far runs are: all below ./runs in a table, or one on a page.
 
-    From the run directory and squeue alone; times in --json are seconds since the epoch.
+    From the run directory and squeue alone.
+
+    Keys of --json, of each of `runs` without RUN: run, path, cluster (local,
+    slurm), state (queued, starting, running, waiting, ended, failed, dead,
+    unknown), verdict (verdict.json of the newest supervisor), step, steps,
+    step_time, step_s, tokens_per_s, loss, saved_step, saved_time, generation,
+    nodes, ranks, hosts, interruptions (count by kind), jobs (those that Slurm
+    knows), successor (job), failure, degraded, owner (of the lock), problem.
+    Times are seconds since the epoch; what is not known is null.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.report.overview import Queue, look

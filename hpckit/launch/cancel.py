@@ -22,6 +22,7 @@ from hpckit.run.events import EventLog
 from hpckit.run.lock import hold_all
 from hpckit.run.processes import sweep
 from hpckit.run.queue import QueueError
+from hpckit.run.spec import RunSpec
 from hpckit.run.supervisor import find_supervisor, starting_process
 
 _PATIENCE_S = 60.0
@@ -45,17 +46,18 @@ def cancel_run(
     Raises:
         CancelError: it is not over in time.
         QueueError: Slurm does not answer.
-        RuntimeError: its supervisor is on another machine.
+        SupervisorError: its supervisor is on another machine.
+        RunHeldError: somebody has begun to go on with it meanwhile.
     """
+    if it.spec is None:
+        raise CancelError(f"{it.run.name}: {it.problem}; nothing was done")
     if it.is_slurm:
         _end_jobs(it, saves, say)
     else:
         _end_here(it.run, saves, say)
     after = _wait(it, within_s)
-    if not it.is_slurm:
-        _clean_up(after)
     if after.state is not State.ENDED:
-        _record(after)
+        _conclude(after)
     return look(it.run, Queue())
 
 
@@ -129,30 +131,32 @@ def _left(it: Overview, within_s: float) -> str:
     )
 
 
-def _clean_up(it: Overview) -> None:
+def _conclude(it: Overview) -> None:
+    """What no supervisor was left to do: nothing stays behind, and nobody wonders."""
+    assert it.spec is not None  # it was read before anything was ended
+    with hold_all(lock_paths(it.spec, it.run), "hpckit cancel"):
+        if not it.is_slurm:
+            _clean_up(it.run, it.spec)
+        _record(it)
+
+
+def _clean_up(run: RunDir, spec: RunSpec) -> None:
     """What a killed supervisor leaves on this machine."""
-    sweep(it.run.path)
-    if it.spec is not None:
-        root = checkpoint_root(it.spec, it.run)
-        end_services(str(local_folder(root) or root), run_name(it.spec), _SERVICES_S)
+    sweep(run.path)
+    root = checkpoint_root(spec, run)
+    end_services(str(local_folder(root) or root), run_name(spec), _SERVICES_S)
 
 
 def _record(it: Overview) -> None:
-    """The verdict that no supervisor was left to give, so that nobody wonders.
-
-    Raises:
-        RunHeldError: somebody has begun to go on with it.
-    """
-    locks = lock_paths(it.spec, it.run) if it.spec is not None else [it.run.lock]
-    with hold_all(locks, "hpckit cancel"):
-        number, p = it.run.submission_numbers()[-1], it.progress
-        how = "without a last save" if p.begun else "before anything of it had begun"
-        verdict = Verdict(Kind.STOPPED, True, f"ended by hpckit cancel, {how}")
-        with EventLog(it.run.events, submission=number) as events:
-            events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
-        saved = {"generation": p.generation, "submission": number, "saved_step": p.saved_step}
-        about = {**saved, "steps": p.steps, "time": time.time()}
-        write_json(it.run.verdict, {**asdict(verdict), **about})
+    """The verdict; the newest checkpoint may be newer than it says."""
+    number, p = it.run.submission_numbers()[-1], it.progress
+    how = "without a last save" if p.begun else "before anything of it had begun"
+    verdict = Verdict(Kind.STOPPED, True, f"ended by hpckit cancel, {how}")
+    with EventLog(it.run.events, submission=number) as events:
+        events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
+    saved = {"generation": p.generation, "submission": number, "saved_step": p.saved_step}
+    about = {**saved, "steps": p.steps, "time": time.time()}
+    write_json(it.run.verdict, {**asdict(verdict), **about})
 
 
 def _scancel(words: Sequence[str]) -> None:

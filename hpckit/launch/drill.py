@@ -145,7 +145,7 @@ def play(it: Overview, plan: Plan) -> str:
 
     Raises:
         DrillError: it was not done.
-        RuntimeError: the supervisor is on another machine.
+        SupervisorError: the supervisor is on another machine.
     """
     if plan.kind in (DrillKind.PREEMPT, DrillKind.TIMEOUT):
         return _request(it, plan)

@@ -14,19 +14,23 @@ from hpckit.run.lock import holder
 _PID = re.compile(r"(\d+)_submitted\.pkl")
 
 
+class SupervisorError(RuntimeError):
+    """The supervisor cannot be reached from here; says why."""
+
+
 def find_supervisor(run: RunDir) -> psutil.Process | None:
     """The process that holds the run's lock; None if nobody does.
 
     Raises:
-        RuntimeError: it is on another machine, or what holds the lock is no supervisor.
+        SupervisorError: it is on another machine, or what holds the lock is no supervisor.
     """
     owner = holder(run.lock)
     if owner is None:
         return None
     if owner.host != socket.gethostname():
-        raise RuntimeError(f"{run.name} is held by {owner}: type this on {owner.host}")
+        raise SupervisorError(f"{run.name} is held by {owner}: type this on {owner.host}")
     if (process := _own(owner.pid)) is None or not is_supervisor(_words(process), run):
-        raise RuntimeError(f"{run.name} is held by {owner}, which is no supervisor of it")
+        raise SupervisorError(f"{run.name} is held by {owner}, which is no supervisor of it")
     return process
 
 

@@ -22,7 +22,7 @@ def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ty
     root = tmp_path_factory.mktemp("commands")
     words = command(root, shards, "train.steps=100000", "launch.collective_timeout_s=10")
     try:
-        subprocess.run([*words, "--detach"], check=True, capture_output=True)
+        detach(words)
         typed = Typed(RunDir(next(root.glob("t-*"))), {})
         assert typed.json("status")["state"] in ("starting", "running")
         typed.wait_until(state="running")
@@ -31,10 +31,17 @@ def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ty
         end_leftovers(root)
 
 
+def detach(words: list[str]) -> None:
+    """Start something that goes on by itself, and would keep a pipe open."""
+    subprocess.run([*words, "--detach"], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
     found = typed.json("status")
     assert (found["cluster"], found["nodes"], found["ranks"], found["jobs"]) == ("local", 2, 2, [])
     assert found["problem"] is None
+    manual = subprocess.run([HPCKIT, "status", "--help"], capture_output=True, text=True)
+    assert [key for key in found if key not in manual.stdout] == []
     root = typed.run.path.parent
     told = subprocess.run([HPCKIT, "status", f"--root={root}"], capture_output=True, text=True)
     assert typed.run.name in told.stdout
@@ -78,14 +85,14 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
     assert found["saved_step"] == found["step"]
     assert typed.json("cancel")["cancelled"] is False
     assert "a drill takes a run that trains" in typed.refusal("drill", "node", "--yes")
-    typed.text("resume", "--detach")
+    detach([HPCKIT, "resume", str(typed.run.path)])
     typed.wait_until(state="running", generation=5)
     after = typed.json("cancel")
     assert after["cancelled"]
     assert "without a last save" in after["verdict"]["reason"]
     assert strays(typed.run.path) == []
     assert "hpckit resume goes on from the checkpoint" in typed.text("why")
-    typed.text("resume", "--detach")
+    detach([HPCKIT, "resume", str(typed.run.path)])
     kill(typed.wait_until(state="running", generation=6)["owner"]["pid"])
     typed.wait_until(state="dead")
     assert "ended without a word" in typed.text("why")
