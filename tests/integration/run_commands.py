@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from hpckit.run.directory import RunDir
 from tests.integration.runs import eventually
 
+_TICK_S = 1.0
 HPCKIT = str(Path(sys.executable).with_name("hpckit"))
 
 
@@ -60,6 +62,7 @@ class Typed:
         """The first answer of `status` with these values."""
 
         def look() -> dict[str, Any] | None:
+            time.sleep(_TICK_S)  # a command takes what the run needs too
             found = self.json("status")
             return found if all(found[key] == value for key, value in fields.items()) else None
 
