@@ -146,7 +146,7 @@ def look(run: RunDir, slurm: Queue) -> Overview:
         problem = f"Slurm is out of reach: {slurm.error}" if jobs is None else problem
     else:
         process = starting_process(run)
-        since = float(verdict["time"]) if verdict and progress.ended is not None else 0.0
+        since = float(verdict.get("time", 0.0)) if verdict and progress.ended is not None else 0.0
         is_starting = process is not None and process.create_time() > since
     return Overview(
         run=run,

@@ -81,7 +81,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         job=_get(begun, "job"),
         successor=_successor(events),
         begun=begun.time if begun else None,
-        is_training=_is_after(trained, _last(life, "generation_started", "worker_lost")),
+        is_training=_trains(trained, generation, _last(life, "worker_lost")),
         ended=_get(ended, "verdict"),
         failure=_get(failed, "error"),
         interruptions=interruptions(events),
@@ -128,8 +128,12 @@ def _successor(events: Sequence[Event]) -> str | None:
     return queued
 
 
-def _is_after(event: Event | None, other: Event | None) -> bool:
-    return event is not None and (other is None or event.time > other.time)
+def _trains(trained: Event | None, generation: Event | None, lost: Event | None) -> bool:
+    """By numbers, as the clocks of nodes may differ."""
+    if trained is None or not _is_recent(trained, generation):
+        return False
+    is_of_it = lost is not None and _is_recent(lost, generation)
+    return not (is_of_it and lost and lost.get("attempt", 0) >= trained.get("attempt", 0))
 
 
 def _is_recent(event: Event, generation: Event | None) -> bool:

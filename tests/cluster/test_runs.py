@@ -200,9 +200,9 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     typed = Typed(held.run, ports.cluster.env)
     assert typed.json("status")["state"] == "queued"
     assert "JobHeldUser: you hold it back" in typed.text("why")
-    ports.cluster.controller.kill()
-    assert typed.json("status")["state"] == "unknown"
-    assert "nothing was done" in typed.refusal("cancel")
-    ports.cluster.controller.start()
+    cut_off = Typed(held.run, {**ports.cluster.env, "SLURM_CONF": "/nowhere"})
+    assert cut_off.json("status")["state"] == "unknown"
+    assert "Slurm is out of reach" in cut_off.text("why")
+    assert "nothing was done" in cut_off.refusal("cancel")
     assert "before anything of it had begun" in typed.text("cancel")
     assert held.jobs() == []

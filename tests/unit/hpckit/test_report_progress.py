@@ -28,7 +28,7 @@ LIFE = [
     event(8, "checkpoint_committed", step=2),
 ]
 LOST = [
-    event(9, "worker_lost", generation=1, node=0, step=3),
+    event(9, "worker_lost", generation=1, node=0, step=3, attempt=0),
     event(10, "training_started", generation=1, world_size=4, step=2, attempt=1),
 ]
 NEXT = [
