@@ -54,6 +54,8 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     Raises:
         DrillError: it cannot be played on this run now.
     """
+    if kind is DrillKind.HANG:
+        raise DrillError("hang: there is no hang watch yet, so the run might not come back of it")
     if it.state is not State.RUNNING:
         raise DrillError(f"{it.run.name} is {it.word}: a drill takes a run that trains")
     if it.spec is None:
@@ -71,12 +73,10 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
             )
     chosen = _chosen("rank", rank, it.progress.ranks)
     where = _node_of(it, chosen)
-    if kind is DrillKind.WORKER:
-        _require_retry("retry.in_place", it.spec.retry.in_place)
-        what = f"SIGKILL of the worker of rank {chosen}, on node {where}"
-        expect = "all workers are started again within the generation"
-        return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
-    return _plan_hang(it, chosen, where)
+    _require_retry("retry.in_place", it.spec.retry.in_place)
+    what = f"SIGKILL of the worker of rank {chosen}, on node {where}"
+    expect = "all workers are started again within the generation"
+    return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
 
 
 def _plan_request(it: Overview, kind: DrillKind) -> Plan:
@@ -97,22 +97,6 @@ def _plan_request(it: Overview, kind: DrillKind) -> Plan:
     else:
         what = f"SIGUSR2 to the supervisor of job {job}, as Slurm does before the time limit"
     return Plan(kind, what, f"{expect}, nothing is lost")
-
-
-def _plan_hang(it: Overview, rank: int, node: int) -> Plan:
-    assert it.spec is not None
-    if it.progress.ranks < 2:
-        raise DrillError(
-            "hang: there is no hang watch yet, and no other rank to notice that this one is silent"
-        )
-    _require_retry("retry.in_place", it.spec.retry.in_place)
-    limit = it.spec.launch.collective_timeout_s
-    expect = (
-        "there is no hang watch yet: the other ranks fail when a collective has waited for "
-        f"launch.collective_timeout_s={limit:g} s, and all workers are started again, up to a "
-        "minute later"
-    )
-    return Plan(DrillKind.HANG, f"SIGSTOP of rank {rank}, on node {node}", expect, rank, node)
 
 
 def _chosen(what: str, wanted: int | None, count: int) -> int:

@@ -20,7 +20,7 @@ from tests.integration.runs import command, end_leftovers, kill
 def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     """A long run on two nodes, under way."""
     root = tmp_path_factory.mktemp("commands")
-    words = command(root, shards, "train.steps=100000", "launch.collective_timeout_s=10")
+    words = command(root, shards, "train.steps=100000")
     try:
         detach(words)
         typed = Typed(RunDir(next(root.glob("t-*"))), {})
@@ -68,11 +68,10 @@ def test_drills_are_come_through(typed: Typed) -> None:
     typed.wait_until(state="running", interruptions={"worker lost": 1})
     typed.text("drill", "node", "--yes")
     typed.wait_until(state="running", generation=2)
-    assert "no hang watch yet" in typed.text("drill", "hang", "--yes")
-    typed.wait_until(state="running", interruptions={"infra": 1, "worker lost": 2})
+    assert "no hang watch yet" in typed.refusal("drill", "hang", "--yes")
     typed.text("drill", "preempt", "--yes")
     found = typed.wait_until(state="running", generation=3)
-    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 2}
+    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 1}
     assert "preemption or time limit (once)" in typed.text("why")
 
 
