@@ -157,8 +157,9 @@ def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             env = process.environ()
-            place = (env.get("HPCKIT_RUN"), env.get("RANK"))  # a rank: torchrun has none
-            if place == (str(job.run.path), str(rank)):
+            # torchrun has no rank, and the checkpoint service another command
+            place = (env.get("HPCKIT_RUN"), env.get("RANK"), process.cmdline()[-1])
+            if place == (str(job.run.path), str(rank), "hpckit.training.worker"):
                 os.kill(process.pid, number)
                 return
     raise RuntimeError(f"there is no rank {rank}")

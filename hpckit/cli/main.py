@@ -5,6 +5,11 @@ from __future__ import annotations
 import typer
 
 from hpckit.cli import ckpt, dataset, run
+from hpckit.cli.cancel import cancel
+from hpckit.cli.drill import drill
+from hpckit.cli.logs import logs
+from hpckit.cli.status import status
+from hpckit.cli.why import why
 
 app = typer.Typer(
     help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.py.",
@@ -14,5 +19,10 @@ app = typer.Typer(
 )
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(dataset.app, name="data")
+app.command("status")(status)
+app.command("logs")(logs)
+app.command("why")(why)
+app.command("cancel")(cancel)
 app.command("resume")(run.resume)
+app.command("drill")(drill)
 app.command("report")(run.report)

@@ -3,15 +3,15 @@ than the help of other commands, which the same program prints."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.refusal import refusing
+from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+
 if TYPE_CHECKING:
     from hpckit.run.directory import RunDir
-
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
 
 
 def resume(
@@ -19,40 +19,38 @@ def resume(
     detach: Annotated[bool, typer.Option(help="Return as soon as it is started.")] = False,
 ) -> None:
     """Go on with a run from its newest checkpoint: same code, same config as it was submitted."""
-    from hpckit.launch.main import refuse
-    from hpckit.run.lock import RunHeldError
-    from hpckit.run.parse import SpecError
-
-    try:
-        raise typer.Exit(_resume(_newest(run), detach))
-    except SpecError as error:
-        raise typer.Exit(refuse(error.violations)) from None
-    except (OSError, RunHeldError) as error:
-        raise typer.Exit(refuse([str(error)])) from None
+    with refusing():
+        raise typer.Exit(_resume(submitted_run(run), detach))
 
 
-def report(run: RunPath) -> None:
+def report(run: RunPath, json: JsonOption = False) -> None:
     """Tell what a run has been through, and draw its loss curve."""
+    with refusing():
+        found = submitted_run(run)
+        if json:
+            _print_record(found)
+        else:
+            _show(found)
+
+
+def _show(run: RunDir) -> None:
     from rich.console import Console
 
-    from hpckit.launch.main import refuse, show_report
-    from hpckit.run.parse import SpecError
+    from hpckit.launch.main import show_report
 
-    try:
-        show_report(_newest(run), Console())
-    except SpecError as error:
-        raise typer.Exit(refuse(error.violations)) from None
-    except OSError as error:
-        raise typer.Exit(refuse([str(error)])) from None
+    show_report(run, Console())
 
 
-def _newest(path: Path) -> RunDir:
-    from hpckit.run.directory import find_run
+def _print_record(run: RunDir) -> None:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.report.history import build_history
+    from hpckit.run.durable import read_json
+    from hpckit.run.events import read_events
+    from hpckit.run.lock import holder
 
-    found = find_run(path)
-    if not found.submission_numbers():
-        raise FileNotFoundError(f"{found.path} holds no submission; start it with launch.py")
-    return found
+    history = build_history(read_events(run.events), alive=holder(run.lock) is not None)
+    about = {"run": run.name, "path": str(run.path), "verdict": read_json(run.verdict)}
+    Out(True).document({**about, **history.record()})
 
 
 def _resume(run: RunDir, detach: bool) -> int:

@@ -162,9 +162,8 @@ def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
     console.print(f"job {job.job_id}", highlight=False)
     path = shlex.quote(str(run.path))
-    for command in (f"squeue --job {job.job_id}", f"tail -F {path}/logs/supervisor.log"):
-        print(f"    {command}")
-    print(f"    hpckit report {path}")
+    for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
+        print(f"    hpckit {command}")
     return 0
 
 

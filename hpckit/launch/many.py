@@ -16,6 +16,7 @@ from hpckit.launch.snapshot import Project, find_project
 from hpckit.launch.starttime import start_time
 from hpckit.launch.sweep import Task
 from hpckit.run.directory import RunDir
+from hpckit.run.events import EventLog
 from hpckit.run.parse import SpecError
 from hpckit.run.spec import RunSpec
 
@@ -111,7 +112,9 @@ def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
     except SubmitError as error:
         rmtree(folder)  # links, and submitit's files of a job that there is not
         raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
-    for (task, _), job in zip(prepared, jobs, strict=True):
+    for (task, number), job in zip(prepared, jobs, strict=True):
+        with EventLog(task.run.events, submission=number) as events:
+            events.emit("task_queued", job=job.job_id)  # whose name is not the run's
         print(f"job {job.job_id}  {task.run.path}  {task.differs}")
     print(f"    squeue --job {jobs[0].job_id.partition('_')[0]}")
     return 0

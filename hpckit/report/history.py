@@ -7,9 +7,10 @@ they finished. Pure: a list of events in, plain data out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from hpckit.run.events import Event
 
@@ -86,6 +87,23 @@ class History:
     def step_s(self) -> float:
         """Median duration of a step, in seconds; 0 where none was logged."""
         return median([float(event["step_s"]) for event in self.kept.values()] or [0.0])
+
+    def record(self) -> dict[str, Any]:
+        """For programs; times are seconds since the epoch."""
+        return {
+            "steps": self.steps,
+            "steps_kept": self.steps_kept,
+            "step_s": self.step_s,
+            "started": self.started,
+            "finished": self.finished,
+            "lives": [asdict(life) for life in self.lives],
+            "interruptions": [
+                {**asdict(gap), "repeated": gap.repeated, "lost_s": gap.lost_s}
+                for gap in self.interruptions
+            ],
+            "checkpoints": [event["step"] for event in self.committed],
+            "samples": self.samples,
+        }
 
 
 def build_history(events: Sequence[Event], alive: bool = False) -> History:

@@ -70,5 +70,5 @@ def launch(slurm: Slurm, root: Path, shards: Path, *overrides: str) -> Launched:
     )
     assert done.returncode == 0, done.stderr
     launched = Launched(slurm, RunDir(next(root.glob("t-*"))))
-    assert f"squeue --job {launched.jobs()[0]}" in done.stdout
+    assert f"job {launched.jobs()[0]}\n    hpckit status {launched.run.path}\n" in done.stdout
     return launched

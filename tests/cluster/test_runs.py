@@ -20,6 +20,7 @@ from tests.cluster import guard
 from tests.cluster.conftest import need, options
 from tests.cluster.launched import PATIENCE_S, SLURM, launch
 from tests.cluster.slurm import Slurm
+from tests.integration.run_commands import Typed
 from tests.integration.runs import assert_same_run, command, history
 
 
@@ -114,3 +115,33 @@ def is_agent(process: psutil.Process, run: RunDir, node: int) -> bool:
         mine = env.get("HPCKIT_RUN") == str(run.path) and env.get("HPCKIT_NODE") == str(node)
         return mine and words[1:] == ["-m", "hpckit.elastic.agent"]
     return False
+
+
+def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, shards: Path) -> None:
+    it = launch(ports, tmp_path, shards, "train.steps=100000")
+    typed = Typed(it.run, ports.cluster.env)
+    found = typed.wait_until(state="running")
+    first, second = (job["number"] for job in found["jobs"])
+    assert (found["problem"], found["successor"], found["hosts"]) == (None, second, ["n1", "n2"])
+    assert f"job {first} running on n[1-2]" in typed.text("status")
+    typed.text("drill", "worker", "--yes")
+    typed.wait_until(state="running", interruptions={"worker lost": 1})
+    typed.text("drill", "node", "--yes")
+    typed.wait_until(state="running", generation=2)
+    assert f"job {second} goes on" in typed.text("drill", "timeout", "--yes")
+    found = typed.wait_until(state="running", generation=3)
+    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 1}
+    typed.text("drill", "preempt", "--yes")
+    found = typed.wait_until(state="running", generation=4)
+    assert "every rank saved and left" in typed.text("cancel", "--save")
+    assert it.jobs() == []
+    held = launch(ports, tmp_path / "held", shards, "cluster.slurm.options.hold=true")
+    typed = Typed(held.run, ports.cluster.env)
+    assert typed.json("status")["state"] == "queued"
+    assert "JobHeldUser: you hold it back" in typed.text("why")
+    cut_off = Typed(held.run, {**ports.cluster.env, "SLURM_CONF": "/nowhere"})
+    assert cut_off.json("status")["state"] == "unknown"
+    assert "Slurm is out of reach" in cut_off.text("why")
+    assert "nothing was done" in cut_off.refusal("cancel")
+    assert "before anything of it had begun" in typed.text("cancel")
+    assert held.jobs() == []

@@ -12,6 +12,7 @@ from pathlib import Path
 from hpckit.run.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, SLURM, Launched
 from tests.cluster.slurm import Slurm, wait_for
+from tests.integration.run_commands import Typed
 from tests.integration.runs import assert_same_run, command, losses
 
 FAKE_APPTAINER = """\
@@ -65,6 +66,11 @@ def test_a_sweep_is_one_array_whose_tasks_go_on_by_themselves(
     folder = tmp_path / "t-sweep-001"
     assert (folder / "submitit" / f"{array}_submission.sh").read_text() + "\n" == shown
     runs[0].wait_for_step(23)
+    told = [Typed(it.run, ports.cluster.env).json("status") for it in runs]
+    assert [[job["number"] for job in one["jobs"]][:1] for one in told] == [
+        [f"{array}_0"],
+        [f"{array}_1"],
+    ]
     assert not runs[1].run.logs.joinpath("supervisor.log").exists()
     ports.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true", within_s=PATIENCE_S)
     for it in runs:

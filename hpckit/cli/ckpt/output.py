@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
+_NAME = 12  # columns of the name of a fact
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Cell = str | Text
@@ -44,6 +46,23 @@ class Out:
         """A line of the result, for people."""
         if not self.as_json:
             self._out.print(text if isinstance(text, Text) else clean(text), soft_wrap=True)
+
+    def fact(self, name: str, text: Cell) -> None:
+        """A named line of the result, folded under itself."""
+        if self.as_json:
+            return
+        head, shown = Text(f"{name:<{_NAME}}", style="bold"), text
+        if isinstance(shown, str):
+            room = max(self._out.width - _NAME, 30)
+            folded = textwrap.wrap(
+                clean(shown), room, break_long_words=False, break_on_hyphens=False
+            )
+            shown = Text(("\n" + " " * _NAME).join(folded))
+        self.line(head + shown)
+
+    def dim(self, text: str) -> None:
+        """A line of the result that is less important."""
+        self.line(Text(clean(text), style="dim"))
 
     def table(self, table: Table) -> None:
         if not self.as_json:

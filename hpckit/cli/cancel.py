@@ -1,0 +1,43 @@
+"""`hpckit cancel`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+
+
+def cancel(
+    run: RunPath,
+    save: Annotated[bool, typer.Option("--save", help="Save first, as long as it takes.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the end.")] = 300,
+    json: JsonOption = False,
+) -> None:
+    """End a run, and the job that waits to go on with it; returns when that is over.
+
+    Without --save the newest checkpoint is what is left; hpckit resume goes on from there. (A job
+    of Slurm is told to save even so, and gets the seconds of KillWait for it.)
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.launch.cancel import CancelError, cancel_run
+    from hpckit.report.overview import Queue, look
+
+    with refusing():
+        out, it = Out(json), look(submitted_run(run), Queue())
+        if not it.is_alive:
+            out.document({"cancelled": False, **it.record()})
+            out.line(f"{it.run.name} is {it.word}; there is nothing to cancel")
+            return
+        try:
+            after = cancel_run(it, saves=save, within_s=timeout, say=out.note)
+        except CancelError as error:
+            raise CommandError(str(error)) from None
+        out.document({"cancelled": True, **after.record()})
+        reason = (after.verdict or {}).get("reason", "")
+        out.line(f"{after.run.name} is {after.word}: {reason}")
+        saved = after.progress.saved_step
+        out.line(f"newest checkpoint: step {saved:,}" if saved else "no checkpoint")
+        out.dim(f"    hpckit resume {after.run.name}")

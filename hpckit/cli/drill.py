@@ -1,0 +1,70 @@
+"""`hpckit drill`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption, RunPath, YesOption, submitted_run
+
+_KINDS = "preempt, timeout, worker, node or hang"
+
+
+def drill(
+    run: RunPath,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{_KINDS}.")],
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Of worker; the last one if left out.")
+    ] = None,
+    node: Annotated[
+        int | None, typer.Option(min=0, help="Of node; the last one if left out.")
+    ] = None,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Cause a real fault in a run that trains, to see that it comes back.
+
+    preempt and timeout send what Slurm would send, worker and node kill. hang is
+    refused: there is no hang watch yet.
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.launch.drill import DrillError, DrillKind, plan_drill, play
+    from hpckit.report.overview import Queue, look
+
+    with refusing():
+        if kind not in list(DrillKind):
+            raise CommandError(f"{kind}: a drill is {_KINDS}")
+        out, it = Out(json), look(submitted_run(run), Queue())
+        try:
+            plan = plan_drill(it, DrillKind(kind), rank, node)
+            out.fact("fault", plan.what)
+            out.fact("expect", plan.expect)
+            _confirm(out.is_asking() and not json, yes)
+            done = play(it, plan)
+        except DrillError as error:
+            raise CommandError(str(error)) from None
+        out.document(
+            {
+                "run": it.run.name,
+                "kind": kind,
+                "fault": plan.what,
+                "expect": plan.expect,
+                "done": done,
+                "step": it.progress.step,
+                "saved_step": it.progress.saved_step,
+            }
+        )
+        out.fact("done", done)
+        for command in (f"hpckit logs {it.run.path} -f", f"hpckit report {it.run.path}"):
+            out.dim(f"    {command}")
+
+
+def _confirm(can_ask: bool, yes: bool) -> None:
+    if yes:
+        return
+    if not can_ask:
+        raise CommandError("drill: say --yes where there is nobody to ask")
+    if not typer.confirm("Do it?", err=True):
+        raise CommandError("nothing was done")

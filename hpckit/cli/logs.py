@@ -1,0 +1,167 @@
+"""`hpckit logs`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+
+if TYPE_CHECKING:
+    from hpckit.elastic.report import WorkerError
+    from hpckit.report.logs import Wanted
+    from hpckit.run.directory import RunDir
+
+_TICK_S = 0.3
+_LOOK_S = 10.0
+"""Seconds between two looks at whether the run is over; Slurm's controller is asked no oftener."""
+
+
+def logs(
+    run: RunPath,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, help="A rank's own log.")] = None,
+    node: Annotated[
+        int | None, typer.Option(min=0, help="A node's agent; with --generation, its torchrun.")
+    ] = None,
+    generation: Annotated[
+        int | None, typer.Option(min=1, help="Of this generation; else of the newest that has it.")
+    ] = None,
+    first_error: Annotated[
+        bool, typer.Option("--first-error", help="The traceback of the rank that failed first.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", min=0, help="The last so many; 0: all.")
+    ] = 100,
+    json: JsonOption = False,
+) -> None:
+    """Show what a run has written: its supervisor's log, or that of a rank or a node.
+
+    With -f also over to the next attempt, generation and job, until the run is over.
+    """
+    from hpckit.report.logs import Wanted
+
+    with refusing():
+        found, wanted = submitted_run(run), Wanted(rank, node, generation)
+        if follow and (json or first_error):
+            raise CommandError("-f: not together with --json or --first-error")
+        if first_error:
+            _first_error(found, generation, json)
+        elif follow:
+            _follow(found, wanted, lines)
+        else:
+            _show(found, wanted, lines, json)
+
+
+def _show(run: RunDir, wanted: Wanted, most: int, json: bool) -> None:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.report.logs import describe_logs, find_log, last_lines
+
+    path = find_log(run, wanted)
+    if path is None:
+        raise CommandError(f"{run.name} has no such log: {describe_logs(run)}{_others(run)}")
+    shown, _ = last_lines(path, most)
+    out = Out(json)
+    out.document({"run": run.name, "file": str(path), "lines": shown})
+    out.note(f"==> {path} <==")
+    if not json:
+        print("\n".join(shown))
+
+
+def _others(run: RunDir) -> str:
+    """What Slurm and submitit have kept of a job that got no further than its first line."""
+    found = [*run.logs.glob("batch-*.log"), *run.submitit.glob("*.err")]
+    written = [path for path in found if path.stat().st_size]
+    return f"; look at {max(written, key=lambda p: p.stat().st_mtime)}" if written else ""
+
+
+def _follow(run: RunDir, wanted: Wanted, most: int) -> None:
+    from hpckit.report.logs import find_log, follow, last_lines
+
+    path, offset = find_log(run, wanted), 0
+    if path is not None:
+        _head(path)
+        shown, offset = last_lines(path, most)
+        print("".join(f"{line}\n" for line in shown), end="", flush=True)
+    over = _Over(run)
+    try:
+        for added in follow(lambda: find_log(run, wanted), path, offset, over.look):
+            if added is None:
+                time.sleep(_TICK_S)
+            elif added.begins is not None:
+                _head(added.begins)
+            else:
+                print(added.line, flush=True)
+    except KeyboardInterrupt:
+        return
+    from hpckit.cli.ckpt.output import Out
+
+    Out(False).note(f"{run.name}: {over.word}; more: hpckit why {run.name}")
+
+
+def _head(path: Path) -> None:
+    from hpckit.cli.ckpt.output import Out
+
+    Out(False).note(f"==> {path} <==")
+
+
+class _Over:
+    """Whether nothing more is to come of a run; looks now and then."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run, self._next, self._is_over = run, 0.0, False
+        self.word = ""
+
+    def look(self) -> bool:
+        from hpckit.report.overview import Queue, look
+
+        if not self._is_over and time.monotonic() > self._next:
+            it = look(self._run, Queue())
+            self._is_over, self.word = not it.is_alive, it.word
+            self._next = time.monotonic() + _LOOK_S
+        return self._is_over
+
+
+def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.report.trace import place
+
+    found = find_first_error(run, generation)
+    if found is None:
+        of = "" if generation is None else f" of generation {generation}"
+        raise CommandError(f"{run.name}: no rank{of} has written down an error")
+    number, error = found
+    where = place(error.traceback, run.code(run.submission_numbers()[-1]))
+    out = Out(json)
+    out.document(
+        {
+            "run": run.name,
+            "generation": number,
+            "rank": error.rank,
+            "type": error.type,
+            "message": error.message,
+            "where": where,
+            "time": error.time,
+            "traceback": error.traceback,
+        }
+    )
+    out.note(f"==> generation {number}, rank {error.rank}{f', {where}' if where else ''} <==")
+    if not json:
+        print(error.traceback.rstrip())
+
+
+def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerError] | None:
+    """The error of the rank that failed first in a generation; None: in the newest that has one."""
+    from hpckit.elastic.report import first_error
+
+    numbers = run.generation_numbers() if generation is None else [generation]
+    for number in reversed(numbers):
+        errors = [first_error(folder) for folder in run.generation_logs(number).glob("n*")]
+        there = [error for error in errors if error is not None]
+        if there:
+            return number, min(there, key=lambda error: error.time)
+    return None

@@ -1,0 +1,77 @@
+"""`hpckit status`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import refusing
+from hpckit.cli.runpath import ROOT, JsonOption, submitted_run
+
+if TYPE_CHECKING:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.report.overview import Overview, Queue
+
+
+def status(
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="The run's directory, or its name; all if left out."),
+    ] = None,
+    root: Annotated[Path, typer.Option(help="Folder of the runs, without RUN.")] = ROOT,
+    json: JsonOption = False,
+) -> None:
+    """Tell how far runs are: all below ./runs in a table, or one on a page.
+
+    From the run directory and squeue alone.
+
+    Keys of --json, of each of `runs` without RUN: run, path, cluster (local,
+    slurm), state (queued, starting, running, waiting, ended, failed, dead,
+    unknown), verdict (verdict.json of the newest supervisor), step, steps,
+    step_time, step_s, tokens_per_s, loss, saved_step, saved_time, generation,
+    nodes, ranks, hosts, interruptions (count by kind), jobs (those that Slurm
+    knows), successor (job), failure, degraded, owner (of the lock), problem.
+    Times are seconds since the epoch; what is not known is null.
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.report.overview import Queue, look
+
+    with refusing():
+        out, slurm = Out(json), Queue()
+        if run is None:
+            _all(root, out, slurm)
+            return
+        found = look(submitted_run(run), slurm)
+        out.document(found.record())
+        _page(found, out)
+
+
+def _all(root: Path, out: Out, slurm: Queue) -> None:
+    from hpckit.report.overview import look, runs_below
+    from hpckit.report.status import LEGEND, table_of
+
+    runs = [look(run, slurm) for run in runs_below(root)]
+    out.document({"root": str(root.resolve()), "runs": [run.record() for run in runs]})
+    if slurm.error is not None:
+        out.note(f"Slurm is out of reach ({slurm.error}): this is what the directories tell")
+    if not runs:
+        out.note(f"no run in {root.resolve()}; another folder: --root")
+        return
+    out.table(table_of(runs, time.time()))
+    out.dim(LEGEND)
+
+
+def _page(it: Overview, out: Out) -> None:
+    from rich.text import Text
+
+    from hpckit.report.status import page_of
+    from hpckit.report.why import commands
+
+    out.line(Text(it.run.name, style="bold"))
+    for name, text in page_of(it, time.time()):
+        out.fact(name, text)
+    for command in (f"hpckit why {it.run.name}", *commands(it)):
+        out.dim(f"    {command}")

@@ -1,0 +1,179 @@
+"""A run as it is now: all that its directory, its lock and Slurm's queue tell, gathered once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.report.progress import Progress, build_progress
+from hpckit.report.state import State, decide, is_current
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from hpckit.run.events import read_events
+from hpckit.run.lock import Owner, holder
+from hpckit.run.parse import SpecError, read_spec
+from hpckit.run.queue import Job, QueueError, jobs_of, numbers_of, queue
+from hpckit.run.spec import RunSpec
+from hpckit.run.supervisor import starting_process
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What there is to know of a run."""
+
+    run: RunDir
+    spec: RunSpec | None
+    """Of the newest submission; None: it cannot be read."""
+    state: State
+    verdict: dict[str, Any] | None
+    """The last one; None where there is none about the supervisor that came last."""
+    progress: Progress
+    numbers: tuple[str, ...]
+    """Of all its jobs of Slurm."""
+    jobs: tuple[Job, ...]
+    """Those that Slurm knows of."""
+    owner: Owner | None
+    """Who holds the lock."""
+    problem: str | None
+    """Why this is not all: Slurm is out of reach, or the spec is damaged."""
+
+    @property
+    def is_slurm(self) -> bool:
+        return self.spec is not None and self.spec.cluster.kind == "slurm"
+
+    @property
+    def word(self) -> str:
+        """The state in one word: of an ended run, its verdict."""
+        return str(self.verdict["kind"]) if self.is_ended and self.verdict else str(self.state)
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state is State.ENDED
+
+    @property
+    def is_alive(self) -> bool:
+        """Something of it is there, or comes by itself."""
+        return self.state not in (State.ENDED, State.FAILED, State.DEAD)
+
+    @property
+    def current_jobs(self) -> tuple[Job, ...]:
+        """Those that are not over."""
+        return tuple(job for job in self.jobs if not job.is_over)
+
+    @property
+    def waiting_job(self) -> Job | None:
+        """The one that has not begun: the first, or the successor."""
+        return next((job for job in reversed(self.jobs) if job.is_waiting), None)
+
+    @property
+    def ended_job(self) -> Job | None:
+        """The one that began last, if it is over and Slurm remembers it."""
+        mine = (job for job in self.jobs if job.number == self.progress.job)
+        return next((job for job in mine if job.is_over), None)
+
+    def record(self) -> dict[str, Any]:
+        """For programs."""
+        p, spec = self.progress, self.spec
+        return {
+            "run": self.run.name,
+            "path": str(self.run.path),
+            "cluster": spec.cluster.kind if spec else None,
+            "state": str(self.state),
+            "verdict": self.verdict,
+            "step": p.step,
+            "steps": p.steps,
+            "step_time": p.step_time,
+            "step_s": p.step_s,
+            "tokens_per_s": p.tokens_per_s,
+            "loss": p.loss,
+            "saved_step": p.saved_step,
+            "saved_time": p.saved_time,
+            "generation": p.generation,
+            "nodes": p.nodes,
+            "ranks": p.ranks,
+            "hosts": list(p.hosts),
+            "interruptions": p.interruptions,
+            "jobs": [asdict(job) for job in self.jobs],
+            "successor": p.successor,
+            "failure": p.failure,
+            "degraded": p.degraded,
+            "owner": asdict(self.owner) if self.owner else None,
+            "problem": self.problem,
+        }
+
+
+class Queue:
+    """Slurm's queue, asked once, and only if a run is one of Slurm's."""
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] | None = None
+        self._error: str | None = None
+
+    def jobs(self) -> list[Job] | None:
+        """None: out of reach, see `error`."""
+        if self._jobs is None and self._error is None:
+            try:
+                self._jobs = queue()
+            except QueueError as error:
+                self._error = str(error)
+        return self._jobs
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+
+def look(run: RunDir, slurm: Queue) -> Overview:
+    """The run as it is now.
+
+    Raises:
+        OSError: its directory cannot be read.
+    """
+    spec, problem = _spec(run)
+    events = read_events(run.events)
+    progress = build_progress(events)
+    verdict = read_json(run.verdict)
+    owner = holder(run.lock)
+    numbers: tuple[str, ...] = ()
+    jobs: tuple[Job, ...] | None = ()
+    is_starting = False
+    if spec is not None and spec.cluster.kind == "slurm":
+        numbers = tuple(numbers_of(run, events))
+        found = slurm.jobs()
+        jobs = None if found is None else jobs_of(run, numbers, found)
+        problem = f"Slurm is out of reach: {slurm.error}" if jobs is None else problem
+    else:
+        process = starting_process(run)
+        since = float(verdict.get("time", 0.0)) if verdict and progress.ended is not None else 0.0
+        is_starting = process is not None and process.create_time() > since
+    return Overview(
+        run=run,
+        spec=spec,
+        state=decide(verdict, progress, owner is not None, is_starting, jobs),
+        verdict=verdict if is_current(verdict, progress) else None,
+        progress=progress,
+        numbers=numbers,
+        jobs=jobs or (),
+        owner=owner,
+        problem=problem,
+    )
+
+
+def runs_below(root: Path) -> Iterator[RunDir]:
+    """The run directories in folder `root`, by name; none where it does not exist."""
+    if root.is_dir():
+        yield from (RunDir(p) for p in sorted(root.iterdir()) if (p / "submissions").is_dir())
+
+
+def _spec(run: RunDir) -> tuple[RunSpec | None, str | None]:
+    numbers = run.submission_numbers()
+    if not numbers:
+        return None, "it holds no submission"
+    try:
+        return read_spec(run.spec(numbers[-1])), None
+    except SpecError as error:
+        return None, error.violations[0]
+    except OSError as error:
+        return None, str(error)

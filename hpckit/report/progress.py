@@ -1,0 +1,155 @@
+"""How far a run is, from its events: a pure function, for `hpckit status` and `why`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from hpckit.run.events import Event
+
+_RECENT = 20
+"""Records of steps that the rate is taken over."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What events tell of a run; times are seconds since the epoch."""
+
+    steps: int | None
+    """Steps that it is to have."""
+    step: int
+    """The last one that was logged."""
+    step_time: float | None
+    """When it was."""
+    step_s: float | None
+    """Median seconds of a step, recently."""
+    tokens_per_s: float | None
+    loss: float | None
+    saved_step: int
+    """Of the newest checkpoint that was committed; 0 where there is none."""
+    saved_time: float | None
+    generation: int
+    nodes: int
+    ranks: int
+    hosts: tuple[str, ...]
+    job: str | None
+    """Slurm's number of the job that began last."""
+    successor: str | None
+    """That of the job that waits to go on."""
+    begun: float | None
+    """When the supervisor began that came last."""
+    is_training: bool
+    """Its newest generation has got as far as training, and no worker was lost since."""
+    ended: str | None
+    """The verdict that this supervisor ended with."""
+    failure: str | None
+    """What the supervisor itself failed of."""
+    interruptions: dict[str, int]
+    """How often it was interrupted so far, by kind."""
+    degraded: str | None
+    """What was last said to be worse than it should be."""
+
+
+def build_progress(events: Sequence[Event]) -> Progress:
+    """What `events`, in the order of time, tell."""
+    begun = _last(events, "run_started")
+    life = events[events.index(begun) :] if begun else events
+    trained, generation = _last(life, "training_started"), _last(events, "generation_started")
+    saved, step = _last(events, "checkpoint_committed"), _last(events, "step")
+    ended = _last(life, "run_ended")
+    failed = _last(events, "run_failed", "run_refused")
+    if failed and any(e.kind == "run_started" and e.time > failed.time for e in events):
+        failed = None
+    recent = [e for e in events if e.kind == "step" and _is_recent(e, generation)][-_RECENT:]
+    worst = _last(life, "degraded")
+    return Progress(
+        steps=_get(_last(events, "run_started"), "steps"),
+        step=_reached(step, _last(events, "training_started")),
+        step_time=step.time if step else None,
+        step_s=median([float(e["step_s"]) for e in recent]) if recent else None,
+        tokens_per_s=_get(recent[-1], "tokens_per_s") if recent else None,
+        loss=_get(step, "loss"),
+        saved_step=_get(saved, "step") or 0,
+        saved_time=saved.time if saved else None,
+        generation=_get(generation, "generation") or 0,
+        nodes=_get(generation, "nodes") or 0,
+        ranks=_get(trained, "world_size") or 0,
+        hosts=tuple(_get(begun, "hosts") or ()),
+        job=_get(begun, "job"),
+        successor=_successor(events),
+        begun=begun.time if begun else None,
+        is_training=_trains(trained, generation, _last(life, "worker_lost")),
+        ended=_get(ended, "verdict"),
+        failure=_get(failed, "error"),
+        interruptions=interruptions(events),
+        degraded=_get(worst, "what"),
+    )
+
+
+def interruptions(events: Sequence[Event]) -> dict[str, int]:
+    """How often each kind of thing interrupted the run, and it went on."""
+    found = Counter(
+        str(event["verdict"])
+        for event in events
+        if event.kind == "generation_ended" and not event.get("final", False)
+    )
+    found["killed"] = _silent_ends(events)
+    found["worker lost"] = _restarts_in_place(events)
+    return {kind: count for kind, count in found.items() if count}
+
+
+def _silent_ends(events: Sequence[Event]) -> int:
+    """Supervisors that were followed by another one, and had not said how they ended."""
+    count, is_open = 0, False
+    for event in events:
+        if event.kind == "run_started":
+            count += is_open
+            is_open = True
+        elif event.kind in ("run_ended", "run_failed"):
+            is_open = False
+    return count
+
+
+def _restarts_in_place(events: Sequence[Event]) -> int:
+    return sum(event.kind == "training_started" and event.get("attempt", 0) > 0 for event in events)
+
+
+def _successor(events: Sequence[Event]) -> str | None:
+    """The job that was queued last, unless it has begun or was cancelled."""
+    queued: str | None = None
+    for event in events:
+        if event.kind == "successor_queued":
+            queued = str(event["job"])
+        elif event.kind in ("successor_cancelled", "run_started") and event.get("job") == queued:
+            queued = None
+    return queued
+
+
+def _trains(trained: Event | None, generation: Event | None, lost: Event | None) -> bool:
+    """By numbers, as the clocks of nodes may differ."""
+    if trained is None or not _is_recent(trained, generation):
+        return False
+    is_of_it = lost is not None and _is_recent(lost, generation)
+    return not (is_of_it and lost and lost.get("attempt", 0) >= trained.get("attempt", 0))
+
+
+def _is_recent(event: Event, generation: Event | None) -> bool:
+    return generation is not None and event.get("generation") == generation["generation"]
+
+
+def _reached(step: Event | None, trained: Event | None) -> int:
+    """Steps done: a restart may have gone back behind the last one that was logged."""
+    if step is None or (trained is not None and trained.time > step.time):
+        return int(trained["step"]) if trained else 0
+    return int(step["step"])
+
+
+def _last(events: Sequence[Event], *kinds: str) -> Event | None:
+    return next((event for event in reversed(events) if event.kind in kinds), None)
+
+
+def _get(event: Event | None, key: str) -> Any:
+    return event.get(key) if event else None

@@ -1,0 +1,70 @@
+"""What a run is doing: a pure function of its verdict, its lock, its events and Slurm's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from hpckit.report.progress import Progress
+from hpckit.run.queue import Job
+
+
+class State(StrEnum):
+    """In one word."""
+
+    QUEUED = "queued"
+    """Its job waits, and nothing of it has begun."""
+    STARTING = "starting"
+    """A supervisor is there, or about to be, and nobody trains yet."""
+    RUNNING = "running"
+    WAITING = "waiting"
+    """It was interrupted, and its next job waits to go on."""
+    ENDED = "ended"
+    """By its verdict."""
+    FAILED = "failed"
+    """The supervisor itself failed."""
+    DEAD = "dead"
+    """No verdict that is final, nobody holds the lock, no job: nothing goes on by itself."""
+    UNKNOWN = "unknown"
+    """Slurm does not say whether it has a job."""
+
+
+def is_current(verdict: Mapping[str, Any] | None, progress: Progress) -> bool:
+    """Whether the verdict is about the supervisor that came last."""
+    if verdict is None:
+        return False
+    return progress.begun is None or float(verdict.get("time", 0.0)) >= progress.begun
+
+
+def decide(
+    verdict: Mapping[str, Any] | None,
+    progress: Progress,
+    is_held: bool,
+    is_starting: bool,
+    jobs: Sequence[Job] | None,
+) -> State:
+    """
+    Args:
+        is_held: a supervisor holds the lock.
+        is_starting: a process of this machine is about to.
+        jobs: of this run, by Slurm's queue; None: not known. Empty for a run on this machine.
+    """
+    is_final = is_current(verdict, progress) and bool(verdict and verdict.get("final"))
+    active = [job for job in jobs or () if job.is_active]
+    if progress.ended is not None or progress.failure is not None:
+        active = [job for job in active if job.number != progress.job]  # it is on its way out
+    if is_held:
+        return State.RUNNING if progress.is_training else State.STARTING
+    if any(job.number == progress.job and progress.is_training for job in active):
+        return State.RUNNING
+    if active or is_starting:
+        return State.STARTING
+    if any(job.is_waiting for job in jobs or ()):
+        has_begun = progress.begun is not None and not is_final
+        return State.WAITING if has_begun else State.QUEUED
+    if is_final:
+        return State.ENDED
+    if progress.failure is not None:
+        return State.FAILED
+    return State.UNKNOWN if jobs is None else State.DEAD

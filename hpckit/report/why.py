@@ -1,0 +1,222 @@
+"""Why a run ended, waits, or was interrupted: sentences from an `Overview`. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpckit.report.overview import Overview
+from hpckit.report.reasons import explain, is_singleton
+from hpckit.report.state import State
+from hpckit.report.trace import place
+from hpckit.report.words import ago, count, moment, span, times
+from hpckit.run.queue import Job
+
+_KINDS = {
+    "done": "it reached its last step",
+    "stopped": "it was stopped by its user",
+    "preempted": "the nodes were wanted back, or the time limit was near",
+    "infra": "a node, its agent or the rendezvous store was lost",
+    "crash": "workers failed more often than they may be started again",
+    "permanent": "an error that no further attempt can mend",
+}
+_INTERRUPTED = {
+    "preempted": "preemption or time limit",
+    "infra": "lost node or agent",
+    "crash": "crash of workers",
+    "worker lost": "restart of workers in place",
+    "killed": "supervisor ended without a word",
+}
+_JOB_ENDS = {
+    "TIMEOUT": "it ran into its time limit",
+    "NODE_FAIL": "one of its nodes failed",
+    "OUT_OF_MEMORY": "it used more memory than it had asked for (cluster.slurm.memory)",
+    "CANCELLED": "it was cancelled",
+    "PREEMPTED": "it was preempted",
+    "FAILED": "it ended with an error",
+    "BOOT_FAIL": "its nodes did not boot",
+    "DEADLINE": "it was ended at its deadline",
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Failures in a row without progress, and how many of them may be followed by a retry."""
+
+    key: str
+    used: int
+    allowed: int
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line of the answer; `name` begins it."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To the question why."""
+
+    facts: tuple[Fact, ...]
+    commands: tuple[str, ...]
+    """What to type."""
+
+    def record(self) -> dict[str, Any]:
+        return {"facts": [asdict(fact) for fact in self.facts], "commands": list(self.commands)}
+
+
+def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
+    """Why the run is as it is.
+
+    Args:
+        budget: of the kind of its verdict, where there is one.
+        now: seconds since the epoch.
+    """
+    facts = [Fact("state", _state(it, now))]
+    if it.state in (State.QUEUED, State.WAITING) and it.waiting_job:
+        facts += _of_waiting(it, it.waiting_job, now)
+    if it.verdict is not None and it.state is not State.QUEUED:
+        facts += _of_verdict(it, now)
+    if budget is not None:
+        facts.append(Fact("budget", _of_budget(budget)))
+    if it.progress.failure is not None and it.state is State.FAILED:
+        facts.append(Fact("error", f"the supervisor failed: {it.progress.failure}"))
+    if it.state is State.DEAD:
+        facts.append(Fact("why", _of_dead(it)))
+    if it.progress.interruptions and it.is_alive:
+        facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
+    if it.progress.degraded is not None and it.is_alive:
+        facts.append(Fact("degraded", it.progress.degraded))
+    if it.problem is not None:
+        facts.append(Fact("note", it.problem))
+    facts.append(Fact("next", _next(it)))
+    return Answer(tuple(facts), commands(it))
+
+
+def commands(it: Overview) -> tuple[str, ...]:
+    """What one would type next."""
+    path = shlex.quote(str(it.run.path))
+    match it.state:
+        case State.RUNNING | State.STARTING:
+            return (f"hpckit logs {path} -f",)
+        case State.QUEUED | State.WAITING:
+            return (f"hpckit status {path}",)
+        case State.ENDED if it.word == "done":
+            return (f"hpckit report {path}",)
+        case State.ENDED if it.word == "permanent":
+            return (f"hpckit logs {path} --first-error",)
+        case State.ENDED if it.word == "crash":
+            return (f"hpckit logs {path} --first-error", f"hpckit resume {path}")
+        case State.UNKNOWN:
+            return (f"hpckit logs {path}",)
+        case State.DEAD | State.FAILED:
+            return (f"hpckit logs {path}", f"hpckit resume {path}")
+    return (f"hpckit resume {path}",)
+
+
+def _state(it: Overview, now: float) -> str:
+    p = it.progress
+    at = f"step {p.step:,}" + (f" of {p.steps:,}" if p.steps else "")
+    match it.state:
+        case State.RUNNING:
+            return f"running, {at}, the last one {ago(p.step_time, now)}"
+        case State.STARTING:
+            return f"starting (processes, rendezvous, restore), at {at}"
+        case State.QUEUED:
+            return "queued: nothing of it has begun"
+        case State.WAITING:
+            return f"waiting at {at}: its next job goes on"
+        case State.ENDED:
+            return f"{it.word}: {_KINDS.get(it.word, 'ended')}, at {at}"
+        case State.FAILED:
+            return f"failed, at {at}"
+        case State.UNKNOWN:
+            return (
+                f"unknown: nobody holds its lock, at {at}; Slurm does not say whether a job waits"
+            )
+    return f"dead, at {at}: no process, no job, no final verdict"
+
+
+def _of_waiting(it: Overview, job: Job, now: float) -> Iterator[Fact]:
+    reason = explain(job.reason)
+    meaning, advice = reason.meaning, reason.advice
+    if job.reason == "Dependency" and is_singleton(job.dependency):
+        meaning, advice = "the job of this run before it has not ended yet", "nothing: it follows"
+    yield Fact("waits", f"job {job.number}, {job.reason}: {meaning}")
+    if job.start is not None:
+        left = f", in {span(job.start - now)}" if job.start > now else ""
+        text = f"Slurm expects it to begin at {moment(job.start, now)}{left}"
+        is_guess = job.reason not in ("BeginTime", "Reservation")
+        yield Fact("begins", text + (", or earlier if other jobs end early" if is_guess else ""))
+    else:
+        yield Fact("begins", "Slurm does not foresee yet when")
+    yield Fact("to do", advice.replace("JOB", job.number))
+
+
+def _of_verdict(it: Overview, now: float) -> Iterator[Fact]:
+    verdict = it.verdict or {}
+    yield Fact(
+        "before" if it.is_alive else "verdict",
+        f"generation {verdict.get('generation')}, {ago(verdict.get('time'), now)}: "
+        f"{verdict.get('kind')}: {verdict.get('reason')}",
+    )
+    if where := error_place(it):
+        yield Fact("where", where)
+
+
+def error_place(it: Overview) -> str | None:
+    """File and line of the verdict's error, in the user's code if it is there."""
+    verdict = it.verdict or {}
+    error = verdict.get("error")
+    if not error:
+        return None
+    return place(str(error.get("traceback")), it.run.code(int(verdict["submission"])))
+
+
+def _of_budget(budget: Budget) -> str:
+    return (
+        f"failed {times(budget.used)} in a row without a new checkpoint; "
+        f"{budget.key}={budget.allowed} of them may be tried again"
+    )
+
+
+def _of_dead(it: Overview) -> str:
+    job = it.ended_job
+    if job is not None and job.state in _JOB_ENDS:
+        return f"job {job.number}, {job.state}: {_JOB_ENDS[job.state]}, before it could say so"
+    if it.is_slurm and not it.numbers:
+        return "Slurm never took a job of it: sbatch refused it, or was not reached"
+    if it.progress.begun is None:
+        return "no supervisor has ever begun; the logs of submitit and Slurm may say why"
+    return "the supervisor ended without a word: it was killed, or its machine was"
+
+
+def _of_interruptions(found: dict[str, int]) -> str:
+    parts = [f"{_INTERRUPTED.get(kind, kind)} ({times(n)})" for kind, n in found.items()]
+    return f"it came back from {', '.join(parts)}"
+
+
+def _next(it: Overview) -> str:
+    saved = it.progress.saved_step
+    start = f"from the checkpoint at step {saved:,}" if saved else "from the beginning"
+    match it.state:
+        case State.RUNNING | State.STARTING:
+            follows = f"; job {it.progress.successor} follows" if it.progress.successor else ""
+            return f"after an interruption it goes on {start} by itself{follows}"
+        case State.QUEUED | State.WAITING:
+            return f"it goes on {start} by itself"
+        case State.ENDED if it.word == "done":
+            return f"nothing; {count(saved, 'step')} are in the newest checkpoint"
+        case State.ENDED if it.word == "permanent":
+            return (
+                f"mend it and type the same launch.py command again, which takes your new code; "
+                f"it goes on {start}"
+            )
+        case State.ENDED | State.DEAD | State.FAILED:
+            return f"nothing by itself; hpckit resume goes on {start}"
+    return "ask again when Slurm answers"

@@ -1,0 +1,51 @@
+"""Numbers and times in words that fit a narrow column."""
+
+from __future__ import annotations
+
+import time
+
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def span(seconds: float) -> str:
+    """A duration, in its greatest unit: "12 s", "3.5 h"."""
+    seconds = max(0.0, seconds)
+    for size, name in _UNITS:
+        if seconds >= 2 * size:
+            value = seconds / size
+            return f"{value:.0f} {name}" if value >= 10 else f"{value:.1f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def ago(when: float | None, now: float) -> str:
+    """ "12 s ago"; "never" for None."""
+    return "never" if when is None else f"{span(now - when)} ago"
+
+
+def moment(when: float, now: float) -> str:
+    """A time of day, with the date unless it is today's."""
+    there, here = time.localtime(when), time.localtime(now)
+    same = there[:3] == here[:3]
+    return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M", there)
+
+
+def rate(step_s: float | None) -> str:
+    """Of steps, by the duration of one: "8.1/s", "12/min", "3/h"."""
+    if not step_s:
+        return ""
+    for unit, name in ((1.0, "s"), (60.0, "min")):
+        if step_s <= unit:
+            return f"{_short(unit / step_s)}/{name}"
+    return f"{_short(3600 / step_s)}/h"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")

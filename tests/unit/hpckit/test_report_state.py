@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpckit.report.progress import build_progress
+from hpckit.report.state import State, decide, is_current
+from hpckit.run.events import Event
+from hpckit.run.queue import parse_queue
+
+
+def event(time: float, kind: str, **fields: Any) -> Event:
+    return Event(time, kind, fields)
+
+
+def job(number: int, state: str) -> str:
+    return f"{number}|{state}|N/A|N/A|UNLIMITED|2|low||(null)|None|s"
+
+
+BEGUN = [
+    event(10, "run_started", job="1", steps=100),
+    event(11, "successor_queued", job="2"),
+    event(12, "generation_started", generation=1, nodes=2, from_step=0),
+]
+TRAINS = [*BEGUN, event(13, "training_started", generation=1, world_size=2, step=0)]
+PREEMPTED = [
+    *TRAINS,
+    event(20, "generation_ended", generation=1, verdict="preempted", final=False, saved_step=5),
+    event(21, "run_ended", verdict="preempted"),
+]
+ENDED = [*TRAINS, event(21, "run_ended", verdict="stopped")]
+FINAL = {"kind": "stopped", "final": True, "time": 20.0}
+OLD = {**FINAL, "time": 5.0}
+OPEN = {"kind": "preempted", "final": False, "time": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("events", "verdict", "held", "starting", "jobs", "state"),
+    [
+        ([], None, False, False, [job(1, "PENDING")], State.QUEUED),
+        ([], None, False, False, [job(1, "RUNNING")], State.STARTING),
+        ([], None, False, False, [], State.DEAD),
+        ([], None, False, True, [], State.STARTING),
+        (BEGUN, None, True, False, [job(1, "RUNNING")], State.STARTING),
+        (TRAINS, None, True, False, [job(1, "RUNNING"), job(2, "PENDING")], State.RUNNING),
+        # a file system that does not share locks
+        (TRAINS, None, False, False, [job(1, "RUNNING"), job(2, "PENDING")], State.RUNNING),
+        (TRAINS, None, False, False, [job(1, "FAILED")], State.DEAD),
+        (TRAINS, OLD, False, False, [], State.DEAD),
+        (TRAINS, None, True, False, None, State.RUNNING),
+        (TRAINS, None, False, False, None, State.UNKNOWN),
+        (PREEMPTED, OPEN, False, False, [job(1, "COMPLETING"), job(2, "PENDING")], State.WAITING),
+        (PREEMPTED, OPEN, False, False, [job(2, "CONFIGURING")], State.STARTING),
+        (PREEMPTED, OPEN, False, False, [], State.DEAD),
+        (ENDED, FINAL, False, False, [job(1, "COMPLETING")], State.ENDED),
+        (ENDED, FINAL, False, False, None, State.ENDED),
+        (ENDED, FINAL, False, False, [job(3, "PENDING")], State.QUEUED),
+        ([event(9, "run_failed", error="x")], None, False, False, [], State.FAILED),
+        ([event(9, "run_failed", error="x"), *TRAINS], None, False, False, [], State.DEAD),
+    ],
+)
+def test_states(
+    events: list[Event],
+    verdict: dict[str, Any] | None,
+    held: bool,
+    starting: bool,
+    jobs: list[str] | None,
+    state: State,
+) -> None:
+    found = None if jobs is None else parse_queue("\n".join(jobs))
+    assert decide(verdict, build_progress(events), held, starting, found) is state
+
+
+def test_a_verdict_from_before_the_last_supervisor_is_not_its_own() -> None:
+    assert is_current(FINAL, build_progress(ENDED))
+    assert not is_current(OLD, build_progress(ENDED))
+    assert not is_current(None, build_progress([]))

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpckit.report.overview import Overview
+from hpckit.report.progress import build_progress
+from hpckit.report.state import State
+from hpckit.report.why import Budget, answer
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event
+from hpckit.run.queue import parse_queue
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+NOW = 2000.0
+EVENTS = [
+    Event(1000, "run_started", {"job": "1", "steps": 100}),
+    Event(1001, "checkpoint_committed", {"step": 40}),
+]
+
+
+def overview(
+    state: State, *jobs: str, verdict: dict[str, Any] | None = None, problem: str | None = None
+) -> Overview:
+    return Overview(
+        run=RunDir(Path("/runs/t 1")),
+        spec=make_spec(cluster="slurm"),
+        state=state,
+        verdict=verdict,
+        progress=build_progress(EVENTS),
+        numbers=("1", "2"),
+        jobs=tuple(parse_queue("\n".join(jobs))),
+        owner=None,
+        problem=problem,
+    )
+
+
+def facts(it: Overview, budget: Budget | None = None) -> dict[str, str]:
+    return {fact.name: fact.text for fact in answer(it, budget, NOW).facts}
+
+
+def test_a_job_that_waits_is_told_with_its_reason_and_its_time() -> None:
+    told = facts(overview(State.WAITING, "2|PENDING|2600|N/A|1:00|2|low||(null)|Resources|t"))
+    assert told["waits"].startswith("job 2, Resources: it is the next in line")
+    assert "in 10 min, or earlier" in told["begins"]
+    assert told["next"] == "it goes on from the checkpoint at step 40 by itself"
+    singleton = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
+    told = facts(overview(State.WAITING, singleton))
+    assert "the job of this run before it has not ended" in told["waits"]
+    assert "does not foresee" in told["begins"]
+
+
+def test_a_run_that_died_is_told_what_slurm_remembers_of_its_job() -> None:
+    it = overview(State.DEAD, "1|TIMEOUT|1000|1900|15:00|2|low|n[1-2]|(null)|TimeLimit|t")
+    assert facts(it)["why"].startswith("job 1, TIMEOUT: it ran into its time limit")
+    assert answer(it, None, NOW).commands == (
+        "hpckit logs '/runs/t 1'",
+        "hpckit resume '/runs/t 1'",
+    )
+    assert "ended without a word" in facts(overview(State.DEAD))["why"]
+
+
+def test_a_failure_is_told_with_its_place_and_what_was_tried() -> None:
+    error = {"traceback": '  File "/x/a.py", line 3, in main\n'}
+    verdict = {"kind": "crash", "reason": "boom", "error": error, "generation": 3, "submission": 1}
+    it = overview(State.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
+    told = facts(it, Budget("retry.crash", 3, 2))
+    assert told["verdict"] == "generation 3, 60 s ago: crash: boom"
+    assert told["where"] == "/x/a.py:3, in main"
+    assert told["budget"].startswith("failed 3 times in a row")
+    assert "retry.crash=2" in told["budget"]
+    assert answer(it, None, NOW).commands[0] == "hpckit logs '/runs/t 1' --first-error"
+
+
+def test_what_is_not_known_is_said() -> None:
+    told = facts(overview(State.UNKNOWN, problem="Slurm is out of reach: no answer"))
+    assert told["note"] == "Slurm is out of reach: no answer"
+    assert "Slurm does not say" in told["state"]
