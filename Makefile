@@ -37,7 +37,8 @@ demo: setup
 WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 1 : ($$1 > 4) ? 4 : $$1 }')
 
 test: setup services
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
+		$(PYTEST_ARGS)
 
 # A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
 # all out.

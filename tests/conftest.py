@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.integration.nodeservices import kill_all
 
@@ -24,16 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Whose tests share what takes long to start, and so one worker of several
+# One worker for all tests of a file, and for those that share what takes long to start
 _TOGETHER = ("tests/cluster/", "tests/faults/test_store_nfs", "tests/integration/test_services_nfs")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        file = item.location[0]
-        group = next((start for start in _TOGETHER if file.startswith(start)), file)
-        item.add_marker(pytest.mark.xdist_group(group))
+class _Together(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((start for start in _TOGETHER if file.startswith(start)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Together:
+    return _Together(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

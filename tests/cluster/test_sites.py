@@ -65,12 +65,12 @@ def test_a_sweep_is_one_array_whose_tasks_go_on_by_themselves(
     runs = [Launched(ports, RunDir(Path(line.split()[2]))) for line in said[:2]]
     folder = tmp_path / "t-sweep-001"
     assert (folder / "submitit" / f"{array}_submission.sh").read_text() + "\n" == shown
-    runs[0].wait_for_step(23)
     told = [Typed(it.run, ports.cluster.env).json("status") for it in runs]
     assert [[job["number"] for job in one["jobs"]][:1] for one in told] == [
         [f"{array}_0"],
         [f"{array}_1"],
     ]
+    runs[0].wait_for_step(23)
     assert not runs[1].run.logs.joinpath("supervisor.log").exists()
     ports.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true", within_s=PATIENCE_S)
     for it in runs:
