@@ -16,7 +16,7 @@ def drill(
     run: RunPath,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{_KINDS}.")],
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Of worker; the last one if left out.")
+        int | None, typer.Option(min=0, help="Of worker and hang; the last one if left out.")
     ] = None,
     node: Annotated[
         int | None, typer.Option(min=0, help="Of node; the last one if left out.")
@@ -26,8 +26,8 @@ def drill(
 ) -> None:
     """Cause a real fault in a run that trains, to see that it comes back.
 
-    preempt and timeout send what Slurm would send, worker and node kill. hang is
-    refused: there is no hang watch yet.
+    preempt and timeout send what Slurm would send, worker and node kill, hang stops
+    a rank for good.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.drill import DrillError, DrillKind, plan_drill, play

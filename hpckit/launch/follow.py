@@ -158,6 +158,13 @@ def describe(event: Event) -> str | None:
             return f"[yellow]{get('request')}[/]: all ranks are asked to save and leave"
         case "worker_lost":
             return f"[yellow]worker lost[/] on node {get('node')} at step {get('step')}"
+        case "hang":
+            what = f"[yellow]hang[/] on node {get('node')} after step {get('step')}"
+            return f"{what}: stacks in {escape(' '.join(get('stacks', [])) or 'none')}"
+        case "nodes_chosen" if len(get("nodes")) < get("wanted"):
+            return (
+                f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
+            )
         case "checkpoint_committed":
             mib = get("bytes", 0) / 2**20
             return f"checkpoint {get('step')} committed, {mib:.1f} MiB in {get('seconds'):.1f} s"

@@ -36,6 +36,17 @@ def shown(kind: str, **fields: Any) -> str:
         ("asked", {"request": "preempt"}, "preempt: all ranks are asked to save and leave"),
         ("worker_lost", {"node": 1, "step": 7}, "worker lost on node 1 at step 7"),
         (
+            "hang",
+            {"node": 1, "step": 7, "stacks": ["/r/a", "/r/b"]},
+            "hang on node 1 after step 7: stacks in /r/a /r/b",
+        ),
+        (
+            "hang",
+            {"node": 0, "step": 7, "stacks": []},
+            "hang on node 0 after step 7: stacks in none",
+        ),
+        ("nodes_chosen", {"nodes": [0, 2], "wanted": 3}, "going on with 2 nodes of 3"),
+        (
             "checkpoint_committed",
             {"step": 50, "bytes": 3 << 19, "seconds": 0.26},
             "checkpoint 50 committed, 1.5 MiB in 0.3 s",
@@ -53,6 +64,7 @@ def test_each_event_of_interest_is_told(kind: str, fields: dict[str, Any], line:
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_events_are_passed_over(kind: str) -> None:
     assert describe(Event(0.0, kind, {"step": 1, "status": 0})) is None
+    assert describe(Event(0.0, "nodes_chosen", {"nodes": [0, 2], "wanted": 2})) is None
 
 
 @pytest.mark.parametrize("reason", ["cannot open [/data/x]", "index [i] is out of bounds"])
