@@ -20,7 +20,7 @@ from tests.integration.runs import command, end_leftovers, kill
 def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     """A long run on two nodes, under way."""
     root = tmp_path_factory.mktemp("commands")
-    words = command(root, shards, "train.steps=100000")
+    words = command(root, shards, "train.steps=100000", "hang.step_s=5")
     try:
         detach(words)
         typed = Typed(RunDir(next(root.glob("t-*"))), {})
@@ -66,11 +66,13 @@ def test_drills_are_come_through(typed: Typed) -> None:
     pid = typed.json("drill", "worker", "--yes", "--rank=1")["done"].split()[-1]
     assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
     typed.wait_until(state="running", interruptions={"worker lost": 1})
+    assert "in 5 s all stacks" in typed.text("drill", "hang", "--yes")
+    typed.wait_until(state="running", interruptions={"worker lost": 2})
     typed.text("drill", "node", "--yes")
     typed.wait_until(state="running", generation=2)
     typed.text("drill", "preempt", "--yes")
     found = typed.wait_until(state="running", generation=3)
-    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 1}
+    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 2}
     assert "preemption or time limit (once)" in typed.text("why")
 
 
