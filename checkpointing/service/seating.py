@@ -74,6 +74,7 @@ class Seating:
                 seat.notify({"kind": "displaced"})
             if seat.visit < 0 and seat.generation == generation:
                 seat.clear()  # installed: its trainer lives on, and has what it staged itself
+                seat.reached = -1  # and says so: who reads it now waits for that
             if seat.generation != generation:
                 seat.reached = -1
             seat.generation, seat.notify, seat.visit = generation, notify, visit

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from checkpointing.arena import Arena
 from checkpointing.errors import ServiceError
-from checkpointing.service.hall import Hall
+from checkpointing.service.hall import Hall, Taken
 from checkpointing.service.seats import Furniture
 from checkpointing.service.slots import State
 from tests.unit.checkpointing.service.parts import SECOND, SLOT, Trainer, snapshot
@@ -65,3 +67,26 @@ def test_memory_that_is_too_small_is_refused() -> None:
     with pytest.raises(ServiceError, match="layout"):
         hall.install(snapshot(0, 7), Furniture(Arena.create(4096), 1, 1))
     assert held(hall) == {}
+
+
+def test_who_reads_it_while_its_own_trainer_comes_back_waits_for_that() -> None:
+    hall = Hall()
+    hall.install(snapshot(0, 7), memory())
+    course = hall.next_course()
+    assert course is not None
+    hall.begin(course, 7)
+    trainer = Trainer(hall, 0)
+    found: list[Taken | None] = []
+
+    def read() -> None:
+        with hall.reading(course.generation, 0, 7) as taken:
+            found.append(taken)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(0.2)
+    assert found == []
+    trainer.furnish().save(7)
+    reader.join(60.0)
+    assert found[0] is not None
+    assert found[0].snapshot.step == 7
