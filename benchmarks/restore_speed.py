@@ -11,8 +11,9 @@
   looks at the bytes nor keeps the state whole if one is damaged. A plain read into one buffer of a
   file's size, which stays in the processor's cache, is an arm beside it. hpckit's saves are raw.
 
-"hpckit, first" is the first `restore()` of a new trainer, which also takes the memory for the
-saves to come; "hpckit" is another one of the same `Checkpointer`. All arms load into a state that
+"hpckit, first" is the first `restore()` of a new trainer, which reads into the memory that it takes
+for its saves, and returns when there is enough for the first; "hpckit" is another one of the same
+`Checkpointer`, which takes memory of its own. All arms load into a state that
 holds zeros before, and what they have loaded is compared with what was saved, outside the time.
 """
 
