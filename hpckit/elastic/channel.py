@@ -46,6 +46,11 @@ class Channel:
         self._lock = threading.Lock()
 
     @property
+    def has_ended(self) -> bool:
+        """The other side has."""
+        return self._is_over
+
+    @property
     def is_over(self) -> bool:
         """The other side has ended, or was silent for too long."""
         return self._is_over or time.monotonic() - self._heard_s > SILENT_S

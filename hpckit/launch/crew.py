@@ -35,9 +35,16 @@ class Member:
         self.report: ExitReport | None = None  # of the present generation
         self.signals: list[str] = []  # that it got, and nobody has looked at
 
+    @property
+    def is_there(self) -> bool:
+        """It has said so, and is not lost."""
+        return self.hello is not None and not self.is_lost()
+
     def is_lost(self) -> bool:
-        """Its process has ended, or it was silent for too long."""
-        return self.process.poll() is not None or self.channel.is_over
+        """Its process has ended, or it was silent for too long since it said that it is there."""
+        channel = self.channel
+        is_silent = channel.has_ended if self.hello is None else channel.is_over
+        return is_silent or self.process.poll() is not None
 
     def hear(self, generation: int) -> None:
         for message in self.channel.receive():
@@ -84,11 +91,11 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Have all agents end; who does not is killed."""
+        """Have all agents end; who does not, or has not begun yet, is killed."""
         for member in self._members.values():
             member.channel.send({"kind": "quit", "drain_s": self._drain_s})
         deadline = time.monotonic() + (self._drain_s or 0.0) + QUIT_S
-        while any(m.process.poll() is None for m in self._members.values()):
+        while any(m.is_there for m in self._members.values()):
             if time.monotonic() > deadline:
                 break
             time.sleep(TICK_S)
@@ -109,7 +116,7 @@ class Crew:
 
     def hellos(self) -> dict[int, Message]:
         """What each agent that is there has said of itself, by node."""
-        there = (m for m in self._members.values() if not m.is_lost())
+        there = (m for m in self._members.values() if m.is_there)
         return {m.node: m.hello for m in there if m.hello is not None}
 
     def is_expecting(self) -> bool:

@@ -49,7 +49,7 @@ class Phase(IntEnum):
     RESUMED = 6
     """Has its state, and finished no step since."""
     SAVING = 7
-    """Through with its steps, and waiting until all is saved."""
+    """Saving, or through with its steps and waiting until all is saved: as slow as the store."""
 
 
 @dataclass(frozen=True)

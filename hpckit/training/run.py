@@ -149,7 +149,9 @@ class TrainingRun:
             self._metrics.end_step(self._step, last=self._step == total)
             self._beat(Phase.TRAINING)
             if self._checkpointer.due(self._step):
+                self._beat(Phase.SAVING)  # which may wait for the store, if it is in buckets
                 self._save()
+                self._beat(Phase.TRAINING)
         loader.close()
 
     def finish(self) -> None:

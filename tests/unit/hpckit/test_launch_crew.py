@@ -28,6 +28,7 @@ import os, sys, time
 from hpckit.elastic.channel import Channel
 node, how = int(sys.argv[1]), sys.argv[2]
 if how == "absent": sys.exit(1)
+if how == "slow": time.sleep(2)
 channel, generation = Channel(os.dup(0), os.dup(1)), 0
 def ended(exit):
     report = dict(node=node, exit=exit, step=generation, attempts=0, error=None)
@@ -141,6 +142,14 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
     parts.crew._members[0].channel.close()  # as if it were for good
     assert parts.begin(2, 0, 1) == {0, 1}
     assert is_gone(parts.started[0].pid), "nothing of it may write any more"
+
+
+def test_one_that_begins_slowly_is_waited_for(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 0.5)
+    parts.how[1] = "slow"
+    assert parts.begin(1, 0, 1) == {0, 1}
 
 
 def test_one_that_does_not_come_is_missing(parts: Parts) -> None:
