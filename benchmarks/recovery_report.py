@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.ab import RESULTS
-from hpckit.launch.prepare import versions
+from benchmarks.records import write_record
 
 
 def report(measured: Mapping[str, Sequence[float]]) -> None:
@@ -24,13 +21,4 @@ def report(measured: Mapping[str, Sequence[float]]) -> None:
         values = (median(seconds), min(seconds), max(seconds))
         table.add_row(case, *(f"{value:.1f}" for value in values), str(len(seconds)))
     Console().print(table)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "recovery.json"
-    record = {
-        "measured": dict(measured),
-        "time": time.time(),
-        "machine": {"cpus": os.cpu_count()},
-        "versions": versions(),
-    }
-    path.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"record: {path}")
+    write_record("recovery", {"measured": dict(measured), "machine": {"cpus": os.cpu_count()}})

@@ -66,7 +66,6 @@ class Agent:
         self._spec: RunSpec = read_spec(run.spec(submission))
         self._workers: Workers | None = None
         self._heard: list[str] = []  # names of signals that were not passed on yet
-        self._is_orphan = False  # there is no supervisor any more
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
@@ -82,18 +81,22 @@ class Agent:
             }
         )
         try:
-            while not self._channel.is_over:
-                if not all(self._obey(message) for message in self._channel.receive()):
-                    return
-                self._look()
-                time.sleep(TICK_S)
+            if self._obey_until_told_to_quit():
+                return
             log.error("the supervisor is gone, or was not heard of for long")
-            self._is_orphan = True
         finally:
             if self._workers is not None:
                 self._workers.kill()
-        if self._is_orphan:
-            self._end_alone()
+        self._end_alone()
+
+    def _obey_until_told_to_quit(self) -> bool:
+        """False: nobody is there to tell it."""
+        while not self._channel.is_over:
+            if not all(self._obey(message) for message in self._channel.receive()):
+                return True
+            self._look()
+            time.sleep(TICK_S)
+        return False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._heard.append(signal.Signals(number).name)

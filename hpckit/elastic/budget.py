@@ -5,22 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpckit.elastic.verdict import Kind, Past, failures_in_a_row
+from hpckit.elastic.verdict import Kind, failures_in_a_row, past_of
 from hpckit.run.events import Event
 
 
 def used(events: Sequence[Event], kind: Kind) -> int:
-    """Failures of `kind` in a row without a new checkpoint, of the supervisor that came last."""
-    past: list[Past] = []
-    saved = 0
-    for event in events:
-        if event.kind == "run_started":
-            past = []
-        elif event.kind == "generation_started":
-            saved = int(event["from_step"])
-        elif event.kind == "generation_ended":
-            progress = int(event["saved_step"]) > saved
-            past.append(Past(Kind(event["verdict"]), progress))
+    """Failures of `kind` in a row without a new checkpoint, as the supervisor that came last counts
+    them."""
+    past = past_of(events)
     if not past or past[-1].kind is not kind:
         return failures_in_a_row(kind, past)
     # as `judge` does it: the last failure counts even if there was progress before it

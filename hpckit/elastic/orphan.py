@@ -7,10 +7,11 @@ it stays RUNNING with nobody to end it, and its successor waits. Any agent that 
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+
+from hpckit.run.scontrol import field
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +58,13 @@ def end_job(
 
 def is_lost(text: str) -> bool:
     """Of what `scontrol show node` says. "*": it does not answer."""
-    state = _field(text, "State")
+    state = field(text, "State")
     return state is not None and ("*" in state or state.startswith("DOWN"))
 
 
 def is_running(text: str) -> bool:
     """Of what `scontrol show job` says."""
-    return _field(text, "JobState") == "RUNNING"
-
-
-def _field(text: str, key: str) -> str | None:
-    match = re.search(rf"(?:^| ){key}=(\S+)", text)
-    return match[1] if match else None
+    return field(text, "JobState") == "RUNNING"
 
 
 def _ask(command: Sequence[str]) -> str:

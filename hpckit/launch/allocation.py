@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from hpckit.launch.container import Container
+from hpckit.run.scontrol import field
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +73,9 @@ def is_cancelled(job: str) -> bool:
 def tells_of_a_person(text: str) -> bool:
     """Of what `scontrol show job` says of a job that is told to end: the scheduler leaves a time of
     preemption, or a reason (TimeLimit, NodeDown). Seen with Slurm 22.05."""
-    state, reason, preempted = (_field(text, key) for key in ("JobState", "Reason", "PreemptTime"))
+    state, reason, preempted = (field(text, key) for key in ("JobState", "Reason", "PreemptTime"))
     has_no_cause = reason == "None" and preempted in (None, "None")
     return state == "CANCELLED" or (state == "COMPLETING" and has_no_cause)
-
-
-def _field(text: str, key: str) -> str | None:
-    match = re.search(rf"(?:^| ){key}=(\S+)", text)
-    return match[1] if match else None
 
 
 def srun(

@@ -141,7 +141,8 @@ class Supervisor:
         self._nodes = self._find_nodes()
         job = {} if self._job is None else {"job": self._job.job, "hosts": list(self._job.hosts)}
         self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps, **job)
-        self._past = past_of(read_events(self._run.events))
+        told = read_events(self._run.events)
+        self._past = past_of(told)
         self._past_before = len(self._past)
         if swept := sweep(self._run.path):
             self._events.emit("strays_killed", pids=swept)
@@ -149,7 +150,7 @@ class Supervisor:
         self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
         store_log = self._run.logs / "store.log"
         with (
-            self._chain() as chain,
+            self._chain(silent_jobs(told)) as chain,
             RendezvousStore(self._nodes.address, environment(), store_log) as store,
             Crew(self._nodes.start_agent, self._events, self._drain_s) as crew,
         ):
@@ -195,14 +196,17 @@ class Supervisor:
         return self._job is not None and (is_preempted or self._is_short)
 
     @contextmanager
-    def _chain(self) -> Iterator[Chain | None]:
+    def _chain(self, silent: int) -> Iterator[Chain | None]:
         """Have a job that goes on where this one has to leave; None: there is none, or is to be
         none. It is cancelled at the end of the block, unless it is kept or this process is killed.
+
+        Args:
+            silent: as of `silent_jobs`.
         """
         if self._job is None or self.spec.launch.continuation == "none":
             yield None
             return
-        if (silent := silent_jobs(read_events(self._run.events))) >= MOST_SILENT:
+        if silent >= MOST_SILENT:
             what = f"{silent} jobs have ended without a word or a checkpoint: no other is queued"
             log.error(what)
             self._events.emit("degraded", what=what)

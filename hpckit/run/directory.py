@@ -111,6 +111,10 @@ class RunDir:
         """Numbers of the submissions on disk, ascending."""
         return _numbers(self.submissions, re.compile(r"(\d{3,})$"))
 
+    def job_numbers(self) -> list[int]:
+        """Numbers of submitit's jobs, ascending: of Slurm's, or of processes of this machine."""
+        return _numbers(self.submitit, re.compile(r"(\d+)_submitted\.pkl$"))
+
     def generation_numbers(self) -> list[int]:
         """Numbers of the generations that have begun, ascending."""
         return _numbers(self.logs, re.compile(r"g(\d{3,})$"))

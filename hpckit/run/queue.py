@@ -16,7 +16,6 @@ from hpckit.run.events import Event
 
 _PATIENCE_S = 30.0
 _FIELDS = ("%i", "%T", "%S", "%e", "%l", "%D", "%P", "%N", "%E", "%r", "%j")
-_SUBMITTED = re.compile(r"(\d+)_submitted\.pkl")
 _NUMBER = re.compile(r"\d+(_\d+)?")
 _SWEEP = re.compile(r"-sweep-\d+")  # after the name of the runs: the name of an array
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
@@ -131,8 +130,7 @@ def _time(text: str) -> float | None:
 
 def numbers_of(run: RunDir, events: Iterable[Event]) -> list[str]:
     """Numbers of all jobs that the run's directory names, ascending."""
-    files = run.submitit.iterdir() if run.submitit.is_dir() else ()
-    found = {m[1] for file in files if (m := _SUBMITTED.fullmatch(file.name))}
+    found = {str(number) for number in run.job_numbers()}
     kinds = ("task_queued", "run_started", "successor_queued")
     found |= {str(e["job"]) for e in events if e.kind in kinds and e.get("job") is not None}
     return sorted(found, key=_order)

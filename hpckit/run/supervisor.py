@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 
 import psutil
 
 from hpckit.run.directory import RunDir
 from hpckit.run.lock import holder
-
-_PID = re.compile(r"(\d+)_submitted\.pkl")
 
 
 class SupervisorError(RuntimeError):
@@ -36,8 +33,7 @@ def find_supervisor(run: RunDir) -> psutil.Process | None:
 
 def starting_process(run: RunDir) -> psutil.Process | None:
     """The process of submitit on this machine that starts the supervisor, or watches over it."""
-    files = run.submitit.iterdir() if run.submitit.is_dir() else ()
-    for pid in sorted((int(m[1]) for f in files if (m := _PID.fullmatch(f.name))), reverse=True):
+    for pid in reversed(run.job_numbers()):
         process = _own(pid)
         if process is not None and str(run.submitit) in _words(process):
             return process
