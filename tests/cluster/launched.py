@@ -24,6 +24,10 @@ SLURM = (
 )
 
 
+UNHURRIED = "entry=tests.cluster.unhurried:main"
+"""For a run that is to be interrupted by Slurm, which takes its time."""
+
+
 @dataclass(frozen=True)
 class Launched:
     """A run on a cluster."""

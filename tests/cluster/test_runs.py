@@ -18,7 +18,7 @@ from hpckit.run.durable import read_json
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard
 from tests.cluster.conftest import need, options
-from tests.cluster.launched import PATIENCE_S, SLURM, launch
+from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.run_commands import Typed
 from tests.integration.runs import assert_same_run, command, history
@@ -40,7 +40,7 @@ def test_preempted_and_carried_on_by_the_successor(
     patient: Cluster, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     slurm = Slurm(patient)
-    it = launch(slurm, tmp_path, shards)
+    it = launch(slurm, tmp_path, shards, UNHURRIED)
     it.wait_for_step(23)
     slurm.run("srun", "--partition=high", "--nodes=3", "--exclusive", "true", within_s=PATIENCE_S)
     it.wait_for("run_ended", 2)
@@ -57,7 +57,7 @@ def test_a_cancelled_job_has_no_successor_and_can_be_resumed(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     slurm = ports
-    it = launch(slurm, tmp_path, shards)
+    it = launch(slurm, tmp_path, shards, UNHURRIED)
     it.wait_for_step(23)
     slurm.run("scancel", it.wait_for("run_started")["job"])
     assert it.wait_for("run_ended")["verdict"] == "stopped"
