@@ -30,4 +30,4 @@ def _slow_down() -> None:
                 time.sleep(STEP_S)
             yield batch
 
-    TrainingRun.steps = slowly  # type: ignore[method-assign]
+    TrainingRun.steps = slowly  # type: ignore[assignment, method-assign]
