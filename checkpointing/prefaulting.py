@@ -11,7 +11,8 @@ _STEP = 32 << 20  # bytes between two looks at whether anybody still wants it
 
 
 class Prefault:
-    """Begins when it is made: first what is needed soon, then the rest, gently. Thread-safe."""
+    """Takes what is needed soon when it is made, and the rest, gently, once that was waited for:
+    beside the first steps, and not beside the restore before them. Thread-safe."""
 
     def __init__(self, arena: Arena, first: int) -> None:
         """
@@ -21,6 +22,7 @@ class Prefault:
         self._arena, self._first = arena, first
         self._changed = threading.Condition()
         self._there = 0  # bytes
+        self._was_awaited = False
         self._error: StageError | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
@@ -33,23 +35,35 @@ class Prefault:
             StageError: there is not enough memory.
         """
         with self._changed:
+            self._was_awaited = True
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._there >= stop or self._error is not None)
             if self._there < stop and self._error is not None:
                 raise self._error
 
     def stop(self) -> None:
         """Leave the rest; the arena is not touched any more on return."""
-        self._is_stopped = True
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while self._there < self._arena.size and not self._is_stopped:
+            while self._there < self._arena.size and self._is_wanted():
                 self._go_on()
         except StageError as error:
             self._reach(self._there, error)
         if self._is_stopped:
             self._reach(self._there, StageError("the memory was given back"))
+
+    def _is_wanted(self) -> bool:
+        """Whether to take more; waits until it is known."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._there < self._first or self._was_awaited or self._is_stopped
+            )
+            return not self._is_stopped
 
     def _go_on(self) -> None:
         is_first = self._there < self._first

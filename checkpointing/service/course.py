@@ -38,6 +38,11 @@ class Course:
     def leads(self) -> bool:
         return 0 in self.ranks
 
+    def is_new(self, announced: Save) -> bool:
+        """Whether this node has to do with it: what a leader that is gone has announced and
+        committed, but not taken back, is neither new nor given up."""
+        return announced != self.given_up and announced.step > self.settled
+
     def at_once(self) -> None:
         """There is something new."""
         self.due_s, self._retry_s, self._poll_s = 0.0, RETRY_S, POLL_S

@@ -126,6 +126,17 @@ class Leader:
         if self._session is not None and self._session.id == save.session:
             self._session.end(save.manifest())
 
+    def end_former(self, save: Save) -> None:
+        """The same for what a process before this one has announced.
+
+        Raises:
+            SaveError: nobody can tell what it announced.
+            StoreError: the store is out of reach.
+        """
+        session = self._next_session()
+        if session.id == save.session:
+            session.end(save.manifest())
+
     def close(self) -> None:
         """Give the lease back."""
         session, self._session = self._session, None

@@ -112,15 +112,17 @@ class Rounds:
         Raises:
             SaveError, StoreError: it could not be announced.
         """
-        for other in [g for g in self._leaders if g != generation or term != self._term]:
-            self._leaders.pop(other).close()
-        self._term, leader = term, self._leaders.get(generation)
-        if leader is None:
-            found = self.owners.get(generation)
-            is_heir = term > 0
-            leader = Leader(self.store, self._run, generation, found, is_heir=is_heir)
-            self._leaders[generation] = leader
+        leader = self._leader(generation, term)
         return Round(generation, ranks, leader.begin(step), leader)
+
+    def take_back(self, generation: Generation, save: Save, term: int) -> None:
+        """Announce no longer what a process before this one has committed.
+
+        Raises:
+            SaveError: nobody can tell what it announced.
+            StoreError: the store is out of reach.
+        """
+        self._leader(generation, term).end_former(save)
 
     def follow(self, generation: Generation, ranks: frozenset[int], epoch: int) -> Round | None:
         """The save that another node leads now, if there is one.
@@ -196,6 +198,17 @@ class Rounds:
     def close(self) -> None:
         for leader in self._leaders.values():
             leader.close()
+
+    def _leader(self, generation: Generation, term: int) -> Leader:
+        for other in [g for g in self._leaders if g != generation or term != self._term]:
+            self._leaders.pop(other).close()
+        self._term, leader = term, self._leaders.get(generation)
+        if leader is None:
+            found = self.owners.get(generation)
+            is_heir = term > 0
+            leader = Leader(self.store, self._run, generation, found, is_heir=is_heir)
+            self._leaders[generation] = leader
+        return leader
 
     def _write_parts(self, round_: Round) -> None:
         view = self.writer.look()

@@ -93,7 +93,7 @@ class Worker:
             self._hall.begin(course, wanted[-1])
             return rounds.lead(course.generation, course.ranks, wanted[-1], course.term)
         found = rounds.follow(course.generation, course.ranks, course.epoch)
-        if found is not None and found.save != course.given_up:
+        if found is not None and course.is_new(found.save):
             course.epoch = found.epoch
             self._hall.begin(course, found.save.step)
             return found
@@ -111,6 +111,8 @@ class Worker:
             rounds.remember(missed.save, time.time(), 0)
             self._hall.tell(course.generation, "committed", step=step, id=id_)
         self._settled(course, step)
+        if course.leads:
+            rounds.take_back(course.generation, missed.save, course.term)
         return True
 
     def _settled(self, course: Course, step: int) -> None:

@@ -119,7 +119,11 @@ class Trainer:
             until(lambda: step in self.steps(kind), f"step {step} is {kind}")
         except AssertionError as error:
             link = "connected" if self.client.is_connected else "not connected"
-            raise AssertionError(f"rank {self.rank}, {link}: {error}; {self.heard[-8:]}") from error
+            config = self.client._config
+            services = told_by_services(address(config.url, config.run, config.node).parent)
+            raise AssertionError(
+                f"rank {self.rank}, {link}: {error}; {self.heard[-8:]}; {services}"
+            ) from error
 
     def kinds(self, kind: str) -> list[dict[str, Any]]:
         with self._lock:
@@ -227,6 +231,18 @@ def assert_exact(store: Path, step: int, world_size: int, rows: int = 64) -> Non
 def leftovers(folder: Path) -> list[str]:
     """Files of services that have ended."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def told_by_services(folder: Path) -> str:
+    """What services whose sockets are in `folder` say of themselves, and have logged."""
+    said = []
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".sock":
+            with suppress(ServiceError):
+                said.append(f"{path.name}: {status(path)}")
+        elif path.suffix == ".log":
+            said.append(f"{path.name}:\n{path.read_text()}")
+    return "\n".join([f"processes {services(folder)}", *said])
 
 
 def memfds(pid: int | str = "self") -> list[str]:

@@ -13,6 +13,9 @@ import pytest
 
 from checkpointing.service.config import Config
 from checkpointing.service.snapshots import Generation
+from checkpointing.store.leases import of_session
+from checkpointing.store.session import Session
+from checkpointing.store.store import Store
 from tests.integration.nodeservices import IMPATIENT, sabotaged
 from tests.integration.service_nodes import (
     RUN,
@@ -27,6 +30,7 @@ from tests.integration.service_nodes import (
     saved,
     services,
     status_of,
+    told_by_services,
     until,
 )
 from tests.integration.service_trainer import TrainerProcess
@@ -62,6 +66,28 @@ def test_a_service_killed_at_any_point_of_a_save(store: Path, runtime: Path, nod
     assert sorted(saved(store)) == list(range(KILLS + 1))
     for step in saved(store):
         assert_exact(store, step, world_size=4, rows=ROWS)
+    assert_nothing_left(runtime)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["is there", "is killed"])
+def test_a_save_that_is_committed_but_not_taken_back(
+    store: Path, runtime: Path, is_killed: bool
+) -> None:
+    """As by a leader that was killed between the two: another node has no more to do with it, and
+    the next leader takes it back."""
+    nodes = Nodes.start(nodes_at(store), per_node=1)
+    nodes.save(0)
+    nodes.await_commit(0)
+    opened, save = Store.open(store), saved(store)[0].stored.save
+    Session(opened, RUN, session=save.session).announce(save.manifest())
+    if is_killed:
+        nodes.kill("a")
+        until(lambda: of_session(opened, save.session)[1] is None, "it is taken back")
+    nodes.trainers[1].client.unstaged(1)  # so it looks whether that is announced
+    time.sleep(0.5)  # in which it could have come upon it often
+    assert (status_of(nodes.configs["b"]) or {})["committed"] == 1
+    until(lambda: pid_of(nodes.configs["a"]) is not None, "the service is there")
+    nodes.close()
     assert_nothing_left(runtime)
 
 
@@ -171,6 +197,9 @@ def keep_out(config: Config) -> None:
 
 
 def assert_nothing_left(runtime: Path) -> None:
-    until(lambda: not services(runtime), "all services have ended")
+    try:
+        until(lambda: not services(runtime), "all services have ended")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {told_by_services(runtime)}") from error
     assert list(runtime.iterdir()) == []
     assert memfds() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -55,6 +56,19 @@ def test_what_is_needed_soon_is_there_before_the_rest(
     held.go_on.set()
     prefault.wait(SIZE)
     assert taken(arena) == SIZE
+    prefault.stop()
+
+
+def test_the_rest_is_not_taken_beside_what_comes_before_its_use(arena: Arena) -> None:
+    prefault = Prefault(arena, FIRST)
+    deadline_s = time.monotonic() + 60.0
+    while taken(arena) < FIRST:
+        assert time.monotonic() < deadline_s
+    time.sleep(0.1)  # to see what it does then
+    assert taken(arena) == FIRST
+    prefault.wait(FIRST)
+    while taken(arena) < SIZE:
+        assert time.monotonic() < deadline_s
     prefault.stop()
 
 
