@@ -247,6 +247,11 @@ class Hall(Seating):
             seats = [s for r, s in self._seats.items() if r == 0 or not course.leads]
             return sorted({step for seat in seats for step in seat.waiting(course.generation)})
 
+    def is_awaited(self, course: Course, step: int) -> bool:
+        """Whether any rank here waits for it to be saved: not only rank 0, which may come later."""
+        with self._changed:
+            return any(step in s.waiting(course.generation) for s in self._seats.values())
+
     @contextmanager
     def reading(self, generation: Generation, rank: int, step: int) -> Iterator[Taken | None]:
         """The rank's snapshot of `step`, not overwritten while the block runs. Waits for it as long

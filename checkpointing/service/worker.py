@@ -107,7 +107,7 @@ class Worker:
         if missed is None or missed.save.step <= course.settled:
             return False
         step, id_ = missed.save.step, missed.save.id
-        if step in self._hall.wanted(course):
+        if self._hall.is_awaited(course, step):
             rounds.remember(missed.save, time.time(), 0)
             self._hall.tell(course.generation, "committed", step=step, id=id_)
         self._settled(course, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Self
 
 from checkpointing.arena import Arena
 from checkpointing.service.hall import Hall
@@ -40,7 +40,7 @@ class Trainer:
         self.arena = Arena.create(slots * SLOT)
         self.slots = slots
 
-    def furnish(self) -> Trainer:
+    def furnish(self) -> Self:
         self.hall.furnish(self.rank, self.notify, self.furniture())
         return self
 

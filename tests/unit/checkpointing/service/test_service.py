@@ -228,6 +228,25 @@ def test_a_new_process_goes_on_with_a_save_that_a_killed_one_has_begun(
     first.hall.drain(0.0)
 
 
+def test_a_rank_that_is_back_before_rank_0_hears_what_was_committed(
+    service: Service, store: Store
+) -> None:
+    ranks = [Hearing(service.hall, rank).furnish() for rank in (0, 1)]
+    for step in (1, 2):
+        for trainer in ranks:
+            trainer.save(step)
+        for trainer in ranks:
+            trainer.hears("committed", step)
+    second = Service(service.config)
+    zero, one = (Hearing(second.hall, rank).furnish() for rank in (0, 1))
+    one.put(2, 1)
+    zero.put(1, 0)  # and what it has staged after that is to come
+    one.hears("committed", 2)
+    zero.put(2, 1)
+    zero.hears("committed", 2)
+    second.close()
+
+
 def test_what_a_service_ends_with_is_no_lease(service: Service, store: Store) -> None:
     trainer = alone(service)
     trainer.save_noise(1)
