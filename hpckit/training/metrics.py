@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from hpckit.run.events import EventLog
 from hpckit.training.errors import TrainingError
+from hpckit.training.scalars import Scalars
 
 Value = float | int | Tensor
 TOKENS = "tokens"
@@ -29,8 +28,6 @@ RESERVED = frozenset(
 )
 """Names that a record of a step has anyway."""
 
-log = logging.getLogger(__name__)
-
 
 class Metrics:
     """Collects what is logged in a step and writes every `every`-th step down.
@@ -41,8 +38,7 @@ class Metrics:
     def __init__(self, events: EventLog, tensorboard: Path | None, every: int, at: int) -> None:
         """`tensorboard`: folder for rank 0's files, None on other ranks; `at`: steps finished."""
         self._events = events
-        self._is_writer = tensorboard is not None
-        self._writer = SummaryWriter(str(tensorboard), purge_step=at + 1) if tensorboard else None
+        self._scalars = Scalars(tensorboard, events, at) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
         self._tokens = 0.0
@@ -109,29 +105,14 @@ class Metrics:
         return {**{n: s / world for n, s in zip(names, sums, strict=True)}, TOKENS: tokens}
 
     def _write(self, step: int, record: Mapping[str, float]) -> None:
-        if not self._is_writer:
-            return
-        self._events.emit("step", step=step, **record)
-        try:
-            for name, value in record.items():
-                if self._writer is not None:
-                    self._writer.add_scalar(name, value, step)
-        except OSError as error:
-            self._drop_tensorboard(error)
-
-    def _drop_tensorboard(self, error: OSError) -> None:
-        """Go on without: the events have it all."""
-        self._writer = None
-        log.error("no more TensorBoard files: %s", error)
-        self._events.emit("degraded", what=f"no more TensorBoard files: {error}")
+        if self._scalars is not None:
+            self._events.emit("step", step=step, **record)
+            self._scalars.write(step, record)
 
     def close(self) -> None:
         """Write out what is buffered."""
-        try:
-            if self._writer is not None:
-                self._writer.close()
-        except OSError as error:
-            self._drop_tensorboard(error)
+        if self._scalars is not None:
+            self._scalars.close()
 
 
 def _problem(name: str, value: object) -> str | None:
