@@ -34,6 +34,7 @@ from benchmarks.recovery_report import report
 from data import pack_folder, python_stdlib
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, read_events
+from hpckit.run.processes import rank_name
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
 
@@ -156,10 +157,10 @@ def lose(job: Job, host: str) -> float:
 def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            env = process.environ()
-            # torchrun has no rank, and the checkpoint service another command
-            place = (env.get("HPCKIT_RUN"), env.get("RANK"), process.cmdline()[-1])
-            if place == (str(job.run.path), str(rank), "hpckit.training.worker"):
+            if (process.environ().get("HPCKIT_RUN"), process.name()) == (
+                str(job.run.path),
+                rank_name(rank),
+            ):
                 os.kill(process.pid, number)
                 return
     raise RuntimeError(f"there is no rank {rank}")

@@ -1,8 +1,8 @@
 """A real fault for a drill, on the machine where its victims are: run there as
 `python -m hpckit.elastic.strike RUN {worker,node,hang} NUMBER`.
 
-Victims are known by the run, node and rank in their environment. Checkpoint services are spared:
-they are there to outlive what a drill kills.
+Victims are known by the run and node in their environment, workers by their name. Checkpoint
+services are spared: they are there to outlive what a drill kills.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import psutil
 
-_WORKER = "hpckit.training.worker"
+from hpckit.run.processes import rank_name
 
 
 class Fault(StrEnum):
@@ -43,7 +43,10 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
             return False
         if fault is Fault.NODE:
             return env.get("HPCKIT_NODE") == str(number)
-        return env.get("RANK") == str(number) and _WORKER in process.cmdline()
+        if process.name() != rank_name(number):
+            return False
+        parent = process.parent()  # a fork of a worker has its name, too
+        return parent is None or parent.name() != process.name()
     except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
         return False
 

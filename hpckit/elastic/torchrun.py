@@ -36,7 +36,7 @@ def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> li
     }
     return [
         sys.executable,
-        *("-m", "torch.distributed.run"),
+        *("-m", "hpckit.training.forking" if spec.launch.preload else "torch.distributed.run"),
         f"--nnodes={at.nodes}",
         f"--nproc-per-node={spec.launch.gpus_per_node}",
         f"--max-restarts={spec.retry.in_place}",

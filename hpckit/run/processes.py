@@ -19,7 +19,7 @@ Process: TypeAlias = "subprocess.Popen[bytes]"
 
 log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -32,6 +32,16 @@ def die_with_parent(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """What `ps -o comm`, top and the like call this process: 15 bytes at most."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def rank_name(rank: int) -> str:
+    """The name of a worker's process."""
+    return f"rank {rank}"
 
 
 def spawn(

@@ -136,6 +136,10 @@ class LaunchSpec:
     """Runs of one `launch.py -m` that run at once; null: as many as Slurm lets."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
     """Seconds after which a collective that a peer does not join fails its rank."""
+    preload: bool
+    """Workers are forks of a process that has imported torch, so that a start, and above all a
+    restart in place, takes some seconds less; false: each is a program of its own, for code that
+    sets what torch reads when it is imported."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

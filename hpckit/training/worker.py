@@ -20,7 +20,7 @@ from hpckit.run.durable import write_json
 from hpckit.run.environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.parse import SpecError, read_spec
-from hpckit.run.processes import die_with_parent
+from hpckit.run.processes import die_with_parent, name_process, rank_name
 from hpckit.run.spec import RunSpec
 from hpckit.training.errors import TrainingError
 from hpckit.training.shield import raise_shield
@@ -34,9 +34,12 @@ PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, 
 def main() -> int:
     die_with_parent(os.getppid())
     env = WorkerEnvironment.from_env()
+    name_process(rank_name(env.rank))
     at = env.at
     _write_to(at.run.rank_log(at.generation, at.node, env.rank))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
     where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
     log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
     if "SLURM_JOB_ID" in os.environ:

@@ -68,45 +68,36 @@ def test_preempted_and_resumed_on_other_worlds(
     assert same_world == {step: losses(reference)[step] for step in same_world}
 
 
-def test_worker_killed_restarts_in_place(tmp_path: Path, shards: Path, reference: RunDir) -> None:
+def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) -> None:
+    """A worker restarts in place; without an agent, or the store, there is a new generation; and
+    SIGTERM to the supervisor is a preemption."""
     with started(tmp_path, command(tmp_path, shards)) as it:
-        victim = it.wait_for("worker_started", rank=1)
-        it.wait_for_step(23)
-        kill(victim["pid"])
+        supervisor = psutil.Process(it.wait_for("run_started")["pid"])
+        for life, at in enumerate((13, 23, 33, 43), start=1):
+            it.wait_for("training_started", life)
+            it.wait_for_step(at)
+            if life == 1:
+                kill(it.wait_for("worker_started", rank=1)["pid"])
+            elif life == 2:
+                kill(it.wait_for("agent_started", node=1)["pid"])
+            elif life == 3:
+                kill(rendezvous_store(supervisor).pid)
+            else:
+                kill(supervisor.pid, signal.SIGTERM)
         status, output = it.finish()
     assert status == 0, output
     assert "worker lost" in output
-    assert_same_run(it.run, reference)
-    first, second = history(it.run).lives
-    assert (first.generation, second.generation) == (1, 1), "it was to restart in place"
-    assert second.start_step == 20
-
-
-def test_agent_killed_starts_a_new_generation(
-    tmp_path: Path, shards: Path, reference: RunDir
-) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
-        victim = it.wait_for("agent_started", node=1)
-        it.wait_for_step(23)
-        kill(victim["pid"])
-        status, output = it.finish()
-    assert status == 0, output
-    assert_same_run(it.run, reference)
-    assert [life.end for life in history(it.run).lives] == ["infra", "done"]
-
-
-def test_rendezvous_store_killed_starts_a_new_generation(
-    tmp_path: Path, shards: Path, reference: RunDir
-) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
-        supervisor = psutil.Process(it.wait_for("run_started")["pid"])
-        it.wait_for_step(23)
-        (store,) = (p for p in supervisor.children() if "hpckit.elastic.store" in p.cmdline())
-        kill(store.pid)
-        status, output = it.finish()
-    assert status == 0, output
     assert "lost the rendezvous store" in output
     assert_same_run(it.run, reference)
+    lives = history(it.run).lives
+    assert [life.generation for life in lives] == [1, 1, 2, 3, 4], "the first was to go on in place"
+    assert [life.end for life in lives[1:]] == ["infra", "infra", "preempted", "done"]
+    assert lives[1].start_step == 10
+
+
+def rendezvous_store(supervisor: psutil.Process) -> psutil.Process:
+    (store,) = (p for p in supervisor.children() if "hpckit.elastic.store" in p.cmdline())
+    return store
 
 
 def kill_supervisor_at(it: Started, step: int) -> None:
@@ -119,15 +110,23 @@ def kill_supervisor_at(it: Started, step: int) -> None:
     assert strays(it.run.path) == [], "the kernel was to end the whole tree"
 
 
-def test_supervisor_killed_then_started_again(
+def test_supervisor_killed_and_interrupted_until_started_again(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     with started(tmp_path, command(tmp_path, shards)) as it:
         kill_supervisor_at(it, 23)
+    with started(tmp_path, command(tmp_path, shards)) as it:
+        it.wait_for("training_started", 2)
+        it.wait_for_step(43)
+        it.process.send_signal(signal.SIGINT)
+        status, output = it.finish()
+    assert status == 130, output
+    assert read_json(it.run.verdict)["kind"] == "stopped"
     status, output = complete(tmp_path, command(tmp_path, shards))
     assert status == 0, output
     assert len(list(tmp_path.glob("t-*"))) == 1
     assert_same_run(it.run, reference)
+    assert history(it.run).interruptions[-1].repeated == 0
 
 
 def test_torn_newest_checkpoint_is_passed_over_aloud(
@@ -181,34 +180,6 @@ def kill_someone(it: Started, chance: random.Random) -> bool:
     pids = {e["pid"] for e in it.events() if e.kind in kinds}
     alive = sorted(pid for pid in pids if psutil.pid_exists(pid))
     return bool(alive) and kill(chance.choice(alive))
-
-
-def test_sigterm_to_the_supervisor_is_a_preemption(
-    tmp_path: Path, shards: Path, reference: RunDir
-) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
-        supervisor = it.wait_for("run_started")["pid"]
-        it.wait_for_step(15)
-        kill(supervisor, signal.SIGTERM)
-        status, output = it.finish()
-    assert status == 0, output
-    assert [life.end for life in history(it.run).lives] == ["preempted", "done"]
-    assert_same_run(it.run, reference)
-
-
-def test_interrupt_saves_and_stops_until_started_again(
-    tmp_path: Path, shards: Path, reference: RunDir
-) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
-        it.wait_for_step(15)
-        it.process.send_signal(signal.SIGINT)
-        status, output = it.finish()
-    assert status == 130, output
-    assert read_json(it.run.verdict)["kind"] == "stopped"
-    status, output = complete(tmp_path, command(tmp_path, shards))
-    assert status == 0, output
-    assert_same_run(it.run, reference)
-    assert history(it.run).interruptions[0].repeated == 0
 
 
 def test_a_run_that_is_moved_aside_is_kept_and_one_that_is_done_stays_done(

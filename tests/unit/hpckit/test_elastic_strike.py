@@ -10,20 +10,26 @@ import pytest
 from hpckit.elastic.strike import Fault, main, strike, victims
 from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
-SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+SLEEP = """
+import sys, time
+from hpckit.run.processes import name_process
+name_process(sys.argv[1])
+print('up', flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture
 def pids(tmp_path: Path) -> Iterator[dict[str, int]]:
     """An agent and a worker of node 1, its service, and a worker of another run."""
     run = {"HPCKIT_RUN": str(tmp_path), "HPCKIT_NODE": "1"}
-    worker = "hpckit.training.worker"
+    worker = "rank 3"
     wanted = {
         "agent": (run, "agent"),
-        "worker": ({**run, "RANK": "3"}, worker),
-        "child": ({**run, "RANK": "3"}, "loader"),
-        "service": ({**run, "RANK": "3", "HPCKIT_SERVICE": "1"}, worker),
-        "stranger": ({**run, "HPCKIT_RUN": "/another", "RANK": "3"}, worker),
+        "worker": (run, worker),
+        "child": (run, "loader"),
+        "service": ({**run, "HPCKIT_SERVICE": "1"}, worker),
+        "stranger": ({**run, "HPCKIT_RUN": "/another"}, worker),
     }
     with ExitStack() as stack:
         found = {}

@@ -18,7 +18,7 @@ def test_golden_command() -> None:
     assert torchrun_command(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7")) == [
         sys.executable,
         "-m",
-        "torch.distributed.run",
+        "hpckit.training.forking",
         "--nnodes=4",
         "--nproc-per-node=2",
         "--max-restarts=5",
@@ -33,6 +33,11 @@ def test_golden_command() -> None:
         "-m",
         "hpckit.training.worker",
     ]
+
+
+def test_workers_can_be_programs_of_their_own() -> None:
+    spec = make_spec({"launch.preload": False})
+    assert torchrun_command(spec, AT, Rendezvous("h", 1, "a"))[2] == "torch.distributed.run"
 
 
 def rendezvous_of(at: NodeEnvironment) -> list[str]:

@@ -38,7 +38,7 @@ def test_the_next_submission_generation_and_drill_are_told(tmp_path: Path) -> No
     assert f"supervise({str(tmp_path)!r}, submission=3)" in text
     assert "# layout      1 nodes" in text
     assert f"--rdzv-id={run.name}-g5" in text
-    assert text.count("torch.distributed.run") == 1
+    assert text.count("hpckit.training.forking") == 1
 
 
 def test_a_packed_dataset_is_counted_in_epochs(tmp_path: Path) -> None:
