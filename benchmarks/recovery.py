@@ -24,22 +24,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from benchmarks.recovery_report import report
 from data import pack_folder, python_stdlib
+from hpckit.elastic.strike import Fault, victims
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, read_events
-from hpckit.run.processes import rank_name
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
 
 PATIENCE_S = 180.0
-_QUICK = ("MessageTimeout=3", "TCPTimeout=2")
+QUICK = ("MessageTimeout=3", "TCPTimeout=2")
 _REPO = Path(__file__).resolve().parents[1]
 _RUN = (
     *("name=t", "model=gpt_nano", "data=shards", "train.steps=1000000", "train.global_batch=8"),
@@ -155,14 +153,9 @@ def lose(job: Job, host: str) -> float:
 
 
 def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if (process.environ().get("HPCKIT_RUN"), process.name()) == (
-                str(job.run.path),
-                rank_name(rank),
-            ):
-                os.kill(process.pid, number)
-                return
+    for process in victims(str(job.run.path), Fault.WORKER, rank):
+        os.kill(process.pid, number)
+        return
     raise RuntimeError(f"there is no rank {rank}")
 
 
@@ -206,22 +199,23 @@ def measure(cluster: Cluster, folder: Path, case: str, rounds: int) -> list[floa
         return [look(job) for _ in range(rounds)]
 
 
+def pack(folder: Path) -> None:
+    """Shards for the runs."""
+    source = python_stdlib()[0] / "encodings"
+    pack_folder(source, folder / "shards", suffixes=(".py",), samples_per_shard=50)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", choices=CASES, action="append")
     settings = parser.parse_args()
-    options = Options(nodes=3, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=_QUICK)
+    options = Options(nodes=3, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=QUICK)
     with tempfile.TemporaryDirectory() as name, Cluster.up(Path(name) / "slurm", options) as found:
         folder = Path(name)
-        pack_folder(
-            python_stdlib()[0] / "encodings",
-            folder / "shards",
-            suffixes=(".py",),
-            samples_per_shard=50,
-        )
+        pack(folder)
         cases = settings.case or list(CASES)
-        report({case: measure(found, folder, case, settings.rounds) for case in cases})
+        report("recovery", {case: measure(found, folder, case, settings.rounds) for case in cases})
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from rich.table import Table
 from benchmarks.records import write_record
 
 
-def report(measured: Mapping[str, Sequence[float]]) -> None:
-    """Print the table and write the record."""
-    table = Table(title="recovery", box=None, header_style="bold", title_justify="left")
+def report(name: str, measured: Mapping[str, Sequence[float]]) -> None:
+    """Print the table and write the record, both of this name."""
+    table = Table(title=name, box=None, header_style="bold", title_justify="left")
     for column in ("fault", "s, median", "fastest", "slowest", "times"):
         table.add_column(column, justify="left" if column == "fault" else "right")
     for case, seconds in measured.items():
         values = (median(seconds), min(seconds), max(seconds))
         table.add_row(case, *(f"{value:.1f}" for value in values), str(len(seconds)))
     Console().print(table)
-    write_record("recovery", {"measured": dict(measured), "machine": {"cpus": os.cpu_count()}})
+    write_record(name, {"measured": dict(measured), "machine": {"cpus": os.cpu_count()}})

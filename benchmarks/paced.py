@@ -1,0 +1,28 @@
+"""A training function whose steps take a fixed time, most of which it sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from data import Batch, Loader
+from hpckit.run.spec import RunSpec
+from hpckit.training.language_model import main as train
+from hpckit.training.run import TrainingRun
+
+STEP_S = 0.2
+
+
+def main(cfg: RunSpec) -> None:
+    """As the language model's, at a step per `STEP_S` seconds."""
+    steps = TrainingRun.steps
+
+    def paced(run: TrainingRun, loader: Loader) -> Iterator[Batch]:
+        begun_s = time.monotonic()
+        for batch in steps(run, loader):
+            yield batch
+            time.sleep(max(0.0, begun_s + STEP_S - time.monotonic()))
+            begun_s = time.monotonic()
+
+    TrainingRun.steps = paced  # type: ignore[assignment, method-assign]
+    train(cfg)
