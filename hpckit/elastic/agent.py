@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from types import FrameType
 
@@ -24,6 +25,8 @@ from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.orphan import end_job
+from hpckit.elastic.probes import begin_checkup
+from hpckit.elastic.report import NodeExit
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
@@ -65,21 +68,14 @@ class Agent:
         self._channel = channel
         self._spec: RunSpec = read_spec(run.spec(submission))
         self._workers: Workers | None = None
+        self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
         self._heard: list[str] = []  # names of signals that were not passed on yet
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
             signal.signal(number, self._on_signal)
         self._sweep()
-        self._channel.send(
-            {
-                "kind": "hello",
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "gpus": len(visible_gpus(os.environ)),
-                "launcher": os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
-            }
-        )
+        self._checkup = begin_checkup(self._spec, self._run)
         try:
             if self._obey_until_told_to_quit():
                 return
@@ -88,6 +84,21 @@ class Agent:
             if self._workers is not None:
                 self._workers.kill()
         self._end_alone()
+
+    def _say_hello(self, problems: list[str]) -> None:
+        for problem in problems:
+            log.error("this node is not healthy: %s", problem)
+        self._channel.send(
+            {
+                "kind": "hello",
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "gpus": len(visible_gpus(os.environ)),
+                "launcher": os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
+                "problems": problems,
+                "time": time.time(),
+            }
+        )
 
     def _obey_until_told_to_quit(self) -> bool:
         """False: nobody is there to tell it."""
@@ -149,12 +160,18 @@ class Agent:
     def _look(self) -> None:
         while self._heard:
             self._channel.send({"kind": "signal", "name": self._heard.pop(0)})
+        if self._checkup is not None and self._checkup.done():
+            self._say_hello(self._checkup.result())
+            self._checkup = None
         report = self._workers.poll() if self._workers is not None else None
         if self._workers is not None and report is not None:
             generation, self._workers = self._workers.at.generation, None
             log.info("generation %d: %s at step %d", generation, report.exit, report.step)
-            said = {"generation": generation, "report": asdict(report)}
+            has_failed = report.exit is NodeExit.FAILED
+            said = {"generation": generation, "report": asdict(report), "looks": has_failed}
             self._channel.send({"kind": "ended", **said})
+            if has_failed:  # the node's hardware may be why
+                self._checkup = begin_checkup(self._spec, self._run)
 
 
 def own_address(host: str) -> str:

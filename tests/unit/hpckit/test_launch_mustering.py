@@ -36,8 +36,11 @@ class Agents:
         said = [n for n, at in enumerate(self._answers) if at is not None and at <= now]
         return {node: {"node": node} for node in said}
 
-    def is_expecting(self) -> bool:
-        return any(at is not None and at > self._clock.now_s for at in self._answers)
+    def expected(self) -> int:
+        return sum(at is not None and at > self._clock.now_s for at in self._answers)
+
+    def is_looking(self) -> bool:
+        return False
 
 
 @pytest.fixture
