@@ -95,8 +95,7 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
     if p.degraded is not None and it.is_alive:
         yield "degraded", p.degraded
     for bad in it.bad:
-        yield "bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
-        yield "for admin", bad.for_admin
+        yield "left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
     if it.problem is not None:
         yield "note", it.problem
 

@@ -93,8 +93,7 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
     if it.progress.degraded is not None and it.is_alive:
         facts.append(Fact("degraded", it.progress.degraded))
     for bad in it.bad:
-        facts.append(Fact("bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
-        facts.append(Fact("for admin", bad.for_admin))
+        facts.append(Fact("left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
     if it.problem is not None:
         facts.append(Fact("note", it.problem))
     facts.append(Fact("next", _next(it)))
@@ -102,7 +101,11 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
 
 
 def commands(it: Overview) -> tuple[str, ...]:
-    """What one would type next."""
+    """What one would type next, or hand on."""
+    return (*_of_state(it), *(f"{bad.for_admin}  # by an administrator" for bad in it.bad))
+
+
+def _of_state(it: Overview) -> tuple[str, ...]:
     path = shlex.quote(str(it.run.path))
     match it.state:
         case State.RUNNING | State.STARTING:
