@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hpckit.launch.allocation import hostnames
 from hpckit.run.badhosts import bad_hosts, choose
@@ -35,18 +35,28 @@ class Exclusion:
         bad = bad_hosts(read_events(self._run.events), time.time())
         if not bad:
             return ()
-        excluded, spared = choose(bad, self._usable(bad_names=[b.host for b in bad]), self._fewest)
+        nodes = self._nodes()
+        if nodes is None:  # plenty, as far as is known
+            return tuple(one.host for one in bad)
+        excluded, spared = choose(bad, nodes, fewest_nodes(self._spec))
         if spared:
             what = f"too few nodes would be left without {', '.join(spared)}: not excluded"
             log.warning(what)
             self._events.emit("degraded", what=what)
         return tuple(excluded)
 
-    def keep_from(self, job: str, within_s: float) -> None:
+    def keep_from(
+        self, job: str, within_s: float, first: Callable[[], bool] = lambda: True
+    ) -> None:
         """Have a job of the run that has not begun do without them; at the latest after about so
-        long."""
+        long.
+
+        Args:
+            first: what makes it such a job; False: it did not. Slurm may end this process's
+                children from then on, so which nodes they are is found out before.
+        """
         hosts = self.hosts()
-        if not hosts:
+        if not first() or not hosts:
             return
         said = _update(job, (*self._by_config, *hosts), within_s)
         if said is None:
@@ -57,18 +67,14 @@ class Exclusion:
             log.error(what)
             self._events.emit("degraded", what=what)
 
-    @property
-    def _fewest(self) -> int:
-        return fewest_nodes(self._spec)
-
-    def _usable(self, bad_names: Sequence[str]) -> set[str]:
-        """Nodes that the job may get as far as is known; plenty where Slurm does not tell."""
+    def _nodes(self) -> set[str] | None:
+        """Those that the job may get; None: Slurm does not tell."""
         try:
             nodes = partition_nodes(os.environ)
             return nodes - set(hostnames(",".join(self._by_config)) if self._by_config else ())
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("the nodes of the partition are not known: %s", error)
-            return {*bad_names, *(f"unknown {n}" for n in range(self._fewest))}
+            return None
 
 
 def partition_nodes(env: Mapping[str, str]) -> set[str]:
@@ -91,8 +97,8 @@ def parse_nodes(text: str) -> set[str]:
 
 
 def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:
-    """None: Slurm has done it; else what it said last. It takes a while for a job that was requeued
-    to be one that waits."""
+    """None: Slurm has done it; else what it said last. A job that was requeued may take a while to
+    be one that waits."""
     command = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(hosts)}"]
     deadline = time.monotonic() + within_s
     while True:

@@ -24,15 +24,14 @@ class Fitness:
         self._told: set[tuple[int, str]] = set()
 
     def tell(self, generation: int, unhealthy: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-        """What there is to say of nodes with problems, a line each."""
+        """What a verdict says of nodes with problems: of each, the first one."""
         for node, problems in sorted(unhealthy.items()):
             if new := {(node, problem) for problem in problems} - self._told:
                 self._told |= new
                 self._emit(generation, node, problems)
-        return tuple(
-            f"{self._name(node)} ({'; '.join(problems)})"
-            for node, problems in sorted(unhealthy.items())
-        )
+        where = {node: self._host(node) or "this machine" for node in sorted(unhealthy)}
+        found = (f"{name} ({_in_short(unhealthy[node])})" for node, name in where.items())
+        return tuple(dict.fromkeys(found))
 
     def tell_lost(self, generation: int, nodes: Iterable[int]) -> None:
         """Nodes of the job whose agents are gone, and nobody had asked them to leave."""
@@ -42,7 +41,7 @@ class Fitness:
 
     def _emit(self, generation: int, node: int, problems: Sequence[str]) -> None:
         host, what = self._host(node), "; ".join(problems)
-        log.error("%s is left out: %s", self._name(node), what)
+        log.error("node %d (%s) is left out: %s", node, host or "this machine", what)
         self._events.emit(
             "node_unhealthy",
             generation=generation,
@@ -52,9 +51,11 @@ class Fitness:
             admin=drain_line(host, what) if host is not None else None,
         )
 
-    def _name(self, node: int) -> str:
-        return self._host(node) or f"node {node}"
-
     def _host(self, node: int) -> str | None:
         """Slurm's name of it."""
         return None if self._job is None else self._job.hosts[node]
+
+
+def _in_short(problems: Sequence[str]) -> str:
+    more = len(problems) - 1
+    return f"{problems[0]}; and {more} more" if more else problems[0]

@@ -101,8 +101,9 @@ def _supervise(
     with hold_all(lock_paths(supervisor.spec, run), f"submission {submission} of {run.name}"):
         verdict = supervisor.run()
     job = supervisor.job_to_requeue
-    if job is not None and not verdict.final and come_again(job, events, KEEP_S):
-        Exclusion(run, supervisor.spec, events).keep_from(job, KEEP_S)
+    if job is not None and not verdict.final:
+        again = partial(come_again, job, events, KEEP_S)
+        Exclusion(run, supervisor.spec, events).keep_from(job, KEEP_S, again)
     return verdict
 
 

@@ -102,3 +102,18 @@ def test_states_in_which_a_node_takes_jobs() -> None:
     gone = ["down", "down*", "drained", "draining*", "fail", "failing", "maint", "unknown*"]
     lines = [f"n{i} {state}" for i, state in enumerate([*states, *gone])]
     assert parse_nodes("\n".join(lines)) == {f"n{i}" for i in range(len(states))}
+
+
+def test_who_they_are_is_known_before_slurm_ends_this_job(parts: Parts) -> None:
+    parts.found("n2")
+
+    def requeue() -> bool:
+        parts.put("sinfo", "kill $$")
+        return True
+
+    parts.exclusion(3).keep_from("7", 1.0, requeue)
+    assert parts.asked() == [], "there would be too few"
+    parts.exclusion(3).keep_from("7", 1.0, lambda: False)
+    parts.put("sinfo", SINFO)
+    parts.exclusion(2).keep_from("7", 1.0, requeue)
+    assert parts.asked() == ["update JobId=7 ExcNodeList=n2"]
