@@ -270,8 +270,7 @@ class Supervisor:
         unhealthy = self._fitness.tell(generation, crew.unhealthy())
         asked, lost, lost_store = self._request, list[int](), list[str]()
         if not there and asked is Request.NONE:
-            all_nodes = () if unhealthy else range(self._nodes.count)
-            lost = sorted(set(all_nodes) - crew.hellos().keys())
+            lost = [] if unhealthy else sorted(set(range(self._nodes.count)) - crew.hellos().keys())
             self._is_short = bool(self._took_part or unhealthy)
         if there:
             self._begin(crew, store, there, need)

@@ -194,7 +194,7 @@ class HealthSpec:
     """Seconds that the clock may differ from the supervisor's; null: nobody looks."""
     all_reduce: bool
     """Whether ranks that have met add up a few numbers, and see that the sum is right."""
-    probe_s: Positive
+    probe_s: Annotated[float, Field(gt=0, le=60)]
     """Seconds after which a look without an answer is a problem itself: a dead mount, a driver."""
 
 

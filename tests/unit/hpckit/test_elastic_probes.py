@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.elastic.health import Fault, Output
+from hpckit.elastic.health import Facts, Fault, Output
 from hpckit.elastic.probes import at_once, free_bytes, look, node_problems, output, read, write
 from hpckit.run.directory import RunDir
 from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
@@ -93,10 +93,10 @@ def test_what_is_missing_full_or_closed_is_told(tmp_path: Path, tools: Path) -> 
     assert told[0].startswith(f"disk of {run.path}: ")
     assert f"read {tmp_path}/shards: No such file or directory" in told
     assert any(line.startswith("write to /proc/store: ") for line in told)
-    none = {f"health.{key}": None for key in ("ecc_errors", "disk_free_gib", "clock_skew_s")}
-    none |= {f"health.{key}": False for key in ("gpus", "xids", "mounts")}
-    facts = look(make_spec(none), run)
-    assert facts == type(facts)()
+    nothing = {"gpus": False, "ecc_errors": None, "xids": False, "disk_free_gib": None}
+    nothing |= {"mounts": False}
+    changes = {f"health.{key}": value for key, value in nothing.items()}
+    assert look(make_spec({"cluster.device": "cuda", **changes}), run) == Facts()
 
 
 def test_the_probes_leave_nothing_behind(tmp_path: Path) -> None:
