@@ -26,7 +26,6 @@ from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.orphan import end_job
 from hpckit.elastic.probes import begin_checkup
-from hpckit.elastic.report import NodeExit
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
@@ -121,6 +120,8 @@ class Agent:
                 self._workers.ask(Request[message["request"]])
             case "end" if self._workers is not None:
                 self._workers.end()
+            case "look" if self._checkup is None:
+                self._checkup = begin_checkup(self._spec, self._run)
             case "quit":
                 if message["drain_s"] is not None:
                     self._drain(message["drain_s"])
@@ -167,11 +168,8 @@ class Agent:
         if self._workers is not None and report is not None:
             generation, self._workers = self._workers.at.generation, None
             log.info("generation %d: %s at step %d", generation, report.exit, report.step)
-            has_failed = report.exit is NodeExit.FAILED
-            said = {"generation": generation, "report": asdict(report), "looks": has_failed}
+            said = {"generation": generation, "report": asdict(report)}
             self._channel.send({"kind": "ended", **said})
-            if has_failed:  # the node's hardware may be why
-                self._checkup = begin_checkup(self._spec, self._run)
 
 
 def own_address(host: str) -> str:

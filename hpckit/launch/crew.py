@@ -61,7 +61,12 @@ class Member:
                     self.signals.append(str(message["name"]))
                 case "ended" if message["generation"] == generation:
                     self.report = load_report(message["report"])
-                    self.is_looking = bool(message.get("looks"))
+
+    def look_again(self) -> None:
+        """Have it look at its node once more, and say hello then."""
+        if self.hello is not None:
+            self.is_looking = True
+            self.channel.send({"kind": "look"})
 
     def _clock_problems(self, hello: Message) -> list[str]:
         """It was said after the agent was started, and before now: however long it took."""
@@ -122,14 +127,17 @@ class Crew:
             member.close()
 
     def call(self, nodes: Iterable[int], generation: int) -> None:
-        """Have an agent on each of these nodes, for this generation."""
-        self._now, self._generation = frozenset(), generation
+        """Have an agent on each of these nodes, for this generation. Those that have failed, or
+        stood by for who knows how long, look at their nodes once more."""
+        took_part, self._now, self._generation = self._now, frozenset[int](), generation
         for node in sorted(nodes):
             member = self._members.get(node)
             if member is not None and member.is_lost():
                 self._members.pop(node).close()
             if node not in self._members:
                 self._enlist(node)
+            elif took_part and (node not in took_part or self._has_failed(node)):
+                self._members[node].look_again()
             self._members[node].report = None
 
     def hellos(self) -> dict[int, Message]:
@@ -180,6 +188,10 @@ class Crew:
     def has_failed(self) -> bool:
         """Whether a node's part is over for good."""
         return any(report.exit not in _WELL for report in self.reports())
+
+    def _has_failed(self, node: int) -> bool:
+        report = self.report(node)
+        return report is not None and report.exit is NodeExit.FAILED
 
     def report(self, node: int) -> ExitReport | None:
         member = self._members.get(node)

@@ -32,7 +32,7 @@ class Answers(Protocol):
         """How many agents are there that have not said yet how their nodes are."""
 
     def is_looking(self) -> bool:
-        """Whether an agent looks at its node once more, after a failure: that is soon over."""
+        """Whether an agent looks at its node once more: that is soon over."""
 
 
 def muster(

@@ -30,9 +30,9 @@ node, how = int(sys.argv[1]), sys.argv[2]
 if how == "absent": sys.exit(1)
 if how == "slow": time.sleep(2)
 channel, generation = Channel(os.dup(0), os.dup(1)), 0
-def ended(exit, **more):
+def ended(exit):
     report = dict(node=node, exit=exit, step=generation, attempts=0, error=None)
-    channel.send(dict(kind="ended", generation=generation, report=report, **more))
+    channel.send(dict(kind="ended", generation=generation, report=report))
 hello = dict(kind="hello", pid=os.getpid(), gpus=0, time=time.time(), problems=[])
 if how == "ill": hello["problems"] = ["disk full"]
 if how == "early": hello["time"] += 100
@@ -44,10 +44,12 @@ while not channel.is_over:
             case "start":
                 generation = message["start"]["generation"]
                 if how == "failing": ended("failed")
+                if how == "breaking": ended("failed")
+            case "look":
                 if how == "breaking":
-                    ended("failed", looks=True)
                     time.sleep(0.5)
-                    channel.send({**hello, "problems": ["broken"]})
+                    hello["problems"] = ["broken"]
+                channel.send(hello)
             case "ask": ended("left")
             case "end" if how != "deaf": ended("stopped")
             case "quit" if how != "deaf": sys.exit()
@@ -228,3 +230,18 @@ def test_one_that_has_failed_says_how_its_node_is_before_it_takes_part_again(
     parts.crew.end(5.0)
     assert parts.begin(2, 0, 1) == {1}
     assert parts.crew.unhealthy() == {0: ["broken"]}
+
+
+def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) -> None:
+    parts.how[1] = "breaking"
+    parts.crew.call((0, 1), 1)
+
+    def are_there() -> bool:
+        parts.crew.tick()
+        return len(parts.crew.hellos()) == 2
+
+    until(are_there)
+    parts.crew.begin({0: Start(1, 1, "127.0.0.1", 1, "cpu", "", 1)})
+    parts.crew.end(5.0)
+    assert parts.begin(2, 0, 1) == {0}
+    assert parts.crew.unhealthy() == {1: ["broken"]}
