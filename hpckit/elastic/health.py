@@ -157,7 +157,7 @@ def _of_the_log(log: Output, shown: list[Gpu], wanted: Wanted) -> Iterator[str]:
     foreign = {gpu.bus for gpu in shown if gpu not in ours}
     for xid in hardware_xids(log.text.splitlines()):
         if xid.bus not in foreign:
-            yield (f"kernel log: Xid {xid.code} of the GPU at {xid.bus}: {HARDWARE_XIDS[xid.code]}")
+            yield f"kernel log: Xid {xid.code} of the GPU at {xid.bus}: {HARDWARE_XIDS[xid.code]}"
 
 
 def _ours(shown: list[Gpu], wanted: Wanted) -> list[Gpu]:
@@ -172,5 +172,7 @@ def _is_called(gpu: Gpu, name: str) -> bool:
 
 
 def _first_line(said: Output) -> str:
-    lines = (said.text + "\n" + said.errors).split("\n")
-    return next((line.strip() for line in lines if line.strip()), "it said nothing")[:_LONGEST]
+    """As far as a terminal may show it."""
+    lines = (line.strip() for line in (said.text + "\n" + said.errors).split("\n"))
+    first = next((line for line in lines if line), "it said nothing")[:_LONGEST]
+    return "".join(letter for letter in first if letter.isprintable())

@@ -37,9 +37,10 @@ HARDWARE_XIDS = {
     143: "GPU initialization error",
     158: "fatal timeout",
 }
-"""Those that ask for a reset, a reboot or a look at the machine, and say so themselves, by the
-catalog at docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (driver R575). It has 63 and
-92 ignored, and after 94 the application started again: nvidia-smi tells what is left of these."""
+"""Those after which a GPU has to be reset, its machine rebooted or looked into, by the catalog at
+docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It has 63 and 92 ignored, and after 94
+the application started again: nvidia-smi tells what is left to repair. 155 and 156, which may be
+intended, are left out."""
 _RECOVERED = "to 0x0 (None)"
 _RECOVERY = 154  # tells what is to be done, and later that it was
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")

@@ -7,6 +7,7 @@ waits for the kernel is left where it is, to end with this process.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -91,12 +92,12 @@ def at_once(probes: Mapping[str, Callable[[], Any]], within_s: float) -> dict[st
 
 def output(command: tuple[str, ...], within_s: float) -> Answer[Output]:
     """What a program says; None if there is none of that name."""
+    if shutil.which(command[0]) is None:
+        return None
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=within_s, check=False
         )
-    except FileNotFoundError:
-        return None
     except subprocess.TimeoutExpired:
         return Fault(f"no answer within {within_s:g} s")
     return Output(done.returncode, done.stdout, done.stderr)
@@ -126,8 +127,10 @@ def write(folder: Path) -> None:
 
 
 def _tools(spec: RunSpec) -> dict[str, tuple[str, ...]]:
-    health = spec.health
-    if spec.cluster.device == "cpu":
+    """Of a job to which Slurm gave no GPU, those of its node are none of its affair."""
+    health, cluster = spec.health, spec.cluster
+    is_given_none = cluster.kind == "slurm" and os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    if cluster.device == "cpu" or (is_given_none and cluster.device != "cuda"):
         return {}
     found: dict[str, tuple[str, ...]] = {}
     if health.gpus or health.ecc_errors is not None:

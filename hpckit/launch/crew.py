@@ -32,7 +32,7 @@ class Member:
         assert process.stdin is not None
         assert process.stdout is not None
         self.node, self.process = node, process
-        self._health, self._started = health, time.time()
+        self._health, self._asked = health, time.time()  # when it was told to look at its node
         self.problems: list[str] = []  # for which its node is to be left out
         self.is_looking = False  # at its node once more, and says hello again
         self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
@@ -65,14 +65,14 @@ class Member:
     def look_again(self) -> None:
         """Have it look at its node once more, and say hello then."""
         if self.hello is not None:
-            self.is_looking = True
+            self.is_looking, self._asked = True, time.time()
             self.channel.send({"kind": "look"})
 
     def _clock_problems(self, hello: Message) -> list[str]:
-        """It was said after the agent was started, and before now: however long it took."""
+        """It was said after it was asked for, and before now: however long it took."""
         if self._health is None or "time" not in hello:
             return []
-        skew = skew_s(float(hello["time"]), self._started, time.time())
+        skew = skew_s(float(hello["time"]), self._asked, time.time())
         problem = clock_problem(skew, self._health)
         return [problem] if problem else []
 

@@ -85,6 +85,7 @@ def test_each_look_at_gpus_can_be_left_out() -> None:
             ["nvidia-smi: exit status 6: No devices were found"],
         ),
         (said('Field "x" is not a valid field to query.\n', 2), 4, []),  # another version's
+        (Output(9, "", "\x1b[31mfailed\x07\n"), 1, ["nvidia-smi: exit status 9: [31mfailed"]),
         (Output(9, "", ""), 1, ["nvidia-smi: exit status 9: it said nothing"]),
     ],
 )

@@ -71,6 +71,16 @@ def test_a_tool_that_hangs_is_killed_and_holds_nothing_up(tmp_path: Path, tools:
     until(lambda: all(is_gone(number) for number in numbers))
 
 
+@pytest.mark.parametrize(("device", "looks"), [("auto", False), ("cuda", True)])
+def test_gpus_that_are_another_jobs_are_none_of_its_affair(
+    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch, device: str, looks: bool
+) -> None:
+    put(tools, "nvidia-smi", HEALTHY)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    facts = look(make_spec({"cluster.device": device}, "slurm"), RunDir(tmp_path))
+    assert (facts.gpus is not None) is looks
+
+
 def test_a_folder_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
     never = threading.Event()
     found = at_once({"dead": never.wait, "alive": lambda: 1}, 0.3)
