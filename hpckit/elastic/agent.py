@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from types import FrameType
 
@@ -24,6 +25,7 @@ from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.orphan import end_job
+from hpckit.elastic.probes import begin_checkup
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
@@ -65,21 +67,14 @@ class Agent:
         self._channel = channel
         self._spec: RunSpec = read_spec(run.spec(submission))
         self._workers: Workers | None = None
+        self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
         self._heard: list[str] = []  # names of signals that were not passed on yet
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
             signal.signal(number, self._on_signal)
         self._sweep()
-        self._channel.send(
-            {
-                "kind": "hello",
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "gpus": len(visible_gpus(os.environ)),
-                "launcher": os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
-            }
-        )
+        self._checkup = begin_checkup(self._spec, self._run)
         try:
             if self._obey_until_told_to_quit():
                 return
@@ -88,6 +83,21 @@ class Agent:
             if self._workers is not None:
                 self._workers.kill()
         self._end_alone()
+
+    def _say_hello(self, problems: list[str]) -> None:
+        for problem in problems:
+            log.error("this node is not healthy: %s", problem)
+        self._channel.send(
+            {
+                "kind": "hello",
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "gpus": len(visible_gpus(os.environ)),
+                "launcher": os.environ.get("SLURM_LAUNCH_NODE_IPADDR"),
+                "problems": problems,
+                "time": time.time(),
+            }
+        )
 
     def _obey_until_told_to_quit(self) -> bool:
         """False: nobody is there to tell it."""
@@ -110,6 +120,8 @@ class Agent:
                 self._workers.ask(Request[message["request"]])
             case "end" if self._workers is not None:
                 self._workers.end()
+            case "look" if self._checkup is None:
+                self._checkup = begin_checkup(self._spec, self._run)
             case "quit":
                 if message["drain_s"] is not None:
                     self._drain(message["drain_s"])
@@ -149,6 +161,9 @@ class Agent:
     def _look(self) -> None:
         while self._heard:
             self._channel.send({"kind": "signal", "name": self._heard.pop(0)})
+        if self._checkup is not None and self._checkup.done():
+            self._say_hello(self._checkup.result())
+            self._checkup = None
         report = self._workers.poll() if self._workers is not None else None
         if self._workers is not None and report is not None:
             generation, self._workers = self._workers.at.generation, None

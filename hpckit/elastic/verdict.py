@@ -9,6 +9,7 @@ from enum import StrEnum
 from hpckit.elastic.report import ExitReport, NodeExit, WorkerError
 from hpckit.run.board import Request
 from hpckit.run.events import Event
+from hpckit.run.lineage import since_start
 from hpckit.run.spec import RetrySpec
 
 
@@ -20,7 +21,7 @@ class Kind(StrEnum):
     """By its user, after a save."""
     PREEMPTED = "preempted"
     INFRA = "infra"
-    """A node, its agent or the rendezvous store was lost."""
+    """A node, its agent or the rendezvous store was lost, or too few nodes are healthy."""
     CRASH = "crash"
     """Workers failed, more often than they may be restarted in place."""
     PERMANENT = "permanent"
@@ -52,6 +53,8 @@ class Ending:
     """What went without a word: nodes, the store."""
     progress: bool
     """Whether a newer checkpoint was committed during it."""
+    unhealthy: tuple[str, ...] = ()
+    """Nodes that were left out, without which there are too few."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +69,9 @@ def past_of(events: Iterable[Event]) -> list[Past]:
     """The generations since a person has started the run, by its events: those of the jobs that
     this one goes on from count too."""
     found: list[Past] = []
-    jobs: set[str] = set()  # that go on from one before them, by themselves
     from_step = 0
-    for event in events:
+    for event in since_start(events):
         match event.kind:
-            case "successor_queued":
-                jobs.add(event["job"])
-            case "run_started" if event.get("job") not in jobs:
-                found, jobs = [], {event["job"]} if event.get("job") else set()
             case "generation_started":
                 from_step = int(event["from_step"])
             case "generation_ended":
@@ -106,6 +104,10 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         return Verdict(Kind.PERMANENT, True, str(error or "a worker refused to go on"), error)
     if ending.request is not Request.NONE:
         return _judge_requested(ending)
+    if ending.unhealthy:
+        lost = f"; lost {', '.join(ending.lost)}" if ending.lost else ""
+        what = f"too few healthy nodes: {', '.join(ending.unhealthy)}{lost}"
+        return _within_budget(Kind.INFRA, what, ending, past, retry)
     if ending.lost:
         return _within_budget(Kind.INFRA, f"lost {', '.join(ending.lost)}", ending, past, retry)
     if exits == {NodeExit.DONE}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -41,13 +42,22 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     job, nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NODELIST")
     if not job or not nodes:
         raise RuntimeError("cluster.kind=slurm, but this process is no job: start it by launch.py")
+    # the last task of an array has the array's own number, by which Slurm means all of it
+    task = [env[name] for name in _ARRAY if name in env]
+    return Allocation("_".join(task) or job, hostnames(nodes, env))
+
+
+def hostnames(nodes: str, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The names in a list of nodes as Slurm writes it: n[1-3],m7.
+
+    Raises:
+        OSError, subprocess.SubprocessError: Slurm does not tell.
+    """
     command = ["scontrol", "show", "hostnames", nodes]
     done = subprocess.run(
         command, env=dict(env), capture_output=True, text=True, check=True, timeout=_PATIENCE_S
     )
-    # the last task of an array has the array's own number, by which Slurm means all of it
-    task = [env[name] for name in _ARRAY if name in env]
-    return Allocation("_".join(task) or job, tuple(done.stdout.split()))
+    return tuple(done.stdout.split())
 
 
 def leave_array(env: MutableMapping[str, str]) -> None:

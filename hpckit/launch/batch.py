@@ -32,13 +32,18 @@ class Place:
     code: str
     """The snapshot, as a word of shell."""
     dependency: str | None
+    exclude: tuple[str, ...] = ()
+    """Nodes that it must not get, beside those of the spec."""
 
 
-def of_run(run: RunDir, submission: int, after: str | None = None) -> Place:
+def of_run(
+    run: RunDir, submission: int, after: str | None = None, exclude: tuple[str, ...] = ()
+) -> Place:
     """A job of one run.
 
     Args:
         after: the task of an array that this job goes on after; it is of another name.
+        exclude: as of `Place`.
     """
     return Place(
         name=run.name,
@@ -47,6 +52,7 @@ def of_run(run: RunDir, submission: int, after: str | None = None) -> Place:
         code=shlex.quote(str(run.code(submission))),
         # one job of a run at a time
         dependency=f"afterany:{after},singleton" if after else "singleton",
+        exclude=exclude,
     )
 
 
@@ -77,7 +83,7 @@ def parameters(spec: RunSpec, place: Place) -> dict[str, Any]:
         "account": slurm.account,
         "qos": slurm.qos,
         "constraint": slurm.constraint,
-        "exclude": ",".join(slurm.exclude) or None,
+        "exclude": ",".join((*slurm.exclude, *place.exclude)) or None,
         "cpus_per_task": slurm.cpus_per_node,
         "mem": slurm.memory,
         "exclusive": slurm.exclusive or None,

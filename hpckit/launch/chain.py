@@ -25,12 +25,18 @@ class Chain:
     however this one ends: no requeue, which waits two minutes, and no credential is needed.
     """
 
-    def __init__(self, queue: Callable[[], str], events: EventLog) -> None:
+    def __init__(
+        self,
+        queue: Callable[[], str],
+        events: EventLog,
+        amend: Callable[[str, float], None] = lambda job, within_s: None,
+    ) -> None:
         """
         Args:
             queue: submits it; its number. Raises OSError, RuntimeError or SubprocessError.
+            amend: called with the successor that is kept: what it needs to know by now.
         """
-        self._queue, self._events = queue, events
+        self._queue, self._events, self._amend = queue, events, amend
         self.job: str | None = None
         self._is_kept = False
         self._stop = threading.Event()
@@ -55,6 +61,8 @@ class Chain:
         self._stop.set()
         if self.job is None:
             _say_nothing_goes_on(self._events)
+        else:
+            self._amend(self.job, within_s)
         return self.job is not None
 
     def _run(self) -> None:
@@ -70,8 +78,9 @@ class Chain:
             return
 
 
-def come_again(job: str, events: EventLog, within_s: float) -> None:
-    """Have Slurm run the job again, of which this process is the last: it is told to end then."""
+def come_again(job: str, events: EventLog, within_s: float) -> bool:
+    """Have Slurm run the job again, of which this process is the last: it is told to end then.
+    Whether Slurm will."""
     deadline = time.monotonic() + within_s
     command = ["scontrol", "requeue", job]
     while True:
@@ -85,11 +94,11 @@ def come_again(job: str, events: EventLog, within_s: float) -> None:
         if not said:
             log.info("job %s is requeued", job)
             events.emit("job_requeued", job=job)
-            return
+            return True
         log.error("job %s is not requeued: %s", job, said)
         if time.monotonic() > deadline:
             _say_nothing_goes_on(events)
-            return
+            return False
         time.sleep(AGAIN_S)
 
 

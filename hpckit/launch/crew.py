@@ -11,10 +11,12 @@ from typing import Any
 
 from hpckit.elastic.agent import Start
 from hpckit.elastic.channel import Channel, Message, Pulse
+from hpckit.elastic.health import clock_problem, skew_s
 from hpckit.elastic.report import ExitReport, NodeExit, load_report
 from hpckit.run.board import Request
 from hpckit.run.events import EventLog
 from hpckit.run.processes import Process, kill_all
+from hpckit.run.spec import HealthSpec
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +28,13 @@ _WELL = (NodeExit.DONE, NodeExit.LEFT)
 class Member:
     """One agent."""
 
-    def __init__(self, node: int, process: Process) -> None:
+    def __init__(self, node: int, process: Process, health: HealthSpec | None) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.node, self.process = node, process
+        self._health, self._asked = health, time.time()  # when it was told to look at its node
+        self.problems: list[str] = []  # for which its node is to be left out
+        self.is_looking = False  # at its node once more, and says hello again
         self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
         self.hello: Message | None = None
         self.report: ExitReport | None = None  # of the present generation
@@ -50,11 +55,26 @@ class Member:
         for message in self.channel.receive():
             match message.get("kind"):
                 case "hello":
-                    self.hello = message
+                    self.hello, self.is_looking = message, False
+                    self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
                 case "signal":
                     self.signals.append(str(message["name"]))
                 case "ended" if message["generation"] == generation:
                     self.report = load_report(message["report"])
+
+    def look_again(self) -> None:
+        """Have it look at its node once more, and say hello then."""
+        if self.hello is not None:
+            self.is_looking, self._asked = True, time.time()
+            self.channel.send({"kind": "look"})
+
+    def _clock_problems(self, hello: Message) -> list[str]:
+        """It was said after it was asked for, and before now: however long it took."""
+        if self._health is None or "time" not in hello:
+            return []
+        skew = skew_s(float(hello["time"]), self._asked, time.time())
+        problem = clock_problem(skew, self._health)
+        return [problem] if problem else []
 
     def close(self) -> None:
         """Kill it, and let go of the pipes."""
@@ -74,14 +94,17 @@ class Crew:
         start: Callable[[int], Process],
         events: EventLog,
         drain_s: float | None = None,
+        health: HealthSpec | None = None,
     ) -> None:
         """
         Args:
             start: the agent of a node; its standard input and output are pipes.
             drain_s: seconds for each agent, at the end, to have its node's checkpoint services
                 write what they hold. None: they are none of its affair.
+            health: how far a node's clock may be off; None: as far as it likes.
         """
         self._start, self._events, self._drain_s = start, events, drain_s
+        self._health = health
         self._members: dict[int, Member] = {}
         self._now: frozenset[int] = frozenset()  # the nodes of this generation
         self._generation = 0
@@ -104,24 +127,36 @@ class Crew:
             member.close()
 
     def call(self, nodes: Iterable[int], generation: int) -> None:
-        """Have an agent on each of these nodes, for this generation."""
-        self._now, self._generation = frozenset(), generation
+        """Have an agent on each of these nodes, for this generation. Those that have failed, or
+        stood by for who knows how long, look at their nodes once more."""
+        took_part, self._now, self._generation = self._now, frozenset[int](), generation
         for node in sorted(nodes):
             member = self._members.get(node)
             if member is not None and member.is_lost():
                 self._members.pop(node).close()
             if node not in self._members:
                 self._enlist(node)
+            elif took_part and (node not in took_part or self._has_failed(node)):
+                self._members[node].look_again()
             self._members[node].report = None
 
     def hellos(self) -> dict[int, Message]:
-        """What each agent that is there has said of itself, by node."""
-        there = (m for m in self._members.values() if m.is_there)
-        return {m.node: m.hello for m in there if m.hello is not None}
+        """What each agent that is there has said of itself, by node, if the node is healthy."""
+        known = [m for m in self._members.values() if m.is_there and not m.is_looking]
+        return {m.node: m.hello for m in known if m.hello is not None and not m.problems}
 
-    def is_expecting(self) -> bool:
-        """Whether an agent is there that has not said anything yet."""
-        return any(m.hello is None and not m.is_lost() for m in self._members.values())
+    def unhealthy(self) -> dict[int, list[str]]:
+        """Why nodes whose agents are there are to be left out."""
+        return {m.node: m.problems for m in self._members.values() if m.is_there and m.problems}
+
+    def expected(self) -> int:
+        """How many agents are there that have not said yet how their nodes are."""
+        there = [m for m in self._members.values() if not m.is_lost()]
+        return sum(m.hello is None or m.is_looking for m in there)
+
+    def is_looking(self) -> bool:
+        """Whether an agent looks at its node once more."""
+        return any(m.is_looking and not m.is_lost() for m in self._members.values())
 
     def begin(self, starts: Mapping[int, Start]) -> None:
         """Tell each node that takes part what to start; the others stand by."""
@@ -154,6 +189,10 @@ class Crew:
         """Whether a node's part is over for good."""
         return any(report.exit not in _WELL for report in self.reports())
 
+    def _has_failed(self, node: int) -> bool:
+        report = self.report(node)
+        return report is not None and report.exit is NodeExit.FAILED
+
     def report(self, node: int) -> ExitReport | None:
         member = self._members.get(node)
         return member.report if member is not None else None
@@ -180,7 +219,7 @@ class Crew:
 
     def _enlist(self, node: int) -> None:
         process = self._start(node)
-        self._members[node] = Member(node, process)
+        self._members[node] = Member(node, process, self._health)
         self._pulse.of([member.channel for member in self._members.values()])
         self._events.emit("agent_started", generation=self._generation, node=node, pid=process.pid)
 

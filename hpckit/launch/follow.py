@@ -161,6 +161,9 @@ def describe(event: Event) -> str | None:
         case "hang":
             what = f"[yellow]hang[/] on node {get('node')} after step {get('step')}"
             return f"{what}: stacks in {escape(' '.join(get('stacks', [])) or 'none')}"
+        case "node_unhealthy":
+            where = get("host") or f"node {get('node')}"
+            return f"[yellow]{where} is left out[/]: {escape('; '.join(get('problems', [])))}"
         case "nodes_chosen" if len(get("nodes")) < get("wanted"):
             return (
                 f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from checkpointing import local_folder
 from hpckit.run.directory import RunDir, checkpoint_root
+from hpckit.run.folders import data_folder
 from hpckit.run.spec import ContainerSpec, RunSpec
 
 # Mounted over the image's own, they would take its programs and libraries away.
@@ -16,7 +17,6 @@ _THE_IMAGES = {
     *("/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local", "/var"),
 }
 _PYTHON = "cluster.slurm.container.python"
-_PATTERN = frozenset("*?[{")
 
 
 def all_mounts(spec: RunSpec, run: RunDir) -> tuple[str, ...]:
@@ -51,17 +51,6 @@ def python_folders(interpreter: str) -> list[Path]:
     pairs = (line.partition("=") for line in lines)
     homes = [value.strip() for key, _, value in pairs if key.strip() == "home"]
     return [*found, *(Path(home).parent for home in homes)]
-
-
-def data_folder(shards: str) -> Path | None:
-    """The folder that holds `shards`, a folder, a tar or a pattern; None if it is elsewhere."""
-    folder = local_folder(shards)
-    if folder is None:
-        return None
-    for part in (*reversed(folder.parents), folder):
-        if _PATTERN & set(part.name):
-            return part.parent
-    return folder.parent if folder.suffix == ".tar" else folder
 
 
 def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:

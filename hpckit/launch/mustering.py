@@ -16,6 +16,8 @@ RETURN_S = 3.0
 """Seconds in which a node that was lost may come back before a generation begins without it."""
 AGAIN_S = 30.0
 """The same where there are too few without it."""
+HOPELESS_S = 3.0
+"""Seconds in which the others may still say how they are, once there cannot be enough."""
 
 
 class Answers(Protocol):
@@ -24,31 +26,39 @@ class Answers(Protocol):
     def tick(self) -> None: ...
 
     def hellos(self) -> dict[int, Message]:
-        """What each agent that is there has said of itself, by node."""
+        """What each agent that is there has said of itself, by node, if the node is healthy."""
 
-    def is_expecting(self) -> bool:
-        """Whether an agent is there that has not said anything yet."""
+    def expected(self) -> int:
+        """How many agents are there that have not said yet how their nodes are."""
+
+    def is_looking(self) -> bool:
+        """Whether an agent looks at its node once more: that is soon over."""
 
 
 def muster(
     crew: Answers, need: Need, before: Sequence[int], is_asked: Callable[[], bool]
 ) -> dict[int, Message]:
-    """Wait for enough of the agents: what those that take part say of themselves; empty if too few
-    come, or there is something else to do first.
+    """Wait for enough healthy nodes: what the agents of those that take part say of themselves;
+    empty if too few come, or there is something else to do first.
 
-    As many nodes as are wanted are waited for, and for a while only if fewer will do.
+    As many nodes as are wanted are waited for, and for a while only if fewer will do. If there will
+    be too few in any case, that is soon over.
 
     Args:
         before: the nodes of the generation before; empty: there was none.
         is_asked: whether to give up.
     """
-    begun_s = time.monotonic()
+    begun_s = hopeful_s = time.monotonic()
     while not is_asked():
         crew.tick()
         there, waited_s = crew.hellos(), time.monotonic() - begun_s
         chosen = pick(there, before, need)
         patience_s = HELLO_S if not before else RETURN_S if chosen else AGAIN_S
-        is_over = not crew.is_expecting() or waited_s > patience_s
+        if len(there) + crew.expected() >= need.fewest:
+            hopeful_s = time.monotonic()
+        is_hopeless = time.monotonic() - hopeful_s > HOPELESS_S
+        is_late = waited_s > patience_s and not crew.is_looking()
+        is_over = not crew.expected() or is_late or is_hopeless
         if len(chosen) == need.wanted or is_over:
             return {node: there[node] for node in chosen}
         time.sleep(TICK_S)

@@ -41,19 +41,23 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
 
 
 def submit_job(
-    run: RunDir, spec: RunSpec, submission: int, after: str | None = None
+    run: RunDir,
+    spec: RunSpec,
+    submission: int,
+    after: str | None = None,
+    exclude: tuple[str, ...] = (),
 ) -> submitit.Job[int]:
     """The same as a Slurm job, which is the supervisor from its first process on. It begins when no
     other job of this run is left.
 
     Args:
-        after: as of `batch.of_run`.
+        after, exclude: as of `batch.of_run`.
 
     Raises:
         SubmitError: there is no Slurm here, or it refuses the job; says why.
     """
     run.logs.mkdir(exist_ok=True)
-    with _executor(spec, batch.of_run(run, submission, after)) as executor:
+    with _executor(spec, batch.of_run(run, submission, after, exclude)) as executor:
         job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission)
     return job
 

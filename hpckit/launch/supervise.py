@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,8 @@ from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge, past_of
 from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
 from hpckit.launch.chain import Chain, come_again, silent_jobs
 from hpckit.launch.crew import Crew
+from hpckit.launch.exclusion import Exclusion
+from hpckit.launch.fitness import Fitness
 from hpckit.launch.mustering import muster
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
 from hpckit.run.board import Request
@@ -98,8 +100,10 @@ def _supervise(
     supervisor = Supervisor(run, submission, gpus, events)
     with hold_all(lock_paths(supervisor.spec, run), f"submission {submission} of {run.name}"):
         verdict = supervisor.run()
-    if supervisor.job_to_requeue is not None and not verdict.final:
-        come_again(supervisor.job_to_requeue, events, KEEP_S)
+    job = supervisor.job_to_requeue
+    if job is not None and not verdict.final:
+        again = partial(come_again, job, events, KEEP_S)
+        Exclusion(run, supervisor.spec, events).keep_from(job, KEEP_S, again)
     return verdict
 
 
@@ -139,6 +143,7 @@ class Supervisor:
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
         self._nodes = self._find_nodes()
+        self._fitness = Fitness(self._job, self._events)
         job = {} if self._job is None else {"job": self._job.job, "hosts": list(self._job.hosts)}
         self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps, **job)
         told = read_events(self._run.events)
@@ -152,7 +157,7 @@ class Supervisor:
         with (
             self._chain(silent_jobs(told)) as chain,
             RendezvousStore(self._nodes.address, environment(), store_log) as store,
-            Crew(self._nodes.start_agent, self._events, self._drain_s) as crew,
+            Crew(self._nodes.start_agent, self._events, self._drain_s, self.spec.health) as crew,
         ):
             try:
                 verdict = self._generations(store, crew)
@@ -220,7 +225,8 @@ class Supervisor:
 
         after = self._job.job if self._job.is_task else None
         queue = partial(submit_job, self._run, self.spec, self._submission, after)
-        with Chain(lambda: queue().job_id, self._events) as chain:
+        bad = Exclusion(self._run, self.spec, self._events)
+        with Chain(lambda: queue(bad.hosts()).job_id, self._events, bad.keep_from) as chain:
             yield chain
 
     def _end_services(self) -> None:
@@ -261,10 +267,11 @@ class Supervisor:
         self._run.generation_logs(generation).mkdir(parents=True)
         crew.call(range(self._nodes.count), generation)
         there = muster(crew, need, self._took_part, lambda: self._is_asked(crew))
+        unhealthy = self._fitness.tell(generation, crew.unhealthy())
         asked, lost, lost_store = self._request, list[int](), list[str]()
         if not there and asked is Request.NONE:
-            lost = sorted(set(range(self._nodes.count)) - crew.hellos().keys())
-            self._is_short = bool(self._took_part)
+            lost = [] if unhealthy else sorted(set(range(self._nodes.count)) - crew.hellos().keys())
+            self._is_short = bool(self._took_part or unhealthy)
         if there:
             self._begin(crew, store, there, need)
             asked, lost_store = self._watch(crew, store)
@@ -272,10 +279,15 @@ class Supervisor:
         self._is_after_loss = bool(lost)
         if self._request is asked:  # one that came later is for the next generation
             self._request = Request.NONE
+        if asked is Request.NONE:
+            self._fitness.tell_lost(generation, lost)
         progress = self._has_saved()
         silent = [f"the agent of node {node}" for node in lost]
-        ending = Ending(asked, crew.reports(), (*lost_store, *silent), progress)
+        missing = () if there else unhealthy
+        ending = Ending(asked, crew.reports(), (*lost_store, *silent), progress, missing)
         verdict = judge(ending, self._past, self.spec.retry)
+        if missing and self._job is None and asked is Request.NONE:
+            verdict = replace(verdict, final=True)  # there are no other nodes
         self._conclude(verdict, crew.reports())
         self._past.append(Past(verdict.kind, progress))
         return verdict

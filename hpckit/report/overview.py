@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from hpckit.report.progress import Progress, build_progress
 from hpckit.report.state import State, decide, is_current
+from hpckit.run.badhosts import BadHost, bad_hosts
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.events import read_events
@@ -38,6 +40,8 @@ class Overview:
     """Who holds the lock."""
     problem: str | None
     """Why this is not all: Slurm is out of reach, or the spec is damaged."""
+    bad: tuple[BadHost, ...] = ()
+    """Nodes that it does without."""
 
     @property
     def is_slurm(self) -> bool:
@@ -100,6 +104,7 @@ class Overview:
             "failure": p.failure,
             "degraded": p.degraded,
             "owner": asdict(self.owner) if self.owner else None,
+            "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],
             "problem": self.problem,
         }
 
@@ -158,6 +163,7 @@ def look(run: RunDir, slurm: Queue) -> Overview:
         jobs=jobs or (),
         owner=owner,
         problem=problem,
+        bad=bad_hosts(events, time.time()),
     )
 
 

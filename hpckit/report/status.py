@@ -94,6 +94,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "failure", p.failure
     if p.degraded is not None and it.is_alive:
         yield "degraded", p.degraded
+    for bad in it.bad:
+        yield "left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
     if it.problem is not None:
         yield "note", it.problem
 

@@ -18,7 +18,7 @@ _KINDS = {
     "done": "it reached its last step",
     "stopped": "it was stopped by its user",
     "preempted": "the nodes were wanted back, or the time limit was near",
-    "infra": "a node, its agent or the rendezvous store was lost",
+    "infra": "a node, its agent or the rendezvous store was lost, or too few nodes are healthy",
     "crash": "workers failed more often than they may be started again",
     "permanent": "an error that no further attempt can mend",
 }
@@ -92,6 +92,8 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
         facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
     if it.progress.degraded is not None and it.is_alive:
         facts.append(Fact("degraded", it.progress.degraded))
+    for bad in it.bad:
+        facts.append(Fact("left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
     if it.problem is not None:
         facts.append(Fact("note", it.problem))
     facts.append(Fact("next", _next(it)))
@@ -99,7 +101,11 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
 
 
 def commands(it: Overview) -> tuple[str, ...]:
-    """What one would type next."""
+    """What one would type next, or hand on."""
+    return (*_of_state(it), *(f"{bad.for_admin}  # by an administrator" for bad in it.bad))
+
+
+def _of_state(it: Overview) -> tuple[str, ...]:
     path = shlex.quote(str(it.run.path))
     match it.state:
         case State.RUNNING | State.STARTING:

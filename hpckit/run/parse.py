@@ -25,6 +25,7 @@ _NOT_IDENTITY = (
     ("elastic",),
     ("retry",),
     ("hang",),
+    ("health",),
     ("checkpoint",),
     ("debug",),
     ("train", "micro_batch"),

@@ -175,6 +175,34 @@ class HangSpec:
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class HealthSpec:
+    """What a node is looked at for before it takes part (`conf/health/`). One with a problem is
+    left out, and jobs that follow do not get it."""
+
+    gpus: bool
+    """Whether nvidia-smi shows the GPUs, and their memory waits for no repair; never with
+    `cluster.device=cpu`."""
+    ecc_errors: Natural | None
+    """Uncorrected errors of a GPU's memory, since its driver was loaded, that are let pass; null:
+    any number."""
+    xids: bool
+    """Whether the kernel's log, where it may be read, tells of a GPU that has to be reset or looked
+    after; never with `cluster.device=cpu`."""
+    disk_free_gib: Positive | None
+    """GiB that have to be free for the run directory, `cluster.slurm.scratch` and TMPDIR; null:
+    nobody looks."""
+    mounts: bool
+    """Whether the run directory and a folder of checkpoints can be written, and one of shards be
+    read."""
+    clock_skew_s: Positive | None
+    """Seconds that the clock may differ from the supervisor's; null: nobody looks."""
+    all_reduce: bool
+    """Whether ranks that have met add up a few numbers, and see that the sum is right."""
+    probe_s: Annotated[float, Field(gt=0, le=60)]
+    """Seconds after which a look without an answer is a problem itself: a dead mount, a driver."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class TrainSpec:
     """The training loop."""
 
@@ -352,6 +380,7 @@ class RunSpec:
     elastic: ElasticSpec
     retry: RetrySpec
     hang: HangSpec
+    health: HealthSpec
     train: TrainSpec
     model: ModelSpec
     parallel: ParallelSpec

@@ -28,6 +28,7 @@ from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
 from hpckit.training.agreement import Agreement
+from hpckit.training.collective import check_all_reduce
 from hpckit.training.errors import TrainingError
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
@@ -80,6 +81,10 @@ class TrainingRun:
         self._events = EventLog(
             at.run.events, generation=at.generation, attempt=self._attempt, rank=env.rank
         )
+        if cfg.health.all_reduce:
+            seconds = check_all_reduce(self.device)
+            if self.rank == 0:
+                self._events.emit("all_reduce", seconds=seconds, world_size=self.world_size)
         self._agreement = Agreement()
         self._checkpointer = Checkpointer(
             checkpoint_root(cfg, at.run),

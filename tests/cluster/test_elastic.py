@@ -24,6 +24,7 @@ def test_a_spare_takes_the_place_of_a_node_without_power(
     assert it.verdicts() == ["infra", "done"]
     (spare,) = {0, 1, 2} - {kept, lost}
     assert it.events("nodes_chosen")[1]["nodes"] == sorted((kept, spare))
+    assert [event["host"] for event in it.events("node_lost")] == [chosen["hosts"][1]]
     assert len(it.events("run_started")) == 1
 
 

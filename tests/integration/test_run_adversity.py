@@ -114,7 +114,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small_disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    with started(small_disk, command(small_disk, shards, "retry=none", "cluster.grace_s=10")) as it:
+    small = command(small_disk, shards, "health.disk_free_gib=null")
+    with started(small_disk, [*small, "retry=none", "cluster.grace_s=10"]) as it:
         it.wait_for_step(12)
         fill = small_disk / "fill"
         with pytest.raises(OSError), fill.open("wb", buffering=0) as file:  # noqa: PT012
@@ -125,9 +126,22 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     assert "Traceback" not in output
     run = it.run
     fill.unlink()
-    status, output = complete(small_disk, command(small_disk, shards))
+    status, output = complete(small_disk, small)
     assert status == 0, output
     assert max(check(run.checkpoints)) == 60
     assert not any(check(run.checkpoints).values())
     assert losses(run)[60] == losses(reference)[60]
     assert history(run).steps_kept == 60
+
+
+def test_a_machine_that_is_not_healthy_is_told_and_not_tried_again(
+    tmp_path: Path, shards: Path
+) -> None:
+    status, output = complete(tmp_path, command(tmp_path, shards, "health.disk_free_gib=1e9"))
+    run = RunDir(next(tmp_path.glob("t-*")))
+    verdict = read_json(run.verdict)
+    assert status == 75, output
+    assert verdict["final"] is True
+    assert verdict["reason"].startswith(f"too few healthy nodes: this machine (disk of {run.path}")
+    assert "less than health.disk_free_gib=1e+09" in verdict["reason"]
+    assert run.generation_numbers() == [1]

@@ -75,6 +75,17 @@ def test_it_is_there_until_it_is_told_to_quit(start: Callable[..., Told]) -> Non
     assert told.process.returncode == 0
 
 
+def test_it_says_how_its_node_is_each_time_that_it_is_asked(start: Callable[..., Told]) -> None:
+    told = start()
+    (problem,) = told.hears("hello")["problems"]
+    assert problem.startswith("read /data/shards: ")
+    told.heard.clear()
+    told.channel.send({"kind": "look"})
+    again = told.hears("hello")
+    assert again["problems"] == [problem]
+    assert again["pid"] == told.process.pid
+
+
 def test_it_ends_with_its_supervisor(start: Callable[..., Told]) -> None:
     told = start()
     told.hears("hello")

@@ -244,3 +244,15 @@ def test_what_was_in_the_jobs_before_counts_until_a_person_starts_the_run_again(
     assert past_of([*first, *second, *by_hand]) == [crash]
     here = happened("run_started", pid=7)
     assert past_of([*first, here]) == past_of([]) == []
+
+
+def test_too_few_healthy_nodes_are_the_infrastructures_fault() -> None:
+    end = Ending(NONE, (), (), False, ("n1 (disk full)", "n2 (clock)"))
+    verdict = judge(end, [], RETRY)
+    assert (verdict.kind, verdict.final) == (Kind.INFRA, False)
+    assert verdict.reason == "too few healthy nodes: n1 (disk full), n2 (clock)"
+    end = Ending(NONE, (), (AGENT,), False, ("n1 (disk full)",))
+    assert judge(end, [], RETRY).reason.endswith(f"n1 (disk full); lost {AGENT}")
+    assert judge(end, [Past(Kind.INFRA, False)] * 10, RETRY).final
+    asked = Ending(PREEMPT, (), (), False, ("n1 (disk full)",))
+    assert judge(asked, [], RETRY).kind is Kind.PREEMPTED

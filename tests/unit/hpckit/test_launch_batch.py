@@ -198,3 +198,11 @@ def of_a_run(spec: RunSpec) -> str:
 
 def changed(changes: dict[str, Any]) -> RunSpec:
     return make_spec(changes, cluster="slurm")
+
+
+def test_bad_nodes_are_excluded_beside_those_of_the_config() -> None:
+    place = batch.of_run(RunDir(Path("/runs/a")), 1, exclude=("n7", "n9"))
+    plain = batch.script(spec_of(), place)
+    assert options(plain)["exclude"] == "n7,n9"
+    both = batch.script(spec_of("cluster.slurm.exclude=[n1]"), place)
+    assert options(both)["exclude"] == "n1,n7,n9"

@@ -44,8 +44,10 @@ def test_a_successor_that_is_not_kept_is_cancelled(folder: Path, events: EventLo
 
 
 def test_one_that_is_kept_stays(folder: Path, events: EventLog) -> None:
-    with Chain(lambda: "8", events) as chain:
+    amended: list[tuple[str, float]] = []
+    with Chain(lambda: "8", events, lambda *told: amended.append(told)) as chain:
         assert chain.keep(30)
+    assert amended == [("8", 30)]
     assert not (folder / "asked").exists()
     assert kinds(folder) == ["successor_queued"]
 

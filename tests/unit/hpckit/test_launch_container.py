@@ -11,10 +11,11 @@ import pytest
 
 from hpckit.launch.allocation import srun
 from hpckit.launch.container import inside
-from hpckit.launch.mounts import data_folder, mount_problems, python_folders, shared_folders
+from hpckit.launch.mounts import mount_problems, python_folders, shared_folders
 from hpckit.launch.nodes import run_container
 from hpckit.launch.preflight import with_absolute_paths
 from hpckit.run.directory import RunDir
+from hpckit.run.folders import data_folder
 from hpckit.run.spec import RunSpec
 from tests.unit.hpckit.hpckit_parts import make_spec
 

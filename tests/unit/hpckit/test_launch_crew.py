@@ -20,7 +20,7 @@ from hpckit.launch.mustering import muster
 from hpckit.run.board import Request
 from hpckit.run.events import EventLog, read_events
 from hpckit.run.processes import Process, spawn_piped
-from tests.unit.hpckit.hpckit_parts import is_gone, until
+from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
 
 # An agent whose workers train for ever, and end as they are told.
 AGENT = """
@@ -33,13 +33,23 @@ channel, generation = Channel(os.dup(0), os.dup(1)), 0
 def ended(exit):
     report = dict(node=node, exit=exit, step=generation, attempts=0, error=None)
     channel.send(dict(kind="ended", generation=generation, report=report))
-channel.send(dict(kind="hello", pid=os.getpid(), gpus=0))
+hello = dict(kind="hello", pid=os.getpid(), gpus=0, time=time.time(), problems=[])
+if how == "ill": hello["problems"] = ["disk full"]
+if how == "early": hello["time"] += 100
+if how == "late": hello["time"] -= 100
+channel.send(hello)
 while not channel.is_over:
     for message in channel.receive():
         match message["kind"]:
             case "start":
                 generation = message["start"]["generation"]
                 if how == "failing": ended("failed")
+                if how == "breaking": ended("failed")
+            case "look":
+                if how == "breaking":
+                    time.sleep(0.5)
+                    hello["problems"] = ["broken"]
+                channel.send(hello)
             case "ask": ended("left")
             case "end" if how != "deaf": ended("stopped")
             case "quit" if how != "deaf": sys.exit()
@@ -55,7 +65,7 @@ class Parts:
         self.folder, self.how = folder, dict.fromkeys(range(9), "good")
         self.started: list[Process] = []
         self.events = EventLog(folder / "events.jsonl")
-        self.crew = Crew(self._start, self.events)
+        self.crew = Crew(self._start, self.events, health=make_spec().health)
 
     def _start(self, node: int) -> Process:
         command = [sys.executable, "-c", AGENT, str(node), self.how[node]]
@@ -193,3 +203,45 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
 
     until(has_failed)
     assert parts.exits() == [NodeExit.FAILED]
+
+
+def test_nodes_that_are_not_healthy_are_left_out(parts: Parts) -> None:
+    parts.how |= {0: "ill", 2: "early", 3: "late"}
+    assert parts.begin(1, 0, 1, 2, 3) == {1}
+    found = parts.crew.unhealthy()
+    assert found.keys() == {0, 2, 3}
+    assert found[0] == ["disk full"]
+    assert "ahead of the supervisor's" in found[2][0]
+    assert "behind the supervisor's" in found[3][0]
+    assert parts.crew.lost() == []
+
+
+def test_one_that_has_failed_says_how_its_node_is_before_it_takes_part_again(
+    parts: Parts,
+) -> None:
+    parts.how[0] = "breaking"
+    assert parts.begin(1, 0, 1) == {0, 1}
+
+    def has_failed() -> bool:
+        parts.crew.tick()
+        return parts.crew.has_failed()
+
+    until(has_failed)
+    parts.crew.end(5.0)
+    assert parts.begin(2, 0, 1) == {1}
+    assert parts.crew.unhealthy() == {0: ["broken"]}
+
+
+def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) -> None:
+    parts.how[1] = "breaking"
+    parts.crew.call((0, 1), 1)
+
+    def are_there() -> bool:
+        parts.crew.tick()
+        return len(parts.crew.hellos()) == 2
+
+    until(are_there)
+    parts.crew.begin({0: Start(1, 1, "127.0.0.1", 1, "cpu", "", 1)})
+    parts.crew.end(5.0)
+    assert parts.begin(2, 0, 1) == {0}
+    assert parts.crew.unhealthy() == {1: ["broken"]}

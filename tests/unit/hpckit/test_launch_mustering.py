@@ -7,7 +7,7 @@ import pytest
 from hpckit.elastic.channel import Message
 from hpckit.elastic.roster import Need
 from hpckit.launch import mustering
-from hpckit.launch.mustering import AGAIN_S, HELLO_S, RETURN_S, muster
+from hpckit.launch.mustering import AGAIN_S, HELLO_S, HOPELESS_S, RETURN_S, muster
 
 
 class Clock:
@@ -24,10 +24,11 @@ class Clock:
 
 
 class Agents:
-    """Each answers at its second, or never: it is gone at once (None), or silent (infinity)."""
+    """Each answers at its second, or never: it is gone at once (None), or silent (infinity). Those
+    whose node is not healthy answer so from the first moment on."""
 
-    def __init__(self, clock: Clock, *answers: float | None) -> None:
-        self._clock, self._answers = clock, answers
+    def __init__(self, clock: Clock, *answers: float | None, looking_s: float = 0.0) -> None:
+        self._clock, self._answers, self._looking_s = clock, answers, looking_s
 
     def tick(self) -> None: ...
 
@@ -36,8 +37,11 @@ class Agents:
         said = [n for n, at in enumerate(self._answers) if at is not None and at <= now]
         return {node: {"node": node} for node in said}
 
-    def is_expecting(self) -> bool:
-        return any(at is not None and at > self._clock.now_s for at in self._answers)
+    def expected(self) -> int:
+        return sum(at is not None and at > self._clock.now_s for at in self._answers)
+
+    def is_looking(self) -> bool:
+        return self._clock.now_s < self._looking_s
 
 
 @pytest.fixture
@@ -57,6 +61,8 @@ TWO, ONE_OR_TWO = Need(2, 2, lambda count: True), Need(2, 1, lambda count: True)
         (TWO, (), (1.0, 2.0), {0, 1}, 2.0),
         (TWO, (), (1.0, NEVER, 3.0), {0, 2}, 3.0),  # a spare is as good
         (TWO, (), (1.0, NEVER), set(), HELLO_S),
+        (TWO, (), (None, NEVER), set(), HOPELESS_S),  # one is not healthy, or gone
+        (TWO, (), (None, 2.0, NEVER), set(), HELLO_S),  # the last one would do
         (TWO, (0, 1), (0.0, NEVER), set(), AGAIN_S),
         (TWO, (0, 1), (0.0, None), set(), 0.0),
         (ONE_OR_TWO, (), (1.0, 5.0), {0, 1}, 5.0),
@@ -83,3 +89,8 @@ def test_who_is_asked_to_leave_waits_no_longer(clock: Clock) -> None:
     agents = Agents(clock, NEVER, NEVER)
     assert muster(agents, TWO, (), lambda: clock.now_s >= 2.0) == {}
     assert clock.now_s == 2.0
+
+
+def test_who_looks_at_its_node_again_is_waited_for(clock: Clock) -> None:
+    agents = Agents(clock, 0.0, RETURN_S + 5.0, looking_s=RETURN_S + 5.0)
+    assert muster(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0, 1}

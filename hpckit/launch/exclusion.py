@@ -1,0 +1,114 @@
+"""Keeping the bad nodes of a run from its next job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from hpckit.launch.allocation import hostnames
+from hpckit.run.badhosts import bad_hosts, choose
+from hpckit.run.check import fewest_nodes
+from hpckit.run.directory import RunDir
+from hpckit.run.events import EventLog, read_events
+from hpckit.run.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0
+AGAIN_S = 0.5
+_GONE = ("down", "drain", "fail", "error", "maint", "unknown")
+
+
+class Exclusion:
+    """Which nodes the next job of a run is not to get, and saying so to Slurm."""
+
+    def __init__(self, run: RunDir, spec: RunSpec, events: EventLog) -> None:
+        assert spec.cluster.slurm is not None  # the spec was checked
+        self._run, self._spec, self._events = run, spec, events
+        self._by_config = spec.cluster.slurm.exclude
+
+    def hosts(self) -> tuple[str, ...]:
+        """Beside those of the config, by the run's events up to now."""
+        bad = bad_hosts(read_events(self._run.events), time.time())
+        if not bad:
+            return ()
+        nodes = self._nodes()
+        if nodes is None:  # plenty, as far as is known
+            return tuple(one.host for one in bad)
+        excluded, spared = choose(bad, nodes, fewest_nodes(self._spec))
+        if spared:
+            what = f"too few nodes would be left without {', '.join(spared)}: not excluded"
+            log.warning(what)
+            self._events.emit("degraded", what=what)
+        return tuple(excluded)
+
+    def keep_from(
+        self, job: str, within_s: float, first: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Have a job of the run that has not begun do without them; at the latest after about so
+        long.
+
+        Args:
+            first: what makes it such a job; False: it did not. Slurm may end this process's
+                children from then on, so which nodes they are is found out before.
+        """
+        hosts = self.hosts()
+        if not first() or not hosts:
+            return
+        said = _update(job, (*self._by_config, *hosts), within_s)
+        if said is None:
+            log.info("job %s is not to get %s", job, ", ".join(hosts))
+            self._events.emit("nodes_excluded", job=job, hosts=list(hosts))
+        else:
+            what = f"job {job} may get {', '.join(hosts)} again: {said}"
+            log.error(what)
+            self._events.emit("degraded", what=what)
+
+    def _nodes(self) -> set[str] | None:
+        """Those that the job may get; None: Slurm does not tell."""
+        try:
+            nodes = partition_nodes(os.environ)
+            return nodes - set(hostnames(",".join(self._by_config)) if self._by_config else ())
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("the nodes of the partition are not known: %s", error)
+            return None
+
+
+def partition_nodes(env: Mapping[str, str]) -> set[str]:
+    """Nodes of this job's partition that can run jobs.
+
+    Raises:
+        OSError, subprocess.SubprocessError: Slurm does not tell.
+    """
+    partition = env.get("SLURM_JOB_PARTITION")
+    where = [f"--partition={partition}"] if partition else []
+    command = ["sinfo", "--noheader", "--Node", "--format=%N %T", *where]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S)
+    return parse_nodes(done.stdout)
+
+
+def parse_nodes(text: str) -> set[str]:
+    """Names of nodes with a state in which they take jobs."""
+    pairs = (line.split() for line in text.splitlines() if line.strip())
+    return {name for name, state, *_ in pairs if not state.lower().startswith(_GONE)}
+
+
+def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:
+    """None: Slurm has done it; else what it said last. A job that was requeued may take a while to
+    be one that waits."""
+    command = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(hosts)}"]
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            )
+            said = (done.stderr.strip() or "scontrol failed") if done.returncode else None
+        except (OSError, subprocess.SubprocessError) as error:
+            said = str(error)
+        if said is None or time.monotonic() > deadline:
+            return said
+        time.sleep(AGAIN_S)

@@ -1,0 +1,61 @@
+"""Nodes that are left out of a run, as its events tell of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpckit.launch.allocation import Allocation
+from hpckit.run.badhosts import drain_line
+from hpckit.run.events import EventLog
+
+log = logging.getLogger(__name__)
+
+
+class Fitness:
+    """Tells of each node once for each problem."""
+
+    def __init__(self, job: Allocation | None, events: EventLog) -> None:
+        """
+        Args:
+            job: None: all nodes are played by this machine.
+        """
+        self._job, self._events = job, events
+        self._told: set[tuple[int, str]] = set()
+
+    def tell(self, generation: int, unhealthy: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
+        """What a verdict says of nodes with problems: of each, the first one."""
+        for node, problems in sorted(unhealthy.items()):
+            if new := {(node, problem) for problem in problems} - self._told:
+                self._told |= new
+                self._emit(generation, node, problems)
+        where = {node: self._host(node) or "this machine" for node in sorted(unhealthy)}
+        found = (f"{name} ({_in_short(unhealthy[node])})" for node, name in where.items())
+        return tuple(dict.fromkeys(found))
+
+    def tell_lost(self, generation: int, nodes: Iterable[int]) -> None:
+        """Nodes of the job whose agents are gone, and nobody had asked them to leave."""
+        for node in nodes if self._job is not None else ():
+            where = {"node": node, "host": self._host(node)}
+            self._events.emit("node_lost", generation=generation, **where)
+
+    def _emit(self, generation: int, node: int, problems: Sequence[str]) -> None:
+        host, what = self._host(node), "; ".join(problems)
+        log.error("node %d (%s) is left out: %s", node, host or "this machine", what)
+        self._events.emit(
+            "node_unhealthy",
+            generation=generation,
+            node=node,
+            host=host,
+            problems=list(problems),
+            admin=drain_line(host, what) if host is not None else None,
+        )
+
+    def _host(self, node: int) -> str | None:
+        """Slurm's name of it."""
+        return None if self._job is None else self._job.hosts[node]
+
+
+def _in_short(problems: Sequence[str]) -> str:
+    more = len(problems) - 1
+    return f"{problems[0]}; and {more} more" if more else problems[0]

@@ -1,0 +1,84 @@
+"""Nodes that a run does without: told from its events. Pure.
+
+A node that was found unhealthy, or lost twice, is excluded from the jobs that follow, for a day.
+Who starts the run by hand begins with a clean slate.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from hpckit.run.events import Event
+from hpckit.run.lineage import since_start
+
+AGE_S = 24 * 3600.0
+"""Seconds for which a node is taken for bad."""
+LOSSES = 2
+"""So often, a node is lost through no accident."""
+
+
+@dataclass(frozen=True)
+class BadHost:
+    """A node that is not to be had again for a while."""
+
+    host: str
+    problem: str
+    time: float
+    """Seconds since the epoch, when that was last seen."""
+    is_unhealthy: bool
+    """By its own account, and not for having been lost."""
+
+    @property
+    def for_admin(self) -> str:
+        """What who administers the cluster may type."""
+        return drain_line(self.host, self.problem)
+
+
+def drain_line(host: str, problem: str) -> str:
+    """The command that keeps all jobs from a node."""
+    reason = f"hpckit: {' '.join(problem.split())}"
+    words = (f"nodename={host}", "state=drain", f"reason={reason}")
+    return shlex.join(["scontrol", "update", *words])
+
+
+def bad_hosts(events: Iterable[Event], now: float) -> tuple[BadHost, ...]:
+    """Those of a run of Slurm's, by name.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    recent = [e for e in since_start(events) if now - e.time < AGE_S]
+    found: dict[str, BadHost] = {}
+    lost: dict[str, list[float]] = {}
+    for event in recent:
+        if event.kind == "node_lost":
+            lost.setdefault(event["host"], []).append(event.time)
+        elif event.kind == "node_unhealthy" and event["host"] is not None:
+            problem = "; ".join(event["problems"])
+            found[event["host"]] = BadHost(event["host"], problem, event.time, True)
+    for host, when in lost.items():
+        if len(when) >= LOSSES and host not in found:
+            found[host] = BadHost(host, f"its agent was lost {len(when)} times", when[-1], False)
+    return tuple(found[host] for host in sorted(found))
+
+
+def choose(
+    bad: Sequence[BadHost], nodes: Collection[str], fewest: int
+) -> tuple[list[str], list[str]]:
+    """Which of the bad hosts to exclude, and which not, as too few nodes would be left.
+
+    Args:
+        nodes: that the run could have.
+        fewest: that it needs.
+    """
+    room = len(set(nodes)) - fewest
+    excluded, spared = [], []
+    for one in sorted(bad, key=lambda one: (not one.is_unhealthy, -one.time)):
+        if one.host in nodes and room <= 0:
+            spared.append(one.host)
+            continue
+        room -= one.host in nodes
+        excluded.append(one.host)
+    return sorted(excluded), sorted(spared)

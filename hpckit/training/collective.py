@@ -1,0 +1,39 @@
+"""A small all-reduce: whether the ranks of a group reach each other, and add up right."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+
+_NUMBERS = 1024
+
+
+class WrongSumError(RuntimeError):
+    """Numbers went wrong on their way between ranks."""
+
+
+def check_all_reduce(device: torch.device) -> float:
+    """Seconds that it took; the first one of a group makes its connections too. Collective.
+
+    Raises:
+        WrongSumError: the sum is wrong; names this rank's host.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    begun_s = time.perf_counter()
+    numbers = torch.full((_NUMBERS,), rank + 1, dtype=torch.int64, device=device)
+    dist.all_reduce(numbers)
+    wrong = wrong_sums(numbers, world)
+    if wrong:
+        raise WrongSumError(
+            f"rank {rank} on {socket.gethostname()}: an all-reduce over {world} ranks gave "
+            f"{wrong} wrong sums of {_NUMBERS}"
+        )
+    return time.perf_counter() - begun_s
+
+
+def wrong_sums(numbers: torch.Tensor, world: int) -> int:
+    """How many of the sums of 1 to `world` are not right."""
+    return int((numbers != world * (world + 1) // 2).sum().item())

@@ -1,0 +1,79 @@
+"""A node that is not healthy: left out, and kept from the jobs that follow."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.launched import Launched, launch
+from tests.cluster.slurm import Slurm
+from tests.integration.run_commands import Typed
+
+SHORT = ("train.steps=12", "optim.warmup_steps=2", "cluster.device=auto", "debug.ledger=false")
+PROBLEM = "GPU 0: 3 uncorrected memory errors, more than health.ecc_errors=0"
+
+
+@pytest.fixture
+def bad(ports: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The node that Slurm gives second, whose nvidia-smi tells of broken memory."""
+    host = ports.cluster.nodes[1].name
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(
+        "#!/bin/sh\n"
+        f'[ "$SLURMD_NODENAME" = {shlex.quote(host)} ] && errors=3 || errors=0\n'
+        'case "$1" in\n'
+        '--query-gpu=*) echo "0, GPU-1, 00000000:3B:00.0, $errors, No" ;;\n'
+        '*) echo "GPU-1, 0, 0" ;;\n'
+        "esac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    return host
+
+
+def assert_told(it: Launched, host: str) -> None:
+    """Of the bad node, with a line for who administers the cluster."""
+    found = it.events("node_unhealthy")
+    assert [(event["host"], event["problems"]) for event in found] == [(host, [PROBLEM])]
+    line = shlex.split(found[0]["admin"])
+    assert line == [
+        *("scontrol", "update", f"nodename={host}", "state=drain", f"reason=hpckit: {PROBLEM}")
+    ]
+
+
+def test_it_is_left_out_where_there_is_a_spare(
+    ports: Slurm, tmp_path: Path, shards: Path, bad: str
+) -> None:
+    it = launch(ports, tmp_path, shards, "elastic=spares", *SHORT)
+    assert it.wait_for("run_ended")["verdict"] == "done"
+    it.wait_until_over()
+    assert_told(it, bad)
+    assert it.verdicts() == ["done"]
+    assert len(it.events("run_started")) == 1
+    (chosen,) = it.events("nodes_chosen")
+    assert chosen["nodes"] == [0, 2]
+    assert it.events("all_reduce")[0]["world_size"] == 2
+
+
+def test_the_next_job_does_not_get_it(ports: Slurm, tmp_path: Path, shards: Path, bad: str) -> None:
+    it = launch(ports, tmp_path, shards, *SHORT)
+    assert it.wait_for("run_ended", 2)["verdict"] == "done"
+    it.wait_until_over()
+    assert_told(it, bad)
+    assert it.verdicts() == ["infra", "done"]
+    reason = it.events("generation_ended")[0]["reason"]
+    assert reason == f"too few healthy nodes: {bad} ({PROBLEM})"
+    first, second = it.events("run_started")
+    assert bad in first["hosts"]
+    assert bad not in second["hosts"]
+    assert ports.job(second["job"])["ExcNodeList"] == bad
+    typed = Typed(it.run, ports.cluster.env)
+    told = typed.json("status")["bad_nodes"]
+    assert [(one["host"], one["is_unhealthy"]) for one in told] == [(bad, True)]
+    status, why, _ = typed.type("why")
+    assert status == 0
+    assert f"    {it.events('node_unhealthy')[0]['admin']}  # " in why

@@ -1,0 +1,93 @@
+"""Which nodes a run does without, by its events."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from hpckit.run.badhosts import AGE_S, BadHost, bad_hosts, choose, drain_line
+from hpckit.run.events import Event
+
+NOW = 1e6
+
+
+def at(ago_s: float, kind: str, **fields: Any) -> Event:
+    return Event(NOW - ago_s, kind, fields)
+
+
+def unhealthy(ago_s: float, host: str | None, *problems: str) -> Event:
+    return at(ago_s, "node_unhealthy", host=host, problems=list(problems or ("bad",)))
+
+
+def lost(ago_s: float, host: str) -> Event:
+    return at(ago_s, "node_lost", host=host)
+
+
+def started(ago_s: float, job: str | None = None) -> Event:
+    return at(ago_s, "run_started", **({"job": job} if job else {}))
+
+
+def names(*events: Event) -> list[str]:
+    return [one.host for one in bad_hosts(events, NOW)]
+
+
+def test_an_unhealthy_node_is_bad_for_a_day() -> None:
+    first, recent = unhealthy(90, "n2", "disk", "clock"), unhealthy(50, "n1")
+    found = bad_hosts([started(100, "1"), first, recent], NOW)
+    assert found == (
+        BadHost("n1", "bad", NOW - 50, True),
+        BadHost("n2", "disk; clock", NOW - 90, True),
+    )
+    assert names(started(2 * AGE_S, "1"), unhealthy(AGE_S + 1, "n1"), unhealthy(9, "n2")) == ["n2"]
+    assert names(started(100), unhealthy(90, None)) == [], "no node of Slurm's"
+
+
+def test_one_that_is_lost_twice_is_bad() -> None:
+    begin = started(AGE_S * 3, "1")
+    assert names(begin, lost(50, "n1"), lost(40, "n2")) == []
+    (found,) = bad_hosts([begin, lost(50, "n1"), lost(45, "n2"), lost(40, "n1")], NOW)
+    assert found == BadHost("n1", "its agent was lost 2 times", NOW - 40, False)
+    assert names(begin, lost(AGE_S + 5, "n1"), lost(40, "n1")) == []
+    (both,) = bad_hosts([begin, lost(50, "n1"), unhealthy(45, "n1"), lost(40, "n1")], NOW)
+    assert both.is_unhealthy
+
+
+def test_it_stays_bad_for_jobs_that_follow_and_not_for_a_person() -> None:
+    first = [started(100, "1"), at(99, "successor_queued", job="2"), unhealthy(98, "n1")]
+    follows = [started(90, "2"), at(89, "successor_queued", job="3")]
+    assert names(*first, *follows, started(80, "3")) == ["n1"]
+    assert names(*first, started(90, "1")) == ["n1"], "requeued"
+    assert names(*first, *follows, started(80, "7")) == []
+    assert names(*first, started(90)) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fewest", "excluded", "spared"),
+    [
+        ("abcdef", 2, "abcd", ""),
+        ("abcde", 2, "abc", "d"),  # those that were only lost, first
+        ("abcd", 2, "ab", "cd"),
+        ("abc", 2, "bd", "ac"),  # those that were seen longer ago, next
+        ("ab", 2, "cd", "ab"),
+        ("xyz", 3, "abcd", ""),  # it could not have them anyway
+        ("", 1, "abcd", ""),
+    ],
+)
+def test_as_many_nodes_are_left_as_are_needed(
+    nodes: str, fewest: int, excluded: str, spared: str
+) -> None:
+    bad = [
+        *(BadHost("a", "", 10.0, True), BadHost("b", "", 20.0, True)),
+        *(BadHost("c", "", 40.0, False), BadHost("d", "", 30.0, False)),
+    ]
+    assert choose(bad, set(nodes), fewest) == (list(excluded), list(spared))
+
+
+def test_the_line_for_the_administrator_is_safe_to_paste() -> None:
+    problem = 'it\'s; $(rm -rf /) \n`x` "y"'
+    line = drain_line("n1", problem)
+    reason = 'reason=hpckit: it\'s; $(rm -rf /) `x` "y"'
+    assert shlex.split(line) == ["scontrol", "update", "nodename=n1", "state=drain", reason]
+    assert "\n" not in line
