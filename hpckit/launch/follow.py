@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
+from hpckit.elastic.verdict import EXIT_STATUS, LEAVES, REFUSED, Kind
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, EventTail
 from hpckit.run.lock import holder
@@ -161,6 +161,9 @@ def describe(event: Event) -> str | None:
         case "hang":
             what = f"[yellow]hang[/] on node {get('node')} after step {get('step')}"
             return f"{what}: stacks in {escape(' '.join(get('stacks', [])) or 'none')}"
+        case "out_of_memory":
+            where = f"on node {get('node')} after step {get('step')}"
+            return f"[yellow]out of memory[/] ({get('memory')}) {where}"
         case "nodes_chosen" if len(get("nodes")) < get("wanted"):
             return (
                 f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
@@ -175,7 +178,7 @@ def describe(event: Event) -> str | None:
         case "degraded":
             return f"[yellow]degraded[/]: {escape(str(get('what')))}"
         case "generation_ended":
-            colour = {"done": "green", "preempted": "yellow", "stopped": "yellow"}
+            colour = {"done": "green", **dict.fromkeys(("stopped", *LEAVES), "yellow")}
             kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"
             return f"generation {get('generation')} ended: {kind}, {escape(str(get('reason')))}"
     return None

@@ -32,12 +32,13 @@ from hpckit.elastic.drill import Drill
 from hpckit.elastic.report import ExitReport
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
-from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge, past_of
+from hpckit.elastic.verdict import LEAVES, Ending, Kind, Past, Verdict, judge, past_of
 from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
 from hpckit.launch.chain import Chain, come_again, silent_jobs
 from hpckit.launch.crew import Crew
 from hpckit.launch.mustering import muster
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
+from hpckit.launch.timelimit import is_time_up
 from hpckit.run.board import Request
 from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
@@ -192,8 +193,8 @@ class Supervisor:
     @property
     def _has_to_leave(self) -> bool:
         """Slurm wants the nodes back, or has lost them: the next generation is another job's."""
-        is_preempted = self._past[-1].kind is Kind.PREEMPTED or self._request is Request.PREEMPT
-        return self._job is not None and (is_preempted or self._is_short)
+        is_asked = self._past[-1].kind in LEAVES or self._request is Request.PREEMPT
+        return self._job is not None and (is_asked or self._is_short)
 
     @contextmanager
     def _chain(self, silent: int) -> Iterator[Chain | None]:
@@ -274,7 +275,8 @@ class Supervisor:
             self._request = Request.NONE
         progress = self._has_saved()
         silent = [f"the agent of node {node}" for node in lost]
-        ending = Ending(asked, crew.reports(), (*lost_store, *silent), progress)
+        is_over = asked is Request.PREEMPT and is_time_up(self._job, self.spec.cluster)
+        ending = Ending(asked, crew.reports(), (*lost_store, *silent), progress, is_over)
         verdict = judge(ending, self._past, self.spec.retry)
         self._conclude(verdict, crew.reports())
         self._past.append(Past(verdict.kind, progress))

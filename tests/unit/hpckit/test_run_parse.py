@@ -82,6 +82,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "retry.in_place": 9,
     "retry.crash": 9,
     "retry.infra": 9,
+    "retry.hang": 9,
+    "retry.oom": 9,
     "train.steps": 999,
     "train.global_batch": 32,
     "train.micro_batch": 8,
