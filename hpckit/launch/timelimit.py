@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from hpckit.launch.allocation import Allocation
-from hpckit.run.scontrol import field
+from hpckit.run.scontrol import field, show_job
 from hpckit.run.spec import ClusterSpec
 
 log = logging.getLogger(__name__)
@@ -28,20 +28,12 @@ def is_time_up(job: Allocation | None, cluster: ClusterSpec) -> bool:
     if job is None or cluster.slurm is None:
         return False
     notice_s = cluster.slurm.notice_s
-    command = ["scontrol", "--oneliner", "show", "job", job.job]
     try:
-        done = subprocess.run(
-            command,
-            env=os.environ | {"SLURM_TIME_FORMAT": "%s"},  # in no time zone
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_PATIENCE_S,
-        )
+        text = show_job(job.job, _PATIENCE_S)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("when job %s has to end is not known: %s", job, error)
         return is_near(os.environ.get("SLURM_JOB_END_TIME"), notice_s, time.time())
-    return tells_of_the_limit(done.stdout, notice_s, time.time())
+    return tells_of_the_limit(text, notice_s, time.time())
 
 
 def tells_of_the_limit(text: str, notice_s: float, now: float) -> bool:

@@ -130,6 +130,39 @@ def test_a_passing_crash_is_survived(tmp_path: Path, shards: Path) -> None:
     assert [(life.generation, life.start_step) for life in history(run).lives] == [(1, 0), (1, 5)]
 
 
+def test_a_lack_of_gpu_memory_at_one_step_is_not_tried_for_ever(
+    tmp_path: Path, shards: Path
+) -> None:
+    trouble = (
+        "if run.step == 3:\n"
+        "                lack = torch.OutOfMemoryError('CUDA out of memory. Tried to allocate')\n"
+        "                raise RuntimeError('the step failed') from lack"
+    )
+    root = tmp_path / "runs"
+    status, output = launch(project(tmp_path, trouble), root, shards)
+    assert status == 70, output
+    run = the_run(root)
+    verdict = read_json(run.verdict)
+    assert verdict["kind"] == "oom"
+    for what in ("a lower train.micro_batch", "RuntimeError: the step failed", "retry.oom=1"):
+        assert what in verdict["reason"]
+    assert "OutOfMemoryError: CUDA out of memory" in verdict["error"]["traceback"]
+    # of the three restarts in place only the first, in a generation and in the one of retry.oom
+    assert [life.generation for life in history(run).lives] == [1, 1, 2, 2]
+    assert "out of memory (gpu) on node 0 after step 3" in output
+
+
+def test_a_worker_that_somebody_killed_was_not_short_of_memory(
+    tmp_path: Path, shards: Path
+) -> None:
+    trouble = "if run.step == 3: __import__('os').kill(__import__('os').getpid(), 9)"
+    status, output = launch(project(tmp_path, trouble), tmp_path / "runs", shards, "retry=none")
+    assert status == 70, output
+    verdict = read_json(the_run(tmp_path / "runs").verdict)
+    assert verdict["kind"] == "crash"
+    assert "workers were killed, without an error of their own" in verdict["reason"]
+
+
 @pytest.mark.parametrize(
     ("trouble", "says"),
     [
