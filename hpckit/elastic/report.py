@@ -83,7 +83,7 @@ def load_report(values: Mapping[str, Any]) -> ExitReport:
         step=values["step"],
         attempts=values["attempts"],
         error=load_error(error) if error else None,
-        is_oom_killed=values["is_oom_killed"],
+        is_oom_killed=values.get("is_oom_killed", False),
     )
 
 

@@ -317,11 +317,11 @@ class Supervisor:
         lost: list[str] = []
         deadline: float | None = None
         while crew.is_under_way():
+            self._hear(crew)  # which may wait for Slurm: agents are heard after it
             crew.tick()
             for event in tail.read():
                 if event.kind == "step":
                     self._drill.at_step(event["step"])
-            self._hear(crew)
             if self._request > passed_on:
                 passed_on = self._request
                 self._pass_on(passed_on, crew)

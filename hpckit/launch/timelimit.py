@@ -17,7 +17,7 @@ from hpckit.run.spec import ClusterSpec
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 5.0  # the job is about to end
+_PATIENCE_S = 3.0  # the job is about to end, and nobody hears its agents meanwhile
 EARLY_S = 90.0
 """Seconds before the notice in which Slurm may give it: it looks each half minute, and says that
 it may be a minute early."""

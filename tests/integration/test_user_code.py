@@ -152,15 +152,32 @@ def test_a_lack_of_gpu_memory_at_one_step_is_not_tried_for_ever(
     assert "out of memory (gpu) on node 0 after step 3" in output
 
 
-def test_a_worker_that_somebody_killed_was_not_short_of_memory(
-    tmp_path: Path, shards: Path
+@pytest.mark.parametrize(
+    ("trouble", "kind", "says"),
+    [
+        (
+            "if run.step == 3: __import__('os').kill(__import__('os').getpid(), 9)",
+            "crash",
+            "workers were killed, without an error of their own",
+        ),
+        (
+            "if run.step == 3: __import__('time').sleep(600)",
+            "hang",
+            "Hang: no step was finished after step 3",
+        ),
+    ],
+    ids=["killed by somebody", "hangs"],
+)
+def test_the_verdict_says_of_what_a_run_ended(
+    tmp_path: Path, shards: Path, trouble: str, kind: str, says: str
 ) -> None:
-    trouble = "if run.step == 3: __import__('os').kill(__import__('os').getpid(), 9)"
-    status, output = launch(project(tmp_path, trouble), tmp_path / "runs", shards, "retry=none")
+    root, retry = tmp_path / "runs", ("retry=none", "hang.step_s=3")
+    status, output = launch(project(tmp_path, trouble), root, shards, *retry)
     assert status == 70, output
-    verdict = read_json(the_run(tmp_path / "runs").verdict)
-    assert verdict["kind"] == "crash"
-    assert "workers were killed, without an error of their own" in verdict["reason"]
+    verdict = read_json(the_run(root).verdict)
+    assert verdict["kind"] == kind
+    assert says in verdict["reason"]
+    assert f"retry.{kind}=0" in verdict["reason"]
 
 
 @pytest.mark.parametrize(
