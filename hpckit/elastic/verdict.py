@@ -131,7 +131,11 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         return _within_budget(Kind.INFRA, f"lost {', '.join(ending.lost)}", ending, past, retry)
     if exits == {NodeExit.DONE}:
         return Verdict(Kind.DONE, True, "reached the last step")
-    kind, what = _failure(ending.reports, error)
+    if killed := [report.node for report in ending.reports if report.is_oom_killed]:
+        # what peers say of it may come first, and is no help
+        what = f"{_HELPS[Memory.HOST]}: the kernel killed a worker of node {killed[0]}"
+        return _within_budget(Kind.OOM, what, ending, past, retry)
+    kind, what = _failure(error)
     return _within_budget(kind, what, ending, past, retry, error)
 
 
@@ -146,12 +150,8 @@ def budget_of(kind: Kind, retry: RetrySpec) -> int | None:
     return budgets.get(kind)
 
 
-def _failure(reports: Sequence[ExitReport], error: WorkerError | None) -> tuple[Kind, str]:
-    """The kind of it and what happened."""
-    killed = [report.node for report in reports if report.is_oom_killed]
-    if killed:  # what peers say of it may come first
-        what = f"the kernel killed a worker of node {killed[0]}"
-        return Kind.OOM, f"{_HELPS[Memory.HOST]}: {what}"
+def _failure(error: WorkerError | None) -> tuple[Kind, str]:
+    """The kind of it, by the first error of all ranks, and what happened."""
     if error is None:
         return Kind.CRASH, "workers were killed, without an error of their own"
     if error.memory is not None:

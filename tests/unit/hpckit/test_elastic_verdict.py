@@ -270,9 +270,10 @@ def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
     ],
 )
 def test_a_lack_of_memory_is_told_with_what_helps(end: Ending, helps: str, what: str) -> None:
-    reason = judge(end, [], RETRY).reason
-    assert helps in reason
-    assert reason.endswith(what)
+    verdict = judge(end, [], RETRY)
+    assert helps in verdict.reason
+    assert verdict.reason.endswith(what)
+    assert (verdict.error is None) is ("kernel" in what), "peers' errors are not the cause"
 
 
 def test_the_first_of_all_errors_decides() -> None:
