@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +46,11 @@ def lack_of(slot: Slot, error: WorkerError | None, has_killed: bool) -> Lack | N
     return None
 
 
-def is_repeated(before: Lack | None, now: Lack | None) -> bool:
-    """Whether a further start would only bring it once more."""
-    if before is None or now is None:
-        return False
-    return (before.memory, before.step) == (now.memory, now.step)
+def is_repeated(before: Iterable[Lack], now: Lack) -> bool:
+    """Whether the attempt before came to the same: on another rank, perhaps, as the kernel chooses
+    whom it kills."""
+    last = (now.memory, now.step, now.attempt - 1)
+    return any((lack.memory, lack.step, lack.attempt) == last for lack in before)
 
 
 class Exhaustion:
@@ -65,9 +65,9 @@ class Exhaustion:
         self._logs, self._kills = logs, kills
         self._before = {0: kills()}  # by process; 0: one that has not said anything yet
         self._judged: set[int] = set()
-        self._last: dict[int, Lack | None] = {}  # by local rank
+        self._known: list[Lack] = []
         self.is_hopeless = False
-        """A rank was short of the same at the same step, twice in a row."""
+        """Two attempts in a row were short of the same at the same step."""
 
     def look(self, slots: Sequence[Slot], lost: Collection[int]) -> dict[int, Lack]:
         """What has come to light since the last look, by local rank.
@@ -84,16 +84,18 @@ class Exhaustion:
                 continue
             self._judged.add(slot.pid)
             lack = lack_of(slot, self._error_of(slot), self._has_killed(slot.pid))
-            self.is_hopeless |= is_repeated(self._last.get(rank), lack)
-            self._last[rank] = lack
-            if lack is not None:
-                found[rank] = lack
+            if lack is None:
+                continue
+            found[rank] = lack
+            self.is_hopeless |= is_repeated(self._known, lack)
+            self._known.append(lack)
+            if lack.by_kernel:  # its peers, which torchrun ends now, were not killed for it
+                self._before = dict.fromkeys(self._before, self._kills())
         return found
 
     def is_killed(self, attempt: int) -> bool:
         """Whether the kernel ended this attempt."""
-        lacks = (lack for lack in self._last.values() if lack is not None)
-        return any(lack.by_kernel and lack.attempt == attempt for lack in lacks)
+        return any(lack.by_kernel and lack.attempt == attempt for lack in self._known)
 
     def _has_killed(self, pid: int) -> bool:
         before, now = self._before[pid], self._kills()

@@ -158,10 +158,8 @@ class Workers:
     def _report(self, how: NodeExit) -> ExitReport:
         slots = self._board.slots()
         well = how in (NodeExit.DONE, NodeExit.LEFT)
-        logs, attempt = (
-            self.at.run.node_logs(self.at.generation, self.at.node),
-            watch.attempts(slots),
-        )
+        logs = self.at.run.node_logs(self.at.generation, self.at.node)
+        attempt = watch.attempts(slots)
         if how is NodeExit.FAILED:  # and nobody is left now: who has not said why was lost
             self._say_exhausted(watch.silent_workers(slots))
         return ExitReport(

@@ -161,8 +161,8 @@ class RetrySpec:
     hang: Natural
     """Further generations after ranks that hang were started again in vain."""
     oom: Natural
-    """Further generations after the memory of a GPU or of a node ran out. In place, one further
-    start at most meets the same at the same step."""
+    """Further generations after the memory of a GPU or of a node ran out. In place, what ran out
+    twice in a row at one step is not tried again."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

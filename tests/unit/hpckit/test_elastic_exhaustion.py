@@ -52,13 +52,15 @@ def test_what_a_worker_was_short_of(
     assert lack is None or lack.by_kernel is (said is None or said.memory is None)
 
 
-def test_the_same_at_the_same_step_is_a_repetition() -> None:
-    first, again = Lack(GPU, 5, 0, False), Lack(GPU, 5, 1, False)
-    assert is_repeated(first, again)
-    assert not is_repeated(first, Lack(GPU, 6, 1, False))
-    assert not is_repeated(first, Lack(HOST, 5, 1, False))
-    assert not is_repeated(None, again)
-    assert not is_repeated(first, None)
+def test_the_same_at_the_same_step_in_the_next_attempt_is_a_repetition() -> None:
+    before, again = [Lack(GPU, 5, 0, False), Lack(HOST, 9, 0, True)], Lack(GPU, 5, 1, False)
+    assert is_repeated(before, again)
+    assert is_repeated(before, Lack(HOST, 9, 1, True))
+    assert not is_repeated(before, Lack(GPU, 6, 1, False))
+    assert not is_repeated(before, Lack(HOST, 5, 1, False))
+    assert not is_repeated(before, Lack(GPU, 5, 0, False)), "of a peer"
+    assert not is_repeated(before, Lack(GPU, 5, 2, False)), "not in a row"
+    assert not is_repeated([], again)
 
 
 def test_a_worker_that_is_gone_was_killed_if_the_count_rose_in_its_life(tmp_path: Path) -> None:
@@ -69,6 +71,7 @@ def test_a_worker_that_is_gone_was_killed_if_the_count_rose_in_its_life(tmp_path
     count = 4
     assert watch.look([first, second], [1]) == {1: Lack(HOST, 5, 0, True)}
     assert watch.look([first, second], [1]) == {}, "said once"
+    assert watch.look([first, second], [0, 1]) == {}, "ended by torchrun after it"
     assert watch.is_killed(attempt=0)
     # those that come after it have nothing to do with that
     third = slot(Phase.TRAINING, 9, attempt=1)
