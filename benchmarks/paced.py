@@ -17,12 +17,12 @@ def main(cfg: RunSpec) -> None:
     """As the language model's, at a step per `STEP_S` seconds."""
     steps = TrainingRun.steps
 
-    def paced(run: TrainingRun, loader: Loader) -> Iterator[Batch]:
+    def paced(self: TrainingRun, loader: Loader) -> Iterator[Batch]:
         begun_s = time.monotonic()
-        for batch in steps(run, loader):
+        for batch in steps(self, loader):
             yield batch
             time.sleep(max(0.0, begun_s + STEP_S - time.monotonic()))
             begun_s = time.monotonic()
 
-    TrainingRun.steps = paced  # type: ignore[assignment, method-assign]
+    TrainingRun.steps = paced  # type: ignore[method-assign]
     train(cfg)

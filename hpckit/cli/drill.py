@@ -26,8 +26,8 @@ def drill(
 ) -> None:
     """Cause a real fault in a run that trains, to see that it comes back.
 
-    preempt and timeout send what Slurm would send, worker and node kill, hang stops
-    a rank for good.
+    preempt and timeout send what Slurm would send (timeout moves the end of the job,
+    too), worker and node kill, hang stops a rank for good.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.drill import DrillError, DrillKind, plan_drill, play

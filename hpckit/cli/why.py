@@ -45,12 +45,14 @@ def why(run: RunPath, json: JsonOption = False) -> None:
 def _budget(it: Overview) -> Budget | None:
     """Of a verdict that there may be further attempts after."""
     from hpckit.elastic.budget import used
-    from hpckit.elastic.verdict import Kind
+    from hpckit.elastic.verdict import Kind, budget_of
     from hpckit.report.why import Budget
     from hpckit.run.events import read_events
 
-    if it.verdict is None or it.spec is None or it.verdict.get("kind") not in ("crash", "infra"):
+    if it.verdict is None or it.spec is None or it.verdict.get("kind") not in list(Kind):
         return None
     kind = Kind(it.verdict["kind"])
-    allowed = it.spec.retry.infra if kind is Kind.INFRA else it.spec.retry.crash
+    allowed = budget_of(kind, it.spec.retry)
+    if allowed is None:
+        return None
     return Budget(f"retry.{kind.value}", used(read_events(it.run.events), kind), allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.run.durable import read_json, write_json
+from hpckit.run.memory import Memory
 
 HANG = "Hang"
 """Type of the error of a worker that finished no step."""
+_ATTEMPT = re.compile(r"\.attempt(\d+)\.")
 
 
 class NodeExit(StrEnum):
@@ -42,6 +45,10 @@ class WorkerError:
     traceback: str
     time: float
     """Seconds since the epoch."""
+    memory: Memory | None = None
+    """That it says has run out."""
+    pid: int = 0
+    """0: not said, as by a generation before there was this field."""
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {self.type}: {self.message}"
@@ -58,6 +65,9 @@ class ExitReport:
     attempts: int
     """Restarts in place."""
     error: WorkerError | None
+    """The first one of the last attempt."""
+    is_oom_killed: bool = False
+    """Whether the kernel ended the last attempt for want of memory."""
 
     def write(self, path: Path) -> None:
         """For people: the supervisor is sent it."""
@@ -72,11 +82,18 @@ def load_report(values: Mapping[str, Any]) -> ExitReport:
         exit=NodeExit(values["exit"]),
         step=values["step"],
         attempts=values["attempts"],
-        error=WorkerError(**error) if error else None,
+        error=load_error(error) if error else None,
+        is_oom_killed=values.get("is_oom_killed", False),
     )
 
 
-def write_hang(folder: Path, step: int, stacks: Sequence[Path]) -> None:
+def load_error(values: Mapping[str, Any]) -> WorkerError:
+    """The inverse of `dataclasses.asdict`."""
+    memory = values.get("memory")
+    return WorkerError(**{**values, "memory": Memory(memory) if memory else None})
+
+
+def write_hang(folder: Path, step: int, attempt: int, stacks: Sequence[Path]) -> None:
     """Leave a hang where `first_error` finds it, as the error of the first of these ranks."""
     rank = min((int(digits) for path in stacks if (digits := path.stem[4:]).isdigit()), default=0)
     error = WorkerError(
@@ -86,13 +103,29 @@ def write_hang(folder: Path, step: int, stacks: Sequence[Path]) -> None:
         "",
         time.time(),
     )
-    write_json(folder / f"rank{rank}.hang{step}.error.json", asdict(error))
+    write_json(folder / f"rank{rank}.attempt{attempt}.hang{step}.error.json", asdict(error))
 
 
-def first_error(folder: Path) -> WorkerError | None:
-    """The earliest error that the workers with logs in `folder` wrote down; None if none did.
+def errors_in(folder: Path, attempt: int | None = None) -> list[WorkerError]:
+    """What the workers with logs in `folder` wrote down, in all attempts or in this one."""
+    paths = [path for path in folder.glob("rank*.error.json") if attempt in (None, _attempt(path))]
+    return [load_error(values) for path in paths if (values := read_json(path)) is not None]
+
+
+def first_error(folder: Path, attempt: int | None = None) -> WorkerError | None:
+    """The earliest error of an attempt; None if there is none.
 
     The earliest is the cause: what comes after it on other ranks is mostly a lost connection.
+
+    Args:
+        folder: with the logs of the workers.
+        attempt: None: the last one that has left an error.
     """
-    found = [WorkerError(**read_json(path)) for path in folder.glob("rank*.error.json")]
-    return min(found, key=lambda error: error.time, default=None)
+    if attempt is None:
+        attempt = max(map(_attempt, folder.glob("rank*.error.json")), default=0)
+    return min(errors_in(folder, attempt), key=lambda error: error.time, default=None)
+
+
+def _attempt(path: Path) -> int:
+    match = _ATTEMPT.search(path.name)
+    return int(match[1]) if match else 0

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpckit.elastic.report import ExitReport, NodeExit, WorkerError
+from hpckit.elastic.report import HANG, ExitReport, NodeExit, WorkerError
 from hpckit.run.board import Request
 from hpckit.run.events import Event
 from hpckit.run.lineage import since_start
+from hpckit.run.memory import Memory
 from hpckit.run.spec import RetrySpec
 
 
@@ -20,8 +21,15 @@ class Kind(StrEnum):
     STOPPED = "stopped"
     """By its user, after a save."""
     PREEMPTED = "preempted"
+    """The nodes were wanted back."""
+    TIME_LIMIT = "time_limit"
+    """The time of the job was nearly up."""
     INFRA = "infra"
     """A node, its agent or the rendezvous store was lost, or too few nodes are healthy."""
+    HANG = "hang"
+    """Ranks finished no step."""
+    OOM = "oom"
+    """The memory of a GPU or of a node ran out."""
     CRASH = "crash"
     """Workers failed, more often than they may be restarted in place."""
     PERMANENT = "permanent"
@@ -33,12 +41,23 @@ EXIT_STATUS = {
     Kind.DONE: 0,
     Kind.STOPPED: 130,
     Kind.PREEMPTED: 75,
+    Kind.TIME_LIMIT: 75,
     Kind.INFRA: 75,
+    Kind.HANG: 70,
+    Kind.OOM: 70,
     Kind.CRASH: 70,
     Kind.PERMANENT: 70,
 }
 REFUSED = 2
 """Exit status where nothing was started."""
+LEAVES = (Kind.PREEMPTED, Kind.TIME_LIMIT)
+"""On request: no failure, and the next generation is another job's."""
+
+_HELPS = {
+    Memory.GPU: "out of GPU memory; a lower train.micro_batch or more GPUs help",
+    Memory.HOST: "out of the host's memory; a higher cluster.slurm.memory, a lower data.prefetch "
+    "or checkpoint.staging=buckets help",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,8 @@ class Ending:
     """Whether a newer checkpoint was committed during it."""
     unhealthy: tuple[str, ...] = ()
     """Nodes that were left out, without which there are too few."""
+    is_time_up: bool = False
+    """Whether Slurm was about to end the job for its time limit."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +133,32 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         return _within_budget(Kind.INFRA, f"lost {', '.join(ending.lost)}", ending, past, retry)
     if exits == {NodeExit.DONE}:
         return Verdict(Kind.DONE, True, "reached the last step")
-    what = str(error) if error else "workers were killed, without an error of their own"
-    return _within_budget(Kind.CRASH, what, ending, past, retry, error)
+    if killed := [report.node for report in ending.reports if report.is_oom_killed]:
+        # what peers say of it may come first, and is no help
+        what = f"{_HELPS[Memory.HOST]}: the kernel killed a worker of node {killed[0]}"
+        return _within_budget(Kind.OOM, what, ending, past, retry)
+    kind, what = _failure(error)
+    return _within_budget(kind, what, ending, past, retry, error)
+
+
+def budget_of(kind: Kind, retry: RetrySpec) -> int | None:
+    """Further generations after failures of this kind; None: it is no failure, or for good."""
+    budgets = {
+        Kind.INFRA: retry.infra,
+        Kind.HANG: retry.hang,
+        Kind.OOM: retry.oom,
+        Kind.CRASH: retry.crash,
+    }
+    return budgets.get(kind)
+
+
+def _failure(error: WorkerError | None) -> tuple[Kind, str]:
+    """The kind of it, by the first error of all ranks, and what happened."""
+    if error is None:
+        return Kind.CRASH, "workers were killed, without an error of their own"
+    if error.memory is not None:
+        return Kind.OOM, f"{_HELPS[error.memory]}: {error}"
+    return Kind.HANG if error.type == HANG else Kind.CRASH, str(error)
 
 
 def _judge_requested(ending: Ending) -> Verdict:
@@ -127,7 +172,7 @@ def _judge_requested(ending: Ending) -> Verdict:
         how = f"not every rank saved and left: {error or 'too slow for the grace period, or lost'}"
     if ending.request is Request.STOP:
         return Verdict(Kind.STOPPED, True, how)
-    return Verdict(Kind.PREEMPTED, False, how)
+    return Verdict(Kind.TIME_LIMIT if ending.is_time_up else Kind.PREEMPTED, False, how)
 
 
 def _within_budget(
@@ -139,7 +184,7 @@ def _within_budget(
     error: WorkerError | None = None,
 ) -> Verdict:
     """Go on, unless this kind of failure came too often in a row without progress."""
-    budget = retry.infra if kind is Kind.INFRA else retry.crash
+    budget = budget_of(kind, retry) or 0
     count = 0 if ending.progress else failures_in_a_row(kind, past)
     if count < budget:
         return Verdict(kind, False, what, error)
@@ -148,7 +193,8 @@ def _within_budget(
 
 
 def failures_in_a_row(kind: Kind, past: Sequence[Past]) -> int:
-    """Generations of `kind` since the last progress; preemptions in between do not count."""
+    """Generations of `kind` since the last progress; those that ended of something else in between
+    do not count."""
     count = 0
     for one in reversed(past):
         if one.progress:

@@ -8,7 +8,8 @@ from hpckit.elastic.report import NodeExit
 from hpckit.run.board import Phase, Request, Slot
 from hpckit.run.spec import HangSpec
 
-_GOING = (Phase.STARTING, Phase.RESUMED, Phase.TRAINING, Phase.SAVING)
+GOING = (Phase.STARTING, Phase.RESUMED, Phase.TRAINING, Phase.SAVING)
+"""Of a worker that has more to say."""
 
 
 def lost_workers(slots: Sequence[Slot], alive: Callable[[int], bool]) -> dict[int, Slot]:
@@ -16,8 +17,13 @@ def lost_workers(slots: Sequence[Slot], alive: Callable[[int], bool]) -> dict[in
     return {
         rank: slot
         for rank, slot in enumerate(slots)
-        if slot.pid and slot.phase in _GOING and not alive(slot.pid)
+        if slot.pid and slot.phase in GOING and not alive(slot.pid)
     }
+
+
+def silent_workers(slots: Sequence[Slot]) -> list[int]:
+    """Local ranks that never said that they were through, those that never said a word too."""
+    return [rank for rank, slot in enumerate(slots) if slot.phase in GOING]
 
 
 def hung_workers(slots: Sequence[Slot], now_s: float, limits: HangSpec) -> dict[int, Slot]:

@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hpckit.elastic import stacks, watch
+from hpckit.elastic.exhaustion import Exhaustion
 from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.elastic.site import cache_variables, site_variables
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
@@ -51,6 +53,7 @@ class Workers:
         logs = at.run.node_logs(at.generation, at.node)
         logs.mkdir(parents=True, exist_ok=True)
         self._events = EventLog(at.run.events, generation=at.generation, node=at.node)
+        self._exhaustion = Exhaustion(logs)
         self._board, path = Board.create(spec.launch.gpus_per_node)
         env = (
             os.environ
@@ -107,6 +110,9 @@ class Workers:
         if request is not Request.NONE and self._board.seconds_left() < 0:
             return NodeExit.OVERDUE
         self._say_lost()
+        self._say_exhausted(watch.lost_workers(self._board.slots(), _alive))
+        if self._exhaustion.is_hopeless:
+            return NodeExit.FAILED
         self._end_hung()
         if self._asked > request:
             self._board.ask(self._asked, within_s=self._spec.cluster.grace_s)
@@ -125,6 +131,11 @@ class Workers:
                     attempt=slot.attempt,
                 )
 
+    def _say_exhausted(self, lost: Collection[int]) -> None:
+        for rank, lack in self._exhaustion.look(self._board.slots(), lost).items():
+            log.error("worker %d is out of memory (%s) after step %d", rank, lack.memory, lack.step)
+            self._events.emit("out_of_memory", local_rank=rank, **asdict(lack))
+
     def _end_hung(self) -> None:
         """torchrun starts them again; on other nodes too, where peers of theirs hang with them."""
         slots = self._board.slots()
@@ -139,7 +150,7 @@ class Workers:
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
         files = stacks.take([slot.pid for slot in new.values()], logs)
         self._events.emit("hang", step=step, local_ranks=list(new), stacks=[str(p) for p in files])
-        write_hang(logs, step, files)
+        write_hang(logs, step, watch.attempts(slots), files)
         for slot in new.values():
             with suppress(ProcessLookupError):
                 os.kill(slot.pid, signal.SIGKILL)
@@ -148,12 +159,16 @@ class Workers:
         slots = self._board.slots()
         well = how in (NodeExit.DONE, NodeExit.LEFT)
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
+        attempt = watch.attempts(slots)
+        if how is NodeExit.FAILED:  # and nobody is left now: who has not said why was lost
+            self._say_exhausted(watch.silent_workers(slots))
         return ExitReport(
             node=self.at.node,
             exit=how,
             step=watch.steps_finished(slots),
-            attempts=watch.attempts(slots),
-            error=None if well else first_error(logs),
+            attempts=attempt,
+            error=None if well else first_error(logs, attempt),
+            is_oom_killed=not well and self._exhaustion.is_killed(attempt),
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from hpckit.launch.container import Container
-from hpckit.run.scontrol import field
+from hpckit.run.scontrol import field, show_job
 
 log = logging.getLogger(__name__)
 
@@ -68,24 +68,49 @@ def leave_array(env: MutableMapping[str, str]) -> None:
 
 
 def is_cancelled(job: str) -> bool:
-    """Whether a person, and not the scheduler, ends the job; not if Slurm does not tell."""
-    command = ["scontrol", "--oneliner", "show", "job", job]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        log.warning("what becomes of job %s is not known: %s", job, error)
-        return False
-    return tells_of_a_person(done.stdout)
+    """Whether a person, not the scheduler, ends the job for good. Not if Slurm does not tell."""
+    text = _shown(job)
+    return text is not None and tells_of_a_person(text, _restarts())
 
 
-def tells_of_a_person(text: str) -> bool:
+def is_requeued(job: str) -> bool:
+    """Whether the job, whose process this is, is to be run again; not if Slurm does not tell."""
+    text = _shown(job)
+    return text is not None and tells_of_a_requeue(text, _restarts())
+
+
+def tells_of_a_person(text: str, restarts: int) -> bool:
     """Of what `scontrol show job` says of a job that is told to end: the scheduler leaves a time of
-    preemption, or a reason (TimeLimit, NodeDown). Seen with Slurm 22.05."""
+    preemption, or a reason (TimeLimit, NodeDown). Seen with Slurm 22.05.
+
+    Args:
+        restarts: how often the job had been run again when it began.
+    """
     state, reason, preempted = (field(text, key) for key in ("JobState", "Reason", "PreemptTime"))
     has_no_cause = reason == "None" and preempted in (None, "None")
+    if tells_of_a_requeue(text, restarts):
+        return False
     return state == "CANCELLED" or (state == "COMPLETING" and has_no_cause)
+
+
+def tells_of_a_requeue(text: str, restarts: int) -> bool:
+    """Of what `scontrol show job` says of a job that has not ended yet: it counts the next run of
+    it already. Arguments as of `tells_of_a_person`."""
+    counted = field(text, "Restarts")
+    return counted is not None and counted.isdigit() and int(counted) > restarts
+
+
+def _shown(job: str) -> str | None:
+    try:
+        return show_job(job, _PATIENCE_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("what becomes of job %s is not known: %s", job, error)
+        return None
+
+
+def _restarts() -> int:
+    """Slurm sets no count for the first time."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def srun(

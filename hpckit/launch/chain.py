@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from hpckit.launch.allocation import is_requeued
 from hpckit.run.events import Event, EventLog
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Chain:
 
 def come_again(job: str, events: EventLog, within_s: float) -> bool:
     """Have Slurm run the job again, of which this process is the last: it is told to end then.
-    Whether Slurm will."""
+    Whether Slurm will. A person may have done so already."""
     deadline = time.monotonic() + within_s
     command = ["scontrol", "requeue", job]
     while True:
@@ -91,7 +92,7 @@ def come_again(job: str, events: EventLog, within_s: float) -> bool:
             said = (done.stderr.strip() or "scontrol failed") if done.returncode else ""
         except (OSError, subprocess.SubprocessError) as error:
             said = str(error)
-        if not said:
+        if not said or is_requeued(job):
             log.info("job %s is requeued", job)
             events.emit("job_requeued", job=job)
             return True

@@ -119,6 +119,7 @@ class Crew:
             member.channel.send({"kind": "quit", "drain_s": self._drain_s})
         deadline = time.monotonic() + (self._drain_s or 0.0) + QUIT_S
         while any(m.is_there for m in self._members.values()):
+            self.tick()  # who is not listened to looks silent
             if time.monotonic() > deadline:
                 break
             time.sleep(TICK_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -105,7 +106,7 @@ def _plan_request(it: Overview, kind: DrillKind) -> Plan:
     if kind is DrillKind.PREEMPT:
         what = f"SIGTERM to the steps of job {job}, as Slurm does to preempt a job"
     else:
-        what = f"SIGUSR2 to the supervisor of job {job}, as Slurm does before the time limit"
+        what = f"the time limit of job {job} moved to now, and SIGUSR2, as Slurm sends before it"
     return Plan(kind, what, f"{expect}, nothing is lost")
 
 
@@ -154,6 +155,8 @@ def _request(it: Overview, plan: Plan) -> str:
     is_preemption = plan.kind is DrillKind.PREEMPT
     if it.is_slurm:
         job = str(it.progress.job)
+        if not is_preemption:
+            _run(["scontrol", "update", f"JobId={job}", f"EndTime={_end_of_job(it)}"])
         words = ["--signal=TERM"] if is_preemption else ["--batch", "--signal=USR2"]
         _run(["scancel", *words, job])
         return f"signalled: job {job}"
@@ -165,6 +168,14 @@ def _request(it: Overview, plan: Plan) -> str:
     except psutil.NoSuchProcess:
         raise DrillError(f"{it.run.name} has ended meanwhile") from None
     return f"signalled: process {supervisor.pid}"
+
+
+def _end_of_job(it: Overview) -> str:
+    """So far from now as Slurm tells the job of it."""
+    assert it.spec is not None
+    assert it.spec.cluster.slurm is not None  # the spec was checked
+    end = time.time() + it.spec.cluster.slurm.notice_s
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end))
 
 
 def _strike_here(run: RunDir, fault: Fault, plan: Plan) -> list[str]:

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
+from hpckit.elastic.verdict import EXIT_STATUS, LEAVES, REFUSED, Kind
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, EventTail
 from hpckit.run.lock import holder
@@ -164,6 +164,9 @@ def describe(event: Event) -> str | None:
         case "node_unhealthy":
             where = get("host") or f"node {get('node')}"
             return f"[yellow]{where} is left out[/]: {escape('; '.join(get('problems', [])))}"
+        case "out_of_memory":
+            where = f"on node {get('node')} after step {get('step')}"
+            return f"[yellow]out of memory[/] ({get('memory')}) {where}"
         case "nodes_chosen" if len(get("nodes")) < get("wanted"):
             return (
                 f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
@@ -178,7 +181,7 @@ def describe(event: Event) -> str | None:
         case "degraded":
             return f"[yellow]degraded[/]: {escape(str(get('what')))}"
         case "generation_ended":
-            colour = {"done": "green", "preempted": "yellow", "stopped": "yellow"}
+            colour = {"done": "green", **dict.fromkeys(("stopped", *LEAVES), "yellow")}
             kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"
             return f"generation {get('generation')} ended: {kind}, {escape(str(get('reason')))}"
     return None

@@ -32,7 +32,7 @@ from hpckit.elastic.drill import Drill
 from hpckit.elastic.report import ExitReport
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
-from hpckit.elastic.verdict import Ending, Kind, Past, Verdict, judge, past_of
+from hpckit.elastic.verdict import LEAVES, Ending, Kind, Past, Verdict, judge, past_of
 from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
 from hpckit.launch.chain import Chain, come_again, silent_jobs
 from hpckit.launch.crew import Crew
@@ -40,6 +40,7 @@ from hpckit.launch.exclusion import Exclusion
 from hpckit.launch.fitness import Fitness
 from hpckit.launch.mustering import muster
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
+from hpckit.launch.timelimit import is_time_up
 from hpckit.run.board import Request
 from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
@@ -197,8 +198,8 @@ class Supervisor:
     @property
     def _has_to_leave(self) -> bool:
         """Slurm wants the nodes back, or has lost them: the next generation is another job's."""
-        is_preempted = self._past[-1].kind is Kind.PREEMPTED or self._request is Request.PREEMPT
-        return self._job is not None and (is_preempted or self._is_short)
+        is_asked = self._past[-1].kind in LEAVES or self._request is Request.PREEMPT
+        return self._job is not None and (is_asked or self._is_short)
 
     @contextmanager
     def _chain(self, silent: int) -> Iterator[Chain | None]:
@@ -284,7 +285,9 @@ class Supervisor:
         progress = self._has_saved()
         silent = [f"the agent of node {node}" for node in lost]
         missing = () if there else unhealthy
-        ending = Ending(asked, crew.reports(), (*lost_store, *silent), progress, missing)
+        is_over = asked is Request.PREEMPT and is_time_up(self._job, self.spec.cluster)
+        gone = (*lost_store, *silent)
+        ending = Ending(asked, crew.reports(), gone, progress, missing, is_time_up=is_over)
         verdict = judge(ending, self._past, self.spec.retry)
         if missing and self._job is None and asked is Request.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes
@@ -327,11 +330,11 @@ class Supervisor:
         lost: list[str] = []
         deadline: float | None = None
         while crew.is_under_way():
+            self._hear(crew)  # which may wait for Slurm: agents are heard after it
             crew.tick()
             for event in tail.read():
                 if event.kind == "step":
                     self._drill.at_step(event["step"])
-            self._hear(crew)
             if self._request > passed_on:
                 passed_on = self._request
                 self._pass_on(passed_on, crew)

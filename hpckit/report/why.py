@@ -17,14 +17,20 @@ from hpckit.run.queue import Job
 _KINDS = {
     "done": "it reached its last step",
     "stopped": "it was stopped by its user",
-    "preempted": "the nodes were wanted back, or the time limit was near",
+    "preempted": "the nodes were wanted back",
+    "time_limit": "the time of its job was nearly up",
     "infra": "a node, its agent or the rendezvous store was lost, or too few nodes are healthy",
+    "hang": "ranks finished no step, more often than they may be started again",
+    "oom": "it needs more memory than there is",
     "crash": "workers failed more often than they may be started again",
     "permanent": "an error that no further attempt can mend",
 }
 _INTERRUPTED = {
-    "preempted": "preemption or time limit",
+    "preempted": "preemption",
+    "time_limit": "time limit",
     "infra": "lost node or agent",
+    "hang": "hanging ranks",
+    "oom": "lack of memory",
     "crash": "crash of workers",
     "worker lost": "restart of workers in place",
     "killed": "supervisor ended without a word",
@@ -116,7 +122,7 @@ def _of_state(it: Overview) -> tuple[str, ...]:
             return (f"hpckit report {path}",)
         case State.ENDED if it.word == "permanent":
             return (f"hpckit logs {path} --first-error",)
-        case State.ENDED if it.word == "crash":
+        case State.ENDED if it.verdict is not None and it.verdict.get("error"):
             return (f"hpckit logs {path} --first-error", f"hpckit resume {path}")
         case State.UNKNOWN:
             return (f"hpckit logs {path}",)
@@ -221,6 +227,11 @@ def _next(it: Overview) -> str:
         case State.ENDED if it.word == "permanent":
             return (
                 f"mend it and type the same launch.py command again, which takes your new code; "
+                f"it goes on {start}"
+            )
+        case State.ENDED if it.word == "oom":
+            return (
+                f"type the same launch.py command again with what helps, or hpckit resume; "
                 f"it goes on {start}"
             )
         case State.ENDED | State.DEAD | State.FAILED:

@@ -162,6 +162,11 @@ class RetrySpec:
     """Further generations after a worker failed for good in one."""
     infra: Natural
     """Further generations after a node agent or its node was lost."""
+    hang: Natural
+    """Further generations after ranks that hang were started again in vain."""
+    oom: Natural
+    """Further generations after the memory of a GPU or of a node ran out. In place, what ran out
+    twice in a row at one step is not tried again."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

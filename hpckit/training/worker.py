@@ -23,6 +23,7 @@ from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent, name_process, rank_name
 from hpckit.run.spec import RunSpec
 from hpckit.training.errors import TrainingError
+from hpckit.training.exhaustion import memory_of
 from hpckit.training.shield import raise_shield
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,10 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether another attempt would fail in the same way; storage may answer better next time."""
+    """Whether another attempt would fail in the same way; storage may answer better next time, and
+    there may be more memory."""
+    if memory_of(error) is not None:
+        return False
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError | SaveError):
@@ -103,6 +107,8 @@ def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
         "message": str(error),
         "traceback": "".join(traceback.format_exception(error)),
         "time": time.time(),
+        "memory": memory_of(error),
+        "pid": os.getpid(),
     }
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpckit.run.directory import RunDir
-from tests.cluster.launched import launch
+from tests.cluster.launched import Launched, launch
 from tests.cluster.slurm import Slurm
+from tests.cluster.wrapped import SIZE, begun, overrides, wrapper
 from tests.integration.runs import assert_same_run, history, losses, samples_by_step
 
 
@@ -28,17 +29,22 @@ def test_a_spare_takes_the_place_of_a_node_without_power(
     assert len(it.events("run_started")) == 1
 
 
-def test_a_run_shrinks_when_a_node_is_cut_off_which_writes_nothing_any_more(
+def test_a_job_of_ones_own_shrinks_when_a_node_is_cut_off_which_writes_nothing_any_more(
     namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    it = launch(namespaces, tmp_path, shards, "elastic=shrink")
+    """By `sbatch slurm/elastic.sbatch`, whose `elastic=shrink` makes the same of launch.py's."""
+    options = ("--parsable", "--output=/dev/null", *SIZE)
+    words = overrides(tmp_path / "runs", shards)
+    done = wrapper(namespaces, "sbatch", *options, "slurm/elastic.sbatch", *words)
+    assert done.returncode == 0, done.stderr
+    it = Launched(namespaces, begun(tmp_path / "runs"))
     it.wait_for_step(23)
     host = it.events("run_started")[0]["hosts"][1]
     namespaces.cluster.node(host).cut()
     it.wait_for("nodes_chosen", generation=2)
     namespaces.cluster.node(host).heal()
     assert it.wait_for("run_ended")["verdict"] == "done"
-    it.wait_until_over()
+    namespaces.wait_for_job(done.stdout.strip(), "COMPLETED")
     assert it.verdicts() == ["infra", "done"]
     assert [event["nodes"] for event in it.events("nodes_chosen")][-1] == [0]
     assert samples_by_step(it.run) == samples_by_step(reference)

@@ -71,19 +71,29 @@ def test_a_cancelled_job_has_no_successor_and_can_be_resumed(
     assert it.verdicts() == ["stopped", "done"]
 
 
-def test_a_killed_agent_is_replaced_within_the_job(
+def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_nothing(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    it = launch(ports, tmp_path, shards)
+    """Both on the same nodes of one host: no port, memory or sweep of one hits the other."""
+    here = "cluster.slurm.options={nodelist: 'n[1-2]'}"
+    it = launch(ports, tmp_path / "one", shards, here)
+    beside = launch(ports, tmp_path / "two", shards, here, "name=t-beside")
     it.wait_for_step(23)
+    beside.wait_for("training_started")
     agents = [p for p in psutil.process_iter() if is_agent(p, it.run, node=1)]
     assert len(agents) == 1
     agents[0].kill()
-    it.wait_for("run_ended")
-    it.wait_until_over()
-    assert_same_run(it.run, reference)
+    for run in (it, beside):
+        run.wait_for("run_ended")
+        run.wait_until_over()
+        assert_same_run(run.run, reference)
+        (started,) = run.events("run_started")
+        assert started["hosts"] == ["n1", "n2"]
     assert it.verdicts() == ["infra", "done"]
-    assert len(it.events("run_started")) == 1
+    assert beside.verdicts() == ["done"]
+    assert len(history(beside.run).lives) == 1
+    ended = it.events("run_ended")[0].time
+    assert beside.events("training_started")[0].time < ended, "they were to run at once"
 
 
 def test_an_error_for_good_is_met_once(ports: Slurm, tmp_path: Path, shards: Path) -> None:
@@ -125,10 +135,8 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     assert (found["problem"], found["successor"], found["hosts"]) == (None, second, ["n1", "n2"])
     assert f"job {first} running on n[1-2]" in typed.text("status")
     typed.text("drill", "node", "--yes")
-    typed.wait_until(state="running", generation=2)
-    assert f"job {second} goes on" in typed.text("drill", "timeout", "--yes")
-    found = typed.wait_until(state="running", generation=3)
-    assert found["interruptions"] == {"infra": 1, "preempted": 1}
+    found = typed.wait_until(state="running", generation=2)
+    assert found["interruptions"] == {"infra": 1}
     assert "every rank saved and left" in typed.text("cancel", "--save")
     assert it.jobs() == []
     held = launch(ports, tmp_path / "held", shards, "cluster.slurm.options.hold=true")

@@ -5,63 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 
 from hpckit.run.directory import RunDir
 from hpckit.run.parse import read_spec
-from tests.cluster.launched import PATIENCE_S, SLURM, Launched
-from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.runs import REPO, assert_same_run, command
+from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched
+from tests.cluster.slurm import Slurm
+from tests.cluster.wrapped import SIZE, begun, environment, overrides, wrapper
+from tests.integration.runs import REPO, assert_same_run
 
 NOTE = "a b  'c' \"d\" $(touch evil) `touch evil` ; * é"
-SIZE = ("--nodes=2", "--cpus-per-task=2", "--mem=900M")
-
-
-def environment(slurm: Slurm) -> dict[str, str]:
-    return os.environ | slurm.cluster.env | {"HPCKIT_PYTHON": sys.executable}
-
-
-def wrapper(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as somebody in the project's folder."""
-    return subprocess.run(
-        words,
-        env=environment(slurm),
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-
-
-def overrides(root: Path, shards: Path, *more: str) -> list[str]:
-    """Those of a small run, without what the job itself says."""
-    words = command(root, shards, *SLURM, *more)[2:]
-    return [w for w in words if not w.startswith(("cluster=", "launch.nodes="))]
 
 
 def test_a_job_of_ones_own_goes_on_after_it_had_to_leave(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     note = NOTE.replace("'", "\\'")
-    words = overrides(tmp_path / "runs", shards, f"app.note='{note}'")
+    slow = (UNHURRIED, "app.unhurried=2", "app.step_s=0.5")
+    words = overrides(tmp_path / "runs", shards, *slow, f"app.note='{note}'")
     log = tmp_path / "job.log"
     options = ("--parsable", f"--output={log}", *SIZE)
     done = wrapper(ports, "sbatch", *options, "slurm/train.sbatch", *words)
     assert done.returncode == 0, done.stderr
     job = done.stdout.strip()
-    wait_for(lambda: log.exists() and "t-" in log.read_text(), "a run", PATIENCE_S)
-    it = Launched(ports, RunDir(next((tmp_path / "runs").glob("t-*"))))
+    it = Launched(ports, begun(tmp_path / "runs"))
     it.wait_for_step(23)
     ports.run("scancel", "--signal=USR2", "--batch", job)  # as Slurm does before the time limit
-    it.wait_for("run_ended", 2)
+    it.wait_for("training_started", 2)
+    ports.run("scontrol", "requeue", job)  # by a person
+    it.wait_for("run_ended", 3)
     ports.wait_for_job(job, "COMPLETED")
     assert_same_run(it.run, reference)
-    assert it.verdicts() == ["preempted", "done"]
-    assert len(it.events("job_requeued", job=job)) == 1
-    assert [event["job"] for event in it.events("run_started")] == [job, job]
+    assert it.verdicts() == ["preempted", "preempted", "done"]
+    assert len(it.events("job_requeued", job=job)) == 2
+    assert it.events("degraded") == []
+    assert [event["job"] for event in it.events("run_started")] == [job, job, job]
     assert it.run.submission_numbers() == [1], "with the code that it began with"
     assert read_spec(it.run.spec(1)).app["note"] == NOTE
     assert not (REPO / "evil").exists()
@@ -80,8 +60,7 @@ def test_an_allocation_of_ones_own_is_followed_and_stopped(
         text=True,
         start_new_session=True,
     ) as process:
-        wait_for(lambda: any(tmp_path.glob("t-*/logs")), "a run", PATIENCE_S)
-        it = Launched(ports, RunDir(next(tmp_path.glob("t-*"))))
+        it = Launched(ports, begun(tmp_path))
         it.wait_for_step(3)
         (job,) = psutil.Process(process.pid).children()  # salloc puts it before the terminal
         os.killpg(job.pid, signal.SIGINT)  # as Ctrl-C does

@@ -1,4 +1,7 @@
-"""A training function that leaves Slurm time: it trains slowly towards its end, at first."""
+"""A training function that leaves Slurm time: it trains slowly towards its end, at first.
+
+`app.unhurried`: so many generations do, instead of one; `app.step_s`: seconds of each such step.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ STEP_S = 0.25
 
 
 def main(cfg: RunSpec) -> None:
-    if WorkerEnvironment.from_env().at.generation == 1:
-        _slow_down()
+    if WorkerEnvironment.from_env().at.generation <= cfg.app.get("unhurried", 1):
+        _slow_down(cfg.app.get("step_s", STEP_S))
     train(cfg)
 
 
-def _slow_down() -> None:
+def _slow_down(step_s: float) -> None:
     steps = TrainingRun.steps
 
-    def slowly(run: TrainingRun, loader: Loader) -> Iterator[Batch]:
-        for batch in steps(run, loader):
-            if run.step >= FROM_STEP:
-                time.sleep(STEP_S)
+    def slowly(self: TrainingRun, loader: Loader) -> Iterator[Batch]:
+        for batch in steps(self, loader):
+            if self.step >= FROM_STEP:
+                time.sleep(step_s)
             yield batch
 
-    TrainingRun.steps = slowly  # type: ignore[assignment, method-assign]
+    TrainingRun.steps = slowly  # type: ignore[method-assign]

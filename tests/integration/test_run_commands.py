@@ -73,7 +73,7 @@ def test_drills_are_come_through(typed: Typed) -> None:
     typed.text("drill", "preempt", "--yes")
     found = typed.wait_until(state="running", generation=3)
     assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 2}
-    assert "preemption or time limit (once)" in typed.text("why")
+    assert "preemption (once)" in typed.text("why")
 
 
 def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:

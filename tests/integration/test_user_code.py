@@ -130,6 +130,56 @@ def test_a_passing_crash_is_survived(tmp_path: Path, shards: Path) -> None:
     assert [(life.generation, life.start_step) for life in history(run).lives] == [(1, 0), (1, 5)]
 
 
+def test_a_lack_of_gpu_memory_at_one_step_is_not_tried_for_ever(
+    tmp_path: Path, shards: Path
+) -> None:
+    trouble = (
+        "if run.step == 3:\n"
+        "                lack = torch.OutOfMemoryError('CUDA out of memory. Tried to allocate')\n"
+        "                raise RuntimeError('the step failed') from lack"
+    )
+    root = tmp_path / "runs"
+    status, output = launch(project(tmp_path, trouble), root, shards)
+    assert status == 70, output
+    run = the_run(root)
+    verdict = read_json(run.verdict)
+    assert verdict["kind"] == "oom"
+    for what in ("a lower train.micro_batch", "RuntimeError: the step failed", "retry.oom=1"):
+        assert what in verdict["reason"]
+    assert "OutOfMemoryError: CUDA out of memory" in verdict["error"]["traceback"]
+    # of the three restarts in place only the first, in a generation and in the one of retry.oom
+    assert [life.generation for life in history(run).lives] == [1, 1, 2, 2]
+    assert "out of memory (gpu) on node 0 after step 3" in output
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind", "says"),
+    [
+        (
+            "if run.step == 3: __import__('os').kill(__import__('os').getpid(), 9)",
+            "crash",
+            "workers were killed, without an error of their own",
+        ),
+        (
+            "if run.step == 3: __import__('time').sleep(600)",
+            "hang",
+            "Hang: no step was finished after step 3",
+        ),
+    ],
+    ids=["killed by somebody", "hangs"],
+)
+def test_the_verdict_says_of_what_a_run_ended(
+    tmp_path: Path, shards: Path, trouble: str, kind: str, says: str
+) -> None:
+    root, retry = tmp_path / "runs", ("retry=none", "hang.step_s=3")
+    status, output = launch(project(tmp_path, trouble), root, shards, *retry)
+    assert status == 70, output
+    verdict = read_json(the_run(root).verdict)
+    assert verdict["kind"] == kind
+    assert says in verdict["reason"]
+    assert f"retry.{kind}=0" in verdict["reason"]
+
+
 @pytest.mark.parametrize(
     ("trouble", "says"),
     [

@@ -7,34 +7,57 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.report import ExitReport, NodeExit, WorkerError, first_error, load_report
+from hpckit.elastic.report import (
+    HANG,
+    ExitReport,
+    NodeExit,
+    WorkerError,
+    first_error,
+    load_error,
+    load_report,
+    write_hang,
+)
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json, write_json
+from hpckit.run.memory import Memory
 
 ERROR = WorkerError(3, "ValueError", "bad [x]\nline", "Traceback …", 12.5)
+LACK = WorkerError(3, "OutOfMemoryError", "", "", 12.5, Memory.GPU, 77)
 
 
 @pytest.mark.parametrize("how", NodeExit)
-@pytest.mark.parametrize("error", [None, ERROR])
+@pytest.mark.parametrize("error", [None, ERROR, LACK])
 def test_a_report_comes_back(tmp_path: Path, how: NodeExit, error: WorkerError | None) -> None:
-    report = ExitReport(node=1, exit=how, step=70, attempts=2, error=error)
+    report = ExitReport(node=1, exit=how, step=70, attempts=2, error=error, is_oom_killed=True)
     report.write(tmp_path / "exit.json")
     assert load_report(asdict(report)) == report
     assert load_report(read_json(tmp_path / "exit.json")) == report
 
 
-def test_the_earliest_error_is_the_first(tmp_path: Path) -> None:
+def test_the_earliest_error_of_the_last_attempt_is_the_first(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     folder = run.node_logs(1, 0)
     folder.mkdir(parents=True)
     assert first_error(folder) is None
-    for rank, attempt, time in ((0, 0, 5.0), (1, 0, 3.0), (0, 1, 9.0), (12, 0, 4.0)):
+    for rank, attempt, time in ((0, 0, 5.0), (1, 0, 3.0), (0, 1, 9.0), (12, 1, 8.0)):
         error = WorkerError(rank, "E", "", "", time)
         write_json(run.rank_error(1, 0, rank, attempt), asdict(error))
     (folder / "rank0.log").touch()
+    for asked, time in ((None, 8.0), (1, 8.0), (0, 3.0)):
+        found = first_error(folder, asked)
+        assert found is not None
+        assert found.time == time
+    assert first_error(folder, attempt=2) is None
+    write_hang(folder, 30, 2, [folder / "rank1.stacks"])
     found = first_error(folder)
     assert found is not None
-    assert (found.rank, found.time) == (1, 3.0)
+    assert (found.rank, found.type) == (1, HANG)
+
+
+def test_an_error_of_an_earlier_version_is_still_read() -> None:
+    known = ("rank", "type", "message", "traceback", "time")
+    values = {key: value for key, value in asdict(ERROR).items() if key in known}
+    assert load_error(values) == ERROR
 
 
 def test_an_error_is_told_in_one_phrase() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.report import ExitReport, NodeExit, WorkerError
+from hpckit.elastic.report import HANG, ExitReport, NodeExit, WorkerError
 from hpckit.elastic.verdict import (
     EXIT_STATUS,
+    LEAVES,
     Ending,
     Kind,
     Past,
     Verdict,
+    budget_of,
     failures_in_a_row,
     judge,
     past_of,
@@ -22,10 +25,11 @@ from hpckit.elastic.verdict import (
 from hpckit.elastic.verdict import REFUSED as NOT_STARTED
 from hpckit.run.board import Request
 from hpckit.run.events import Event
+from hpckit.run.memory import Memory
 from hpckit.run.spec import RetrySpec
 
-RETRY = RetrySpec(in_place=3, crash=2, infra=10)
-NO_RETRY = RetrySpec(in_place=0, crash=0, infra=0)
+RETRY = RetrySpec(in_place=3, crash=2, infra=10, hang=2, oom=1)
+NO_RETRY = RetrySpec(in_place=0, crash=0, infra=0, hang=0, oom=0)
 DONE, LEFT, OVERDUE = NodeExit.DONE, NodeExit.LEFT, NodeExit.OVERDUE
 FAILED, REFUSED, STOPPED = NodeExit.FAILED, NodeExit.REFUSED, NodeExit.STOPPED
 NONE, PREEMPT, STOP = Request.NONE, Request.PREEMPT, Request.STOP
@@ -36,30 +40,57 @@ def error(rank: int = 0, time: float = 1.0) -> WorkerError:
     return WorkerError(rank, "ValueError", f"of rank {rank}", "", time)
 
 
+GPU = WorkerError(1, "OutOfMemoryError", "CUDA out of memory.", "", 1.0, Memory.GPU)
+HOST = WorkerError(1, "MemoryError", "", "", 1.0, Memory.HOST)
+HUNG = WorkerError(1, HANG, "no step was finished after step 5", "", 1.0)
+
+
 def ending(
     request: Request, exits: list[NodeExit], *lost: str, progress: bool = False, **more: Any
 ) -> Ending:
+    """`is_killed`: the first node's worker was, for want of memory."""
     reports = tuple(
-        ExitReport(node, exit_, step=5, attempts=0, error=more.get("error"))
+        ExitReport(
+            node,
+            exit_,
+            step=5,
+            attempts=0,
+            error=more.get("error"),
+            is_oom_killed=node == 0 and more.get("is_killed", False),
+        )
         for node, exit_ in enumerate(exits)
     )
-    return Ending(request, reports, lost, progress)
+    return Ending(request, reports, lost, progress, is_time_up=more.get("is_time_up", False))
 
+
+# Endings of each kind that is followed by a retry as often as its budget says.
+FAILURES = {
+    Kind.INFRA: ending(NONE, [], AGENT),
+    Kind.CRASH: ending(NONE, [FAILED], error=error()),
+    Kind.HANG: ending(NONE, [FAILED, STOPPED], error=HUNG),
+    Kind.OOM: ending(NONE, [FAILED], error=GPU),
+}
+FAILURE = st.sampled_from(sorted(FAILURES))
 
 EXITS = st.lists(st.sampled_from(NodeExit), max_size=4)
 ENDINGS = st.builds(
-    lambda request, exits, lost, progress: ending(request, exits, *lost, progress=progress),
+    lambda request, exits, lost, **more: ending(request, exits, *lost, **more),
     st.sampled_from(Request),
     EXITS,
     st.lists(st.sampled_from([AGENT, STORE]), unique=True),
-    st.booleans(),
+    progress=st.booleans(),
+    error=st.sampled_from([None, error(), GPU, HOST, HUNG]),
+    is_killed=st.booleans(),
+    is_time_up=st.booleans(),
 )
 PASTS = st.lists(
-    st.builds(Past, st.sampled_from([Kind.PREEMPTED, Kind.INFRA, Kind.CRASH]), st.booleans()),
+    st.builds(Past, st.sampled_from([*LEAVES, *FAILURES]), st.booleans()),
     max_size=12,
 )
 RETRIES = st.builds(
-    RetrySpec, in_place=st.just(0), crash=st.integers(0, 4), infra=st.integers(0, 4)
+    RetrySpec,
+    in_place=st.just(0),
+    **dict.fromkeys(("crash", "infra", "hang", "oom"), st.integers(0, 4)),
 )
 
 
@@ -86,6 +117,17 @@ RETRIES = st.builds(
         (ending(PREEMPT, [DONE, LEFT]), Kind.PREEMPTED, False),
         (ending(PREEMPT, [DONE], AGENT), Kind.PREEMPTED, False),
         (ending(PREEMPT, [REFUSED]), Kind.PERMANENT, True),
+        (ending(PREEMPT, [LEFT], is_time_up=True), Kind.TIME_LIMIT, False),
+        (ending(PREEMPT, [OVERDUE], is_time_up=True), Kind.TIME_LIMIT, False),
+        (ending(PREEMPT, [DONE], is_time_up=True), Kind.DONE, True),
+        (ending(PREEMPT, [FAILED], error=GPU), Kind.PREEMPTED, False),
+        (ending(NONE, [FAILED], error=HUNG), Kind.HANG, False),
+        (ending(NONE, [STOPPED, FAILED], error=GPU), Kind.OOM, False),
+        (ending(NONE, [FAILED], error=HOST), Kind.OOM, False),
+        (ending(NONE, [FAILED], is_killed=True), Kind.OOM, False),
+        (ending(NONE, [FAILED, FAILED], error=error(1), is_killed=True), Kind.OOM, False),
+        (ending(NONE, [FAILED], AGENT, error=GPU), Kind.INFRA, False),
+        (ending(NONE, [REFUSED], error=GPU), Kind.PERMANENT, True),
         (ending(STOP, [LEFT]), Kind.STOPPED, True),
         (ending(STOP, [OVERDUE]), Kind.STOPPED, True),
         (ending(STOP, [DONE]), Kind.DONE, True),
@@ -138,10 +180,10 @@ def test_the_last_verdict_says_which_budget_was_spent() -> None:
 @given(end=ENDINGS, past=PASTS, retry=RETRIES)
 def test_a_preemption_never_ends_a_run(end: Ending, past: list[Past], retry: RetrySpec) -> None:
     verdict = judge(end, past, retry)
-    if verdict.kind is Kind.PREEMPTED:
+    if verdict.kind in LEAVES:
         assert not verdict.final
     if end.request is PREEMPT:
-        assert verdict.kind in (Kind.PREEMPTED, Kind.DONE, Kind.PERMANENT)
+        assert verdict.kind in (*LEAVES, Kind.DONE, Kind.PERMANENT)
 
 
 @given(end=ENDINGS, past=PASTS, retry=RETRIES)
@@ -166,43 +208,78 @@ def test_done_means_that_every_node_is_done(
 
 @given(
     budget=st.integers(0, 5),
-    infra=st.booleans(),
+    kind=FAILURE,
     before=PASTS,
     gaps=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    is_time_up=st.booleans(),
 )
 def test_exactly_budget_and_one_failures_without_progress_end_a_run(
-    budget: int, infra: bool, before: list[Past], gaps: list[int]
+    budget: int, kind: Kind, before: list[Past], gaps: list[int], is_time_up: bool
 ) -> None:
-    """Whatever came before the last progress, and however often it is preempted in between."""
-    retry = RetrySpec(in_place=0, crash=budget, infra=budget)
-    failure = ending(NONE, [], AGENT) if infra else ending(NONE, [FAILED])
-    preempted = ending(PREEMPT, [LEFT])
+    """Whatever came before the last progress, and however often it has to leave in between."""
+    retry = replace(NO_RETRY, **{kind.value: budget})
+    leaves = ending(PREEMPT, [LEFT], is_time_up=is_time_up)
     past = [*before, Past(Kind.PREEMPTED, True)]
     for number in range(budget + 1):
         for _ in range(gaps[number]):
-            assert judge(preempted, past, retry).final is False
-            past.append(Past(Kind.PREEMPTED, False))
-        verdict = judge(failure, past, retry)
+            verdict = judge(leaves, past, retry)
+            assert not verdict.final
+            past.append(Past(verdict.kind, False))
+        verdict = judge(FAILURES[kind], past, retry)
+        assert verdict.kind is kind
         assert verdict.final is (number == budget)
         past.append(Past(verdict.kind, False))
 
 
-@given(past=PASTS, infra=st.booleans(), retry=RETRIES)
+@given(past=PASTS, kind=FAILURE, retry=RETRIES)
 def test_a_failure_with_progress_ends_a_run_only_where_nothing_is_retried(
-    past: list[Past], infra: bool, retry: RetrySpec
+    past: list[Past], kind: Kind, retry: RetrySpec
 ) -> None:
-    exits, lost = ([], [AGENT]) if infra else ([FAILED], [])
-    verdict = judge(ending(NONE, exits, *lost, progress=True), past, retry)
-    assert verdict.final is ((retry.infra if infra else retry.crash) == 0)
+    verdict = judge(replace(FAILURES[kind], progress=True), past, retry)
+    assert verdict.final is (budget_of(kind, retry) == 0)
 
 
-@given(kinds=st.lists(st.sampled_from(Kind)), kind=st.sampled_from([Kind.CRASH, Kind.INFRA]))
+@given(kinds=st.lists(st.sampled_from(Kind)), kind=FAILURE)
 def test_progress_resets_the_count_and_other_kinds_do_not_add_to_it(
     kinds: list[Kind], kind: Kind
 ) -> None:
     past = [Past(one, False) for one in kinds]
     assert failures_in_a_row(kind, past) == kinds.count(kind)
     assert failures_in_a_row(kind, [*past, Past(kind, True), Past(kind, False)]) == 1
+
+
+def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
+    retry = RetrySpec(in_place=9, crash=1, infra=2, hang=3, oom=4)
+    budgets = {kind: budget for kind in Kind if (budget := budget_of(kind, retry)) is not None}
+    assert budgets == {Kind.CRASH: 1, Kind.INFRA: 2, Kind.HANG: 3, Kind.OOM: 4}
+    assert all(
+        f"retry.{kind}=0" in judge(end, [], NO_RETRY).reason for kind, end in FAILURES.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "helps", "what"),
+    [
+        (ending(NONE, [FAILED], error=GPU), "train.micro_batch", str(GPU)),
+        (ending(NONE, [FAILED], error=HOST), "cluster.slurm.memory", str(HOST)),
+        (
+            ending(NONE, [FAILED], error=error(1), is_killed=True),
+            "cluster.slurm.memory",
+            "the kernel killed a worker of node 0",
+        ),
+    ],
+)
+def test_a_lack_of_memory_is_told_with_what_helps(end: Ending, helps: str, what: str) -> None:
+    verdict = judge(end, [], RETRY)
+    assert helps in verdict.reason
+    assert verdict.reason.endswith(what)
+    assert (verdict.error is None) is ("kernel" in what), "peers' errors are not the cause"
+
+
+def test_the_first_of_all_errors_decides() -> None:
+    later = replace(GPU, time=2.0)
+    reports = (ExitReport(0, FAILED, 5, 0, later), ExitReport(1, FAILED, 5, 0, error(1, 1.0)))
+    assert judge(Ending(NONE, reports, (), False), [], RETRY).kind is Kind.CRASH
 
 
 def test_every_kind_has_an_exit_status_and_only_done_is_success() -> None:

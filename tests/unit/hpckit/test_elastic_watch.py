@@ -11,6 +11,7 @@ from hpckit.elastic.watch import (
     lost_workers,
     node_exit,
     refused,
+    silent_workers,
     steps_finished,
 )
 from hpckit.run.board import Phase, Request, Slot
@@ -69,6 +70,7 @@ def test_who_finishes_no_step_hangs_and_who_starts_or_saves_does_not() -> None:
 def test_a_slot_that_no_worker_has_taken_is_not_lost() -> None:
     empty = Slot(0, STARTING, 0, 0.0, 0)
     assert lost_workers([empty], alive=lambda pid: False) == {}
+    assert silent_workers([empty, *slots(DONE, TRAINING, FAILED)]) == [0, 2]
 
 
 def test_a_node_is_as_far_as_its_slowest_worker() -> None:

@@ -12,6 +12,7 @@ from hpckit.launch.allocation import (
     Allocation,
     allocation,
     is_cancelled,
+    is_requeued,
     leave_array,
     srun,
     tells_of_a_person,
@@ -61,16 +62,20 @@ SHOWN = "JobId=7 JobName=a b UserId=u(1) {} TimeLimit=1-00:00:00 Comment=JobStat
         ("JobState=COMPLETING Reason=TimeLimit PreemptTime=None", False),
         ("JobState=NODE_FAIL Reason=NodeDown PreemptTime=None", False),
         ("JobState=RUNNING Reason=None PreemptTime=None", False),
+        ("JobState=COMPLETING Reason=None Restarts=1", True),
+        ("JobState=COMPLETING Reason=None Restarts=2", False),
         ("", False),
     ],
 )
 def test_only_a_job_that_a_person_ends_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, by_a_person: bool
 ) -> None:
-    assert tells_of_a_person(SHOWN.format(facts)) is by_a_person
+    assert tells_of_a_person(SHOWN.format(facts), restarts=1) is by_a_person
     script = f"[ \"$*\" = '--oneliner show job 7' ] && echo '{SHOWN.format(facts)}'"
     monkeypatch.setenv("PATH", commands(tmp_path, scontrol=script)["PATH"])
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert is_cancelled("7") is by_a_person
+    assert is_requeued("7") is ("Restarts=2" in facts)
 
 
 @pytest.mark.parametrize("script", ["exit 1", "kill -9 $$"])
@@ -79,6 +84,7 @@ def test_a_controller_that_does_not_answer_is_no_cancellation(
 ) -> None:
     monkeypatch.setenv("PATH", commands(tmp_path, scontrol=script)["PATH"])
     assert not is_cancelled("7")
+    assert not is_requeued("7")
 
 
 def test_variables_reach_the_node_as_they_are() -> None:

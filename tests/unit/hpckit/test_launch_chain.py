@@ -128,7 +128,8 @@ def test_a_requeue_is_tried_again(
 ) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0.01)
     (folder / "scontrol").write_text(
-        f'#!/bin/sh\necho "$*" >> {folder}/asked\n[ $(wc -l < {folder}/asked) -gt {refusals} ]\n'
+        f'#!/bin/sh\n[ "$1" = requeue ] || exit 1\necho "$*" >> {folder}/asked\n'
+        f"[ $(wc -l < {folder}/asked) -gt {refusals} ]\n"
     )
     (folder / "scontrol").chmod(0o755)
     come_again("7", events, within_s=30 if refusals < 9 else 0.05)
@@ -136,3 +137,12 @@ def test_a_requeue_is_tried_again(
     assert set(asked) == {"requeue 7"}
     assert refusals > 9 or len(asked) == refusals + 1
     assert kinds(folder) == [told]
+
+
+def test_what_a_person_has_requeued_is_not_requeued_again(folder: Path, events: EventLog) -> None:
+    (folder / "scontrol").write_text(
+        '#!/bin/sh\n[ "$1" != requeue ] && echo "JobId=7 Restarts=1"\n'
+    )
+    (folder / "scontrol").chmod(0o755)
+    come_again("7", events, within_s=30)
+    assert kinds(folder) == ["job_requeued"]

@@ -52,7 +52,13 @@ while not channel.is_over:
                 channel.send(hello)
             case "ask": ended("left")
             case "end" if how != "deaf": ended("stopped")
-            case "quit" if how != "deaf": sys.exit()
+            case "quit" if how != "deaf":
+                end = time.monotonic() + (1.5 if how == "draining" else 0.0)
+                while time.monotonic() < end:
+                    channel.beat()
+                    time.sleep(0.01)
+                print("through", file=sys.stderr)
+                sys.exit()
     channel.beat()
     time.sleep(0.01)
 """
@@ -121,6 +127,18 @@ def test_a_generation_may_have_more_nodes_or_fewer(parts: Parts) -> None:
         parts.crew.end(5.0)
         assert parts.exits() == [NodeExit.STOPPED] * len(nodes)
     assert len(parts.started) == 3
+
+
+def test_an_agent_that_has_still_to_write_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 0.5)
+    parts = Parts(tmp_path)
+    parts.how[0] = "draining"
+    parts.crew = Crew(parts._start, parts.events, drain_s=60.0)
+    with parts.crew:
+        assert parts.begin(1, 0) == {0}
+    assert (tmp_path / "errors").read_text() == "through\n"
 
 
 def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:

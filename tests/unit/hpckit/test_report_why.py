@@ -3,6 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hpckit.elastic.verdict import Kind
 from hpckit.report.overview import Overview
 from hpckit.report.progress import build_progress
 from hpckit.report.state import State
@@ -70,6 +73,25 @@ def test_a_failure_is_told_with_its_place_and_what_was_tried() -> None:
     assert told["budget"].startswith("failed 3 times in a row")
     assert "retry.crash=2" in told["budget"]
     assert answer(it, None, NOW).commands[0] == "hpckit logs '/runs/t 1' --first-error"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_of_end_is_told_in_words(kind: Kind) -> None:
+    verdict = {"kind": kind.value, "reason": "boom", "generation": 3, "submission": 1}
+    it = overview(State.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
+    meaning = facts(it)["state"].partition(": ")[2]
+    assert meaning.partition(",")[0] not in ("ended", "")
+    assert not any("--first-error" in line for line in answer(it, None, NOW).commands) or (
+        kind is Kind.PERMANENT
+    )
+
+
+def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
+    verdict = {"kind": "oom", "reason": "boom", "generation": 3, "submission": 1}
+    it = overview(State.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
+    told = facts(it, Budget("retry.oom", 2, 1))
+    assert told["next"].startswith("type the same launch.py command again with what helps")
+    assert "retry.oom=1" in told["budget"]
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -45,6 +45,7 @@ def test_the_entry_is_imported_and_found(tmp_path: Path, monkeypatch: pytest.Mon
         (caused(DataError("x"), OSError("stale handle")), False),
         (caused(DamagedError("x"), caused(ValueError("x"), OSError("i/o"))), False),
         (caused(DataError("x"), ValueError("bad header")), True),
+        (caused(DataError("x"), MemoryError()), False),
     ],
 )
 def test_errors_in_the_input_are_permanent_and_errors_of_storage_are_not(

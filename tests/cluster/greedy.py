@@ -1,0 +1,26 @@
+"""A training function whose last rank, at its eighth step, wants more memory than its job has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from data import Batch, Loader
+from hpckit.run.spec import RunSpec
+from hpckit.training.language_model import main as train
+from hpckit.training.run import TrainingRun
+
+AT_STEP = 7
+GREED = 4 << 30  # bytes
+
+
+def main(cfg: RunSpec) -> None:
+    steps = TrainingRun.steps
+
+    def greedily(self: TrainingRun, loader: Loader) -> Iterator[Batch]:
+        for batch in steps(self, loader):
+            if self.step == AT_STEP and self.rank == self.world_size - 1:
+                bytearray(GREED)  # which writes to all of it
+            yield batch
+
+    TrainingRun.steps = greedily  # type: ignore[method-assign]
+    train(cfg)

@@ -1,0 +1,69 @@
+"""What ends the generations of a job: its time, Slurm's controller (which does not), its memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpckit.run.directory import RunDir
+from hpckit.run.durable import read_json
+from hpckit.run.processes import strays
+from tests.cluster.launched import UNHURRIED, launch
+from tests.cluster.slurm import Slurm
+from tests.integration.run_commands import Typed
+from tests.integration.runs import assert_same_run, history
+
+SAVED_S = 5.0
+"""Seconds after which Slurm's controller has written down what it knows."""
+
+
+def test_a_run_outlives_the_controller_and_goes_on_beyond_its_time_limit(
+    ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    """Slurm itself tells the first job that its time is up; of the second one it is a drill."""
+    slow = (UNHURRIED, "app.unhurried=2", "app.step_s=1.5")
+    it = launch(ports, tmp_path, shards, *slow, "cluster.slurm.notice_s=90")
+    typed = Typed(it.run, ports.cluster.env)
+    first, second = it.wait_for("run_started")["job"], it.wait_for("successor_queued")["job"]
+    it.wait_for("training_started")
+    time.sleep(SAVED_S)
+    ports.cluster.controller.kill()
+    it.wait_for_step(22)
+    assert "Slurm is out of reach" in typed.text("status")
+    ports.cluster.controller.start()
+    assert ports.job(second)["JobState"] == "PENDING"
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 60))
+    ports.run("scontrol", "update", f"JobId={first}", f"EndTime={end}")
+    it.wait_for("training_started", 2)
+    assert f"job {it.wait_for('successor_queued', 2)['job']} goes on" in typed.text(
+        "drill", "timeout", "--yes"
+    )
+    it.wait_for("training_started", 3)
+    assert typed.json("status")["interruptions"] == {"time_limit": 2}
+    it.wait_for("run_ended", 3)
+    it.wait_until_over()
+    assert_same_run(it.run, reference)
+    assert it.verdicts() == ["time_limit", "time_limit", "done"]
+    lives = history(it.run).lives
+    assert [life.start_step for life in lives[1:]] == [life.end_step for life in lives[:-1]]
+    assert all(life.start_step > 20 for life in lives[1:])
+
+
+def test_a_worker_beyond_the_memory_of_its_job_is_told_from_one_that_was_killed(
+    namespaces: Slurm, tmp_path: Path, shards: Path
+) -> None:
+    if not namespaces.cluster.plan.has_cgroups:
+        pytest.skip("there are no version 1 cgroups here, by which Slurm limits memory")
+    greedy = ("entry=tests.cluster.greedy:main", "launch.nodes=2", "retry.oom=0")
+    it = launch(namespaces, tmp_path, shards, *greedy)
+    assert it.wait_for("run_ended")["verdict"] == "oom"
+    it.wait_until_over()
+    assert it.verdicts() == ["oom"]
+    lacks = it.events("out_of_memory", memory="host", by_kernel=True, step=7)
+    assert [lack["attempt"] for lack in lacks] == [0, 1], "started again once, of three times"
+    assert "cluster.slurm.memory" in read_json(it.run.verdict)["reason"]
+    assert "with what helps" in Typed(it.run, namespaces.cluster.env).text("why")
+    assert it.events("successor_cancelled") != []
+    assert strays(it.run.path) == []
