@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from hpckit.run.environment import STACKS_SIGNAL
+from hpckit.run.processes import rank_named
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +46,10 @@ def take(pids: Iterable[int], folder: Path) -> list[Path]:
 def stacks_path(folder: Path, pid: int) -> Path | None:
     """Where the worker writes its stacks; None if it is gone."""
     try:
-        rank = psutil.Process(pid).environ().get("RANK", f"-{pid}")
+        rank = rank_named(psutil.Process(pid).name())
     except psutil.Error:
         return None
-    return folder / f"rank{rank}.stacks"
+    return folder / f"rank{f'-{pid}' if rank is None else rank}.stacks"
 
 
 def _by_py_spy(pid: int, path: Path) -> bool:

@@ -44,6 +44,12 @@ def rank_name(rank: int) -> str:
     return f"rank {rank}"
 
 
+def rank_named(name: str) -> int | None:
+    """The inverse; None: that is no worker's."""
+    word, _, rank = name.partition(" ")
+    return int(rank) if word == "rank" and rank.isdigit() else None
+
+
 def spawn(
     command: Sequence[str],
     env: Mapping[str, str],
