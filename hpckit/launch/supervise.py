@@ -3,26 +3,21 @@
 It is the batch process: submitit calls `supervise` with nothing but the run directory and the
 number of the submission, so nothing stale is ever pickled.
 
-    SIGUSR2, SIGTERM  preemption: every rank saves and leaves, the next generation goes on
-    SIGINT            stop: every rank saves and leaves, nothing goes on
-
-On Slurm a preemption is the end of the job, and its successor goes on. There SIGTERM stops the run
-if the job was cancelled by a person.
+What it is asked by signals, `requests` tells. On Slurm a preemption is the end of the job, and its
+successor goes on.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from checkpointing import CheckpointError, list_run, local_folder
 from checkpointing.service.ending import end_services
@@ -33,19 +28,20 @@ from hpckit.elastic.report import ExitReport
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import LEAVES, Ending, Kind, Past, Verdict, judge, past_of
-from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
-from hpckit.launch.chain import Chain, come_again, silent_jobs
+from hpckit.launch.allocation import Allocation, allocation, leave_array
+from hpckit.launch.chain import Chain, silent_jobs
+from hpckit.launch.continuing import KEEP_S, chained, is_hopeless, requeue
 from hpckit.launch.crew import Crew
-from hpckit.launch.exclusion import Exclusion
 from hpckit.launch.fitness import Fitness
 from hpckit.launch.mustering import muster
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
+from hpckit.launch.requests import Requests
 from hpckit.launch.timelimit import is_time_up
 from hpckit.run.board import Request
 from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
 from hpckit.run.durable import write_json
-from hpckit.run.events import EventLog, EventTail, read_events
+from hpckit.run.events import Event, EventLog, EventTail, read_events
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
@@ -56,11 +52,6 @@ log = logging.getLogger(__name__)
 TICK_S = 0.05
 # What an agent may take beyond the grace period to end its workers and write its report.
 REPORT_MARGIN_S = 10.0
-MOST_SILENT = 3
-"""Jobs in a row that may be killed before they have a checkpoint, with another one after them."""
-KEEP_S = 10.0
-"""Seconds in which a job that leaves tries once more to have a successor."""
-_REQUESTS = {signal.SIGUSR2: Request.PREEMPT, signal.SIGINT: Request.STOP}
 
 
 def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = None) -> int:
@@ -103,8 +94,7 @@ def _supervise(
         verdict = supervisor.run()
     job = supervisor.job_to_requeue
     if job is not None and not verdict.final:
-        again = partial(come_again, job, events, KEEP_S)
-        Exclusion(run, supervisor.spec, events).keep_from(job, KEEP_S, again)
+        requeue(run, supervisor.spec, job, events)
     return verdict
 
 
@@ -129,17 +119,13 @@ class Supervisor:
         self._job: Allocation | None = None  # None: it is none of Slurm's
         self.job_to_requeue: str | None = None
         """The job that goes on by being run again."""
-        self._request = Request.NONE
-        self._is_told_to_end = False  # by SIGTERM, whose meaning is not known yet
+        self._requests = Requests()
         self._past: list[Past] = []
         self._past_before = 0  # generations of jobs before this one
         self._is_after_loss = False  # a node was lost in the generation before
         self._is_short = False  # nodes that it had are gone, and too few are left
         self._took_part: tuple[int, ...] = ()  # nodes of the generation before
         self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
-        for number in (*_REQUESTS, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_REQUESTS, signal.SIGTERM))
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
@@ -156,7 +142,7 @@ class Supervisor:
         self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
         store_log = self._run.logs / "store.log"
         with (
-            self._chain(silent_jobs(told)) as chain,
+            self._continued(told) as chain,
             RendezvousStore(self._nodes.address, environment(), store_log) as store,
             Crew(self._nodes.start_agent, self._events, self._drain_s, self.spec.health) as crew,
         ):
@@ -185,50 +171,31 @@ class Supervisor:
     def _generations(self, store: RendezvousStore, crew: Crew) -> Verdict:
         verdict = self._one_generation(store, crew)
         while not verdict.final:
-            self._hear(crew)
-            if self._has_to_leave:
+            asked = self._hear(crew)
+            if self._has_to_leave(asked):
                 break
-            if self._request is Request.STOP:
+            if asked is Request.STOP:
                 verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
                 self._record(verdict)
             else:
                 verdict = self._one_generation(store, crew)
         return verdict
 
-    @property
-    def _has_to_leave(self) -> bool:
+    def _has_to_leave(self, asked: Request) -> bool:
         """Slurm wants the nodes back, or has lost them: the next generation is another job's."""
-        is_asked = self._past[-1].kind in LEAVES or self._request is Request.PREEMPT
+        is_asked = self._past[-1].kind in LEAVES or asked is Request.PREEMPT
         return self._job is not None and (is_asked or self._is_short)
 
-    @contextmanager
-    def _chain(self, silent: int) -> Iterator[Chain | None]:
-        """Have a job that goes on where this one has to leave; None: there is none, or is to be
-        none. It is cancelled at the end of the block, unless it is kept or this process is killed.
-
-        Args:
-            silent: as of `silent_jobs`.
-        """
-        if self._job is None or self.spec.launch.continuation == "none":
-            yield None
-            return
-        if silent >= MOST_SILENT:
-            what = f"{silent} jobs have ended without a word or a checkpoint: no other is queued"
-            log.error(what)
-            self._events.emit("degraded", what=what)
-            yield None
-            return
-        if self.spec.launch.continuation == "requeue":
+    def _continued(self, told: Sequence[Event]) -> AbstractContextManager[Chain | None]:
+        """See to it that the run goes on after this job, by another one that is queued now or by
+        itself."""
+        how = self.spec.launch.continuation
+        if self._job is None or how == "none" or is_hopeless(silent_jobs(told), self._events):
+            return nullcontext()
+        if how == "requeue":
             self.job_to_requeue = self._job.job
-            yield None
-            return
-        from hpckit.launch.submit import submit_job  # which hands this module to submitit
-
-        after = self._job.job if self._job.is_task else None
-        queue = partial(submit_job, self._run, self.spec, self._submission, after)
-        bad = Exclusion(self._run, self.spec, self._events)
-        with Chain(lambda: queue(bad.hosts()).job_id, self._events, bad.keep_from) as chain:
-            yield chain
+            return nullcontext()
+        return chained(self._run, self.spec, self._submission, self._job, self._events)
 
     def _end_services(self) -> None:
         """What trainers left in memory is made durable, then nothing of the run is left here."""
@@ -237,21 +204,9 @@ class Supervisor:
         if not end_services(str(local_folder(root) or root), run_name(self.spec), within_s):
             self._events.emit("degraded", what="a checkpoint service is still writing")
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM:
-            self._is_told_to_end = True
-        else:
-            self._request = max(self._request, _REQUESTS[signal.Signals(number)])
-
-    def _hear(self, crew: Crew) -> None:
-        """What signals mean, those that only agents get too."""
-        names = crew.signals()
-        if signal.SIGUSR2.name in names:
-            self._request = max(self._request, Request.PREEMPT)
-        if self._is_told_to_end or signal.SIGTERM.name in names:
-            self._is_told_to_end = False
-            cancelled = self._job is not None and is_cancelled(self._job.job)
-            self._request = max(self._request, Request.STOP if cancelled else Request.PREEMPT)
+    def _hear(self, crew: Crew) -> Request:
+        job = None if self._job is None else self._job.job
+        return self._requests.hear(crew.signals(), job)
 
     def _one_generation(self, store: RendezvousStore, crew: Crew) -> Verdict:
         """Start a generation, stay with it to its end, and judge it."""
@@ -267,41 +222,46 @@ class Supervisor:
         self._generation = generation
         self._run.generation_logs(generation).mkdir(parents=True)
         crew.call(range(self._nodes.count), generation)
-        there = muster(crew, need, self._took_part, lambda: self._is_asked(crew))
+        there = muster(crew, need, self._took_part, lambda: self._hear(crew) is not Request.NONE)
         unhealthy = self._fitness.tell(generation, crew.unhealthy())
-        asked, lost, lost_store = self._request, list[int](), list[str]()
-        if not there and asked is Request.NONE:
-            lost = [] if unhealthy else sorted(set(range(self._nodes.count)) - crew.hellos().keys())
-            self._is_short = bool(self._took_part or unhealthy)
         if there:
             self._begin(crew, store, there, need)
             asked, lost_store = self._watch(crew, store)
             lost = crew.lost()
+        else:
+            asked, lost_store = self._requests.now, []
+            lost = [] if asked or unhealthy else self._silent(crew)
+            self._is_short = asked is Request.NONE and bool(self._took_part or unhealthy)
         self._is_after_loss = bool(lost)
-        if self._request is asked:  # one that came later is for the next generation
-            self._request = Request.NONE
+        self._requests.end(asked)
         if asked is Request.NONE:
             self._fitness.tell_lost(generation, lost)
+        gone = (*lost_store, *(f"the agent of node {node}" for node in lost))
+        return self._judge(asked, crew.reports(), gone, () if there else unhealthy)
+
+    def _silent(self, crew: Crew) -> list[int]:
+        return sorted(set(range(self._nodes.count)) - crew.hellos().keys())
+
+    def _judge(
+        self,
+        asked: Request,
+        reports: tuple[ExitReport, ...],
+        gone: tuple[str, ...],
+        unhealthy: tuple[str, ...],
+    ) -> Verdict:
         progress = self._has_saved()
-        silent = [f"the agent of node {node}" for node in lost]
-        missing = () if there else unhealthy
         is_over = asked is Request.PREEMPT and is_time_up(self._job, self.spec.cluster)
-        gone = (*lost_store, *silent)
-        ending = Ending(asked, crew.reports(), gone, progress, missing, is_time_up=is_over)
+        ending = Ending(asked, reports, gone, progress, unhealthy, is_time_up=is_over)
         verdict = judge(ending, self._past, self.spec.retry)
-        if missing and self._job is None and asked is Request.NONE:
+        if unhealthy and self._job is None and asked is Request.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes
-        self._conclude(verdict, crew.reports())
+        self._conclude(verdict, reports)
         self._past.append(Past(verdict.kind, progress))
         return verdict
 
     def _need(self) -> Need:
         wanted = nodes_of_generation(self.spec, len(self._past) - self._past_before)
         return Need(wanted, min(wanted, fewest_nodes(self.spec)), partial(fits, self.spec))
-
-    def _is_asked(self, crew: Crew) -> bool:
-        self._hear(crew)
-        return self._request is not Request.NONE
 
     def _begin(
         self, crew: Crew, store: RendezvousStore, there: Mapping[int, Message], need: Need
@@ -330,13 +290,13 @@ class Supervisor:
         lost: list[str] = []
         deadline: float | None = None
         while crew.is_under_way():
-            self._hear(crew)  # which may wait for Slurm: agents are heard after it
+            asked = self._hear(crew)  # which may wait for Slurm: agents are heard after it
             crew.tick()
             for event in tail.read():
                 if event.kind == "step":
                     self._drill.at_step(event["step"])
-            if self._request > passed_on:
-                passed_on = self._request
+            if asked > passed_on:
+                passed_on = asked
                 self._pass_on(passed_on, crew)
                 deadline = time.monotonic() + self.spec.cluster.grace_s + REPORT_MARGIN_S
             if not store.alive() and not lost:
