@@ -45,11 +45,18 @@ def take(pids: Iterable[int], folder: Path) -> list[Path]:
 
 def stacks_path(folder: Path, pid: int) -> Path | None:
     """Where the worker writes its stacks; None if it is gone."""
+    if not psutil.pid_exists(pid):
+        return None
+    rank = rank_of(pid)
+    return folder / f"rank{f'-{pid}' if rank is None else rank}.stacks"
+
+
+def rank_of(pid: int) -> int | None:
+    """That of a worker; None: it is none, or gone."""
     try:
-        rank = rank_named(psutil.Process(pid).name())
+        return rank_named(psutil.Process(pid).name())
     except psutil.Error:
         return None
-    return folder / f"rank{f'-{pid}' if rank is None else rank}.stacks"
 
 
 def _by_py_spy(pid: int, path: Path) -> bool:

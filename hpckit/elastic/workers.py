@@ -6,16 +6,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from hpckit.elastic import stacks, watch
 from hpckit.elastic.exhaustion import Exhaustion
+from hpckit.elastic.recorder import Recorder
 from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.elastic.site import cache_variables, site_variables
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
-from hpckit.run.board import Board, Request
+from hpckit.run.board import Board, Request, Slot
 from hpckit.run.environment import NodeEnvironment, worker_variables
 from hpckit.run.events import EventLog
 from hpckit.run.processes import kill_all, spawn
@@ -62,6 +64,9 @@ class Workers:
             | worker_variables(means.device, path, is_memory_lost=means.is_memory_lost)
         )
         env |= torchrun_variables(means.threads)
+        self._recorder = Recorder(logs) if means.device == "cuda" else None
+        if self._recorder is not None:
+            env = self._recorder.variables() | env
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
         self._torchrun = spawn(
@@ -88,13 +93,18 @@ class Workers:
         except OSError as error:
             log.error("the report is not on the disk: %s", error)
         self._events.emit("node_ended", exit=how, step=report.step, attempts=report.attempts)
-        self._events.close()
+        self._close()
         return report
 
     def kill(self) -> None:
         """Nobody is there to report to."""
         kill_all([self._torchrun])
+        self._close()
+
+    def _close(self) -> None:
         self._events.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def _how(self) -> NodeExit | None:
         returncode = self._torchrun.poll()
@@ -148,12 +158,20 @@ class Workers:
         for rank, slot in new.items():
             log.error("worker %d (process %d) hangs after step %d", rank, slot.pid, slot.step)
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
-        files = stacks.take([slot.pid for slot in new.values()], logs)
+        files = self._collectives(slots)
+        files += stacks.take([slot.pid for slot in new.values()], logs)
         self._events.emit("hang", step=step, local_ranks=list(new), stacks=[str(p) for p in files])
         write_hang(logs, step, watch.attempts(slots), files)
         for slot in new.values():
             with suppress(ProcessLookupError):
                 os.kill(slot.pid, signal.SIGKILL)
+
+    def _collectives(self, slots: Sequence[Slot]) -> list[Path]:
+        """Those of all ranks of the node: one that hangs shows by what the others wait for."""
+        if self._recorder is None:
+            return []
+        ranks = (stacks.rank_of(slot.pid) for slot in slots)
+        return self._recorder.dump(rank for rank in ranks if rank is not None)
 
     def _report(self, how: NodeExit) -> ExitReport:
         slots = self._board.slots()
