@@ -93,9 +93,12 @@ def _verdict(run: RunDir) -> str:
 
 
 def _positions(run: RunDir, steps: int) -> int:
-    """Samples that `steps` steps take, in the newest submission's batches."""
-    spec = read_spec(run.spec(run.submission_numbers()[-1]))
-    return steps * spec.train.global_batch
+    """Samples that the first `steps` steps take, whose batches may differ from life to life."""
+    lives = [event for event in read_events(run.events) if event.kind == "training_started"]
+    begun = next((life for life in reversed(lives) if life["step"] <= steps), None)
+    if begun is None or begun.get("position") is None:  # of a version that had batches of one size
+        return steps * read_spec(run.spec(run.submission_numbers()[-1])).train.global_batch
+    return int(begun["position"]) + (steps - int(begun["step"])) * int(begun["global_batch"])
 
 
 def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:

@@ -84,6 +84,8 @@ def _batch(spec: RunSpec) -> Iterator[str]:
 
 
 def _uneven(spec: RunSpec, nodes: int) -> str | None:
+    if spec.elastic.scale_lr is not None:
+        nodes = spec.launch.nodes  # whose ranks' share stays
     train, per_node = spec.train, spec.launch.gpus_per_node
     world = nodes * per_node
     what = f"{nodes} nodes x {per_node} workers = {world} ranks"

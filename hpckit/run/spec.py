@@ -144,12 +144,16 @@ class LaunchSpec:
 
 @dataclass(frozen=True, config=_CONFIG)
 class ElasticSpec:
-    """What becomes of the job when it loses a node (`conf/elastic/`). The global batch stays."""
+    """What becomes of the job when it loses a node (`conf/elastic/`)."""
 
     spares: Natural
     """Nodes beside `launch.nodes` that the job has, if it can get them, and that stand by."""
     min_nodes: Count | None
     """Fewest nodes that the run begins and goes on with; null: `launch.nodes`."""
+    scale_lr: Literal["linear", "sqrt"] | None
+    """On other than `launch.nodes` nodes. null: the global batch stays, and a rank takes more of
+    it; linear, sqrt: a rank's share stays, so the batch changes, and the learning rate with it: in
+    proportion (Goyal et al. 2017, for SGD), or by the root (Malladi et al. 2022, for Adam)."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

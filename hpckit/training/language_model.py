@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from data import Loader, open_dataset
 from hpckit.run.spec import RunSpec
 from hpckit.training.gpt import GPT
-from hpckit.training.optim import build_optimizer, build_scheduler
+from hpckit.training.optim import build_optimizer, build_scheduler, set_lr
 from hpckit.training.parallel import micro_batches, shard
 from hpckit.training.run import TrainingRun, training_run
 from hpckit.training.text import END, PADDING, VOCAB, ByteWindow, stack
@@ -31,13 +31,9 @@ def main(cfg: RunSpec) -> None:
         for batch in run.steps(loader):
             tokens = torch.from_numpy(batch.data).to(run.device, non_blocking=True)
             parts = micro_batches(len(tokens), cfg.train.micro_batch)
+            lr = set_lr(optimizer, scheduler, run.lr_scale)
             loss, norm = train_step(model, optimizer, tokens.chunk(parts), cfg.optim.grad_clip)
-            run.log(
-                loss=loss,
-                grad_norm=norm,
-                lr=scheduler.get_last_lr()[0],
-                tokens=tokens.numel() - len(tokens),
-            )
+            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=tokens.numel() - len(tokens))
             scheduler.step()
 
 
@@ -60,7 +56,7 @@ def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
     """Windows of one token more than the context, so that each position has a successor."""
     return Loader(
         open_dataset(cfg.data.shards),
-        global_batch=cfg.train.global_batch,
+        global_batch=run.global_batch,
         rank=run.rank,
         world_size=run.world_size,
         seed=cfg.train.seed,

@@ -31,6 +31,14 @@ def build_scheduler(optimizer: AdamW, spec: OptimSpec, steps: int) -> LambdaLR:
     return LambdaLR(optimizer, lambda step: lr_factor(step, spec, steps))
 
 
+def set_lr(optimizer: AdamW, scheduler: LambdaLR, scale: float) -> float:
+    """Have the step to come use the scheduler's learning rate times `scale`; that of the first
+    group. The scale is no part of any state, so what is saved on one world is right on another."""
+    for group, lr in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+        group["lr"] = lr * scale
+    return float(optimizer.param_groups[0]["lr"])
+
+
 def lr_factor(step: int, spec: OptimSpec, steps: int) -> float:
     """Learning rate of step `step` (from 0) as a share of the peak.
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from checkpointing import Auto, Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
 from data import Batch, Loader
+from hpckit.run.batch import global_batch, lr_scale
 from hpckit.run.board import Board, Phase, Request
 from hpckit.run.directory import checkpoint_root, run_name
 from hpckit.run.environment import WorkerEnvironment
@@ -77,6 +78,10 @@ class TrainingRun:
         self.rank = env.rank
         self.world_size = env.world_size
         self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
+        self.global_batch = global_batch(cfg, env.world_size)
+        """Samples of a step on this world."""
+        self.lr_scale = lr_scale(cfg, env.world_size)
+        """What to multiply the learning rate by on this world: see `elastic.scale_lr`."""
         self._attempt = agreed_attempt(env.attempt, env.local_world_size)
         self._events = EventLog(
             at.run.events, generation=at.generation, attempt=self._attempt, rank=env.rank
@@ -213,11 +218,14 @@ class TrainingRun:
         self._beat(Phase.RESUMED)
         log.info("training from step %d of %d", self._step, self._cfg.train.steps)
         if self.rank == 0:
+            stands = loader.state_dict()
             self._events.emit(
                 "training_started",
                 step=self._step,
                 world_size=self.world_size,
-                samples=loader.state_dict()["samples"],
+                global_batch=self.global_batch,
+                samples=stands["samples"],
+                position=stands["position"],
                 restore_s=time.monotonic() - begun,
             )
 

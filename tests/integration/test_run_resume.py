@@ -68,6 +68,23 @@ def test_preempted_and_resumed_on_other_worlds(
     assert same_world == {step: losses(reference)[step] for step in same_world}
 
 
+def test_fewer_ranks_at_a_smaller_learning_rate(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[2,1]", "elastic.scale_lr=linear")
+    status, output = complete(tmp_path, command(tmp_path, shards, *drill))
+    assert status == 0, output
+    run = RunDir(next(tmp_path.glob("t-*")))
+    first, _ = history(run).lives
+    kept_lr, full_lr = ({s: e["lr"] for s, e in history(r).kept.items()} for r in (run, reference))
+    for step, lr in kept_lr.items():
+        assert lr == pytest.approx(full_lr[step] / (1 if step <= first.end_step else 2))
+    due = 8 * first.end_step + 4 * (STEPS - first.end_step)
+    positions = sorted(e.first for e in kept(run))
+    assert positions[-1] + 4 == due, "each step went on where the one before had ended"
+    assert f"epoch 1: {history(run).samples} of {history(run).samples} seen, each exactly" in output
+
+
 def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) -> None:
     """A worker restarts in place; without an agent, or the store, there is a new generation; and
     SIGTERM to the supervisor is a preemption."""

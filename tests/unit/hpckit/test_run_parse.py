@@ -136,6 +136,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "health.probe_s": 1.5,
     "elastic.spares": 2,
     "elastic.min_nodes": 1,
+    "elastic.scale_lr": "linear",
     "debug.ledger": True,
     "debug.deterministic": True,
     "debug.drill.preempt_at": [5],
