@@ -7,6 +7,7 @@ Nothing but imports happens before the forks: no CUDA, no thread pool, no code o
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -44,7 +45,10 @@ def begin() -> None:
             "CUDA was in use before the workers were forked, and cannot be used in them: "
             "set launch.preload=false"
         )
-    worker.main()
+    try:
+        worker.main()
+    finally:
+        atexit._run_exitfuncs()  # as a program does at its end, and a fork of multiprocessing not
 
 
 if __name__ == "__main__":

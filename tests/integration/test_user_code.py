@@ -73,18 +73,33 @@ def attempts(run: RunDir) -> int:
     return sum(event.kind == "worker_started" for event in read_events(run.events))
 
 
-def test_a_function_of_ones_own_runs_from_the_snapshot(tmp_path: Path, shards: Path) -> None:
-    folder = project(tmp_path)
+SAYS = """
+import atexit
+import numpy
+print(f"drew {numpy.random.random()}", flush=True)
+atexit.register(print, "at its end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("preload", [True, False], ids=["forks", "programs"])
+def test_a_function_of_ones_own_runs_from_the_snapshot(
+    tmp_path: Path, shards: Path, preload: bool
+) -> None:
+    folder = project(tmp_path, head=SAYS)
     root = tmp_path / "runs"
-    status, output = launch(folder, root, shards)
+    ranks = ("launch.gpus_per_node=2", f"launch.preload={preload}")
+    status, output = launch(folder, root, shards, *ranks)
     assert status == 0, output
     run = the_run(root)
     assert history(run).steps_kept == 12
     code = run.path / "code"
     assert (code / "mine" / "train.py").read_text() == (folder / "mine/train.py").read_text()
     assert {entry.name for entry in code.iterdir()} >= {"hpckit", "checkpointing", "data"}
-    log = run.rank_log(1, 0, 0).read_text()
-    assert str(folder) not in log
+    logs = [run.rank_log(1, 0, rank).read_text() for rank in (0, 1)]
+    assert str(folder) not in logs[0]
+    assert [log.count("at its end") for log in logs] == [1, 1]
+    drew = {re.findall(r"^drew (.*)", log, re.MULTILINE)[0] for log in logs}
+    assert len(drew) == 2, "ranks draw numbers of their own"
 
 
 def test_an_import_error_is_permanent_at_the_first_attempt(tmp_path: Path, shards: Path) -> None:
