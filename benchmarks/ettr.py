@@ -41,27 +41,32 @@ _RUN = (
 )
 
 
-def worker(job: Job, rank: int) -> None:
-    signal_worker(job, rank, signal.SIGKILL)
+def worker(job: Job, chance: random.Random) -> None:
+    signal_worker(job, chance.randrange(world(job)), signal.SIGKILL)
 
 
-def hang(job: Job, rank: int) -> None:
-    signal_worker(job, rank, signal.SIGSTOP)
+def hang(job: Job, chance: random.Random) -> None:
+    signal_worker(job, chance.randrange(world(job)), signal.SIGSTOP)
 
 
-def agent(job: Job, rank: int) -> None:
-    started = [e for e in job.events() if e.kind == "agent_started" and e["node"] == rank]
-    psutil.Process(started[-1]["pid"]).kill()
+def agent(job: Job, chance: random.Random) -> None:
+    pids = (e["pid"] for e in job.events() if e.kind == "agent_started")
+    psutil.Process(chance.choice([pid for pid in pids if psutil.pid_exists(pid)])).kill()
 
 
-def node(job: Job, rank: int) -> None:
+def node(job: Job, chance: random.Random) -> None:
     """Not the first one: with it the job's batch process would go, and the run to its successor."""
-    lost = job.cluster.node(job.hosts()[max(1, rank)])
+    lost = job.cluster.node(job.training_host())
     lost.kill()
     threading.Timer(AWAY_S, lost.start).start()
 
 
-FAULTS: dict[str, Callable[[Job, int], None]] = {
+def world(job: Job) -> int:
+    """Ranks that there are now."""
+    return int([e["world_size"] for e in job.events() if e.kind == "training_started"][-1])
+
+
+FAULTS: dict[str, Callable[[Job, random.Random], None]] = {
     "worker": worker,
     "hang": hang,
     "agent": agent,
@@ -76,7 +81,7 @@ def campaign(job: Job, minutes: float, every_s: float, chance: random.Random) ->
     while (at_s := time.time() + every_s * chance.uniform(0.8, 1.2)) < end_s:
         time.sleep(at_s - time.time())
         name = chance.choice(list(FAULTS))
-        FAULTS[name](job, chance.randrange(NODES))
+        FAULTS[name](job, chance)
         done.append(name)
         print(f"{name}, {(end_s - time.time()) / 60:.1f} minutes left", flush=True)
     time.sleep(max(0.0, end_s - time.time()))

@@ -5,7 +5,8 @@
 A Slurm of three nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
 each node), so as root. A run of two ranks on two nodes, which saves every ten steps, meets each
 fault so many times; a step is new if no step of that number was finished before the fault. All
-nodes share this machine's cores, on which importing torch in four processes is most of the time.
+nodes share this machine's cores, on which importing torch, once per node, is most of the time of a
+new generation.
 
 - *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
   `hang.step_s=2`.
@@ -83,16 +84,21 @@ class Job:
         self.await_training(time.time())
         before, begun_s = len(list(self.lives())), time.time()
         fault()
-        reached = max(e["step"] for e in self.steps() if e.time <= begun_s + 0.5)
-
-        def first_new() -> Event | None:
-            later = [e for e in self.steps() if e["step"] > reached and e.time > begun_s]
-            return later[0] if later and len(list(self.lives())) > before else None
-
-        wait(lambda: first_new() is not None, "a new step")
-        event = first_new()
+        wait(lambda: self.first_new(before) is not None, "a new step")
+        event = self.first_new(before)
         assert event is not None
         return event.time - begun_s
+
+    def first_new(self, before: int) -> Event | None:
+        """The first step after so many lives that none of those had finished."""
+        events = self.events()
+        starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
+        if len(starts) <= before:
+            return None
+        start = starts[before]
+        reached = max(e["step"] for e in events[:start] if e.kind == "step")
+        later = (e for e in events[start:] if e.kind == "step" and e["step"] > reached)
+        return next(later, None)
 
     def lives(self) -> Iterator[Event]:
         return (event for event in self.events() if event.kind == "training_started")

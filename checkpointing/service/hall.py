@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from checkpointing.service.course import Course
 from checkpointing.service.lifetime import Situation
-from checkpointing.service.peering import newest_complete
-from checkpointing.service.seating import Seating
-from checkpointing.service.seats import Furniture, Held, Seat
+from checkpointing.service.seats import Held, Seat
 from checkpointing.service.slots import State
 from checkpointing.service.snapshots import Generation, Snapshot
 from checkpointing.service.streams import Stream
+from checkpointing.service.viewing import Viewing, nothing
 
 REJOIN_S = 30.0  # in which each rank of this node has to take its seat
 HURRY_S = 5.0  # of a drain, in which a rank has to come with a snapshot that others have
@@ -35,15 +34,7 @@ class Taken:
     stream: Stream | None = None  # by which it comes, if it does not lie in a slot
 
 
-@dataclass(frozen=True)
-class Known:
-    """How far a node's ranks have come."""
-
-    step: int | None  # the newest that all of them have staged
-    durable: int  # the newest that is committed; -1: none
-
-
-class Hall(Seating):
+class Hall(Viewing):
     """Thread-safe."""
 
     # --- for the process
@@ -139,80 +130,12 @@ class Hall(Seating):
                 "draining": self.is_draining,
             }
 
-    # --- for copies on the node's own disk
-
-    def not_durable(self) -> list[Held]:
-        """All that is whole, and in memory alone as far as this node knows."""
-        with self._changed:
-            held = [held for seat in self._seats.values() for held in seat.whole()]
-            unsaved = [one for one in held if one.state in (State.WAITING, State.WRITING)]
-            return [one for one in unsaved if one.stream is None]
-
-    @contextmanager
-    def peeking(self, snapshot: Snapshot) -> Iterator[tuple[Furniture, NDArray[np.uint8]] | None]:
-        """Its memory and its slot in it, not overwritten while the block runs; None if it is not
-        here any more, or durable by now."""
-        with self._changed:
-            found = self._find(snapshot.generation, snapshot.rank, snapshot.step)
-            there, end = None, _nothing
-            is_unsaved = found is not None and found[1].state in (State.WAITING, State.WRITING)
-            if found is not None and is_unsaved and found[1].stream is None:
-                seat = found[0]
-                memory, end = seat.read(found[1].snapshot.slot)
-                assert seat.furniture is not None
-                there = (seat.furniture, memory)
-        del found
-        try:
-            yield there
-        finally:
-            with self._changed:
-                end()
-                self._changed.notify_all()
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """What is installed in the block is seen as a whole, or not yet."""
-        with self._changed:
-            yield
-
     # --- for replication
 
     def is_deserted(self, ranks: frozenset[int]) -> bool:
         """Whether the trainers of these ranks have said goodbye, and nothing is left to do."""
         with self._changed:
             return self._was_joined and not ranks & self._seats.keys() and self.is_idle()
-
-    def await_common(
-        self, generation: Generation, ranks: frozenset[int], known: Known, timeout_s: float
-    ) -> Known:
-        """The newest step that all of these ranks have, and the newest durable one: as soon as
-        something else than what is known, or after so long."""
-        with self._changed:
-            now = self._common(generation, ranks)
-            if now == known:
-                self._changed.wait(timeout_s)
-                now = self._common(generation, ranks)
-            return now
-
-    def look(
-        self, generation: Generation, rank: int, step: int
-    ) -> tuple[Snapshot, NDArray[np.uint8]] | None:
-        """A snapshot and its slot, which may be filled anew at any time: who copies from it asks
-        `still` afterwards."""
-        with self._changed:
-            found = self._find(generation, rank, step)
-            if found is None or found[1].stream is not None:
-                return None
-            seat, held = found
-            if seat.is_contested or seat.furniture is None:
-                return None
-            return held.snapshot, seat.furniture.view(held.snapshot.slot)
-
-    def still(self, snapshot: Snapshot) -> bool:
-        """Whether the slot of what `look` found still holds it."""
-        with self._changed:
-            found = self._find(snapshot.generation, snapshot.rank, snapshot.step)
-            return found is not None and found[1].snapshot is snapshot and not found[0].is_contested
 
     # --- for the worker
 
@@ -261,7 +184,7 @@ class Hall(Seating):
                 if self.over() or not self._may_come(generation, rank, step):
                     break
                 self._changed.wait(0.5)
-            taken, end = self._take(*found) if found is not None else (None, _nothing)
+            taken, end = self._take(*found) if found is not None else (None, nothing)
         del found
         try:
             yield taken
@@ -346,26 +269,6 @@ class Hall(Seating):
             for seat in self._seats.values()
         )
 
-    def _common(self, generation: Generation, ranks: frozenset[int]) -> Known:
-        held = {
-            rank: frozenset(
-                held.snapshot.step
-                for held in seat.whole()
-                if held.snapshot.generation == generation
-                and held.state is not State.LOST
-                and held.stream is None  # what comes in buckets lies nowhere
-            )
-            for rank, seat in self._seats.items()
-            if not seat.is_contested
-        }
-        course = self._courses.get(generation)
-        return Known(newest_complete(held, ranks), course.settled if course is not None else -1)
-
-    def _find(self, generation: Generation, rank: int, step: int) -> tuple[Seat, Held] | None:
-        seat = self._seats.get(rank)
-        held = seat.find(generation, step) if seat else None
-        return (seat, held) if seat is not None and held is not None else None
-
     def _take(self, seat: Seat, held: Held) -> tuple[Taken, Callable[[], None]]:
         snapshot = held.snapshot
         seat.set_state(snapshot.generation, snapshot.step, State.WRITING)
@@ -397,7 +300,3 @@ class Hall(Seating):
             alone_s=self.alone_s(),
             unmoved_s=now_s - self._moved_s,
         )
-
-
-def _nothing() -> None:
-    """There is nothing to end."""

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpointing.errors import CheckpointError, ServiceError
-from checkpointing.service.hall import Hall, Known
+from checkpointing.service.hall import Hall
 from checkpointing.service.messages import dump_layout, dump_snapshot
 from checkpointing.service.peering import Ring, pace
 from checkpointing.service.sealed import CHUNK, Sealed, dial, new_hello
 from checkpointing.service.snapshots import Snapshot
 from checkpointing.service.throttle import TokenBucket
+from checkpointing.service.viewing import Known
 
 logger = logging.getLogger("checkpointing")
 
