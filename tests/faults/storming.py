@@ -28,7 +28,6 @@ from tests.unit.checkpointing.store.saves import Values
 
 KEEP = 3
 _SAVES_PER_SESSION = 4
-_LATE_S = 120.0  # the most that somebody who has not come to anything yet goes on for
 _barrier: Barrier | None = None
 
 
@@ -62,19 +61,13 @@ def together() -> None:
     _barrier.wait(timeout=120)
 
 
-def goes_on(end_s: float, has_done: object) -> bool:
-    """Whether to: until the end, and on a machine that is busy, until something was done at all."""
-    now_s = time.monotonic()
-    return now_s < end_s or (not has_done and now_s < end_s + _LATE_S)
-
-
 def saver(place: Place, run: str, seconds: float) -> list[Save]:
     """Save step after step; what was committed."""
     made: list[Save] = []
     with opened(place) as storage:
         together()
         end_s = time.monotonic() + seconds
-        while goes_on(end_s, len(made) > KEEP):  # something to prune
+        while time.monotonic() < end_s:
             store = Store.at(storage)
             with Session(store, run) as session:
                 known = [Known(store, run) for _ in range(2)]
@@ -90,7 +83,7 @@ def reader(place: Place, run: str, seconds: float) -> int:
     with opened(place) as storage:
         together()
         end_s = time.monotonic() + seconds
-        while goes_on(end_s, count):
+        while time.monotonic() < end_s:
             store = Store.at(storage)
             for found in catalog.newest_first(store, run)[:2]:
                 count += _read(store, found)
@@ -115,7 +108,7 @@ def pruner(place: Place, run: str, seconds: float) -> int:
     with opened(place) as storage:
         together()
         end_s = time.monotonic() + seconds
-        while goes_on(end_s, count):
+        while time.monotonic() < end_s:
             store = Store.at(storage)
             count += len(prune(store, run, [Last(KEEP)], grace_s=0).removed)
             _pin_for_a_moment(store, run)
@@ -128,7 +121,7 @@ def maintainer(place: Place, run: str, seconds: float) -> int:
     with opened(place) as storage:
         together()
         end_s = time.monotonic() + seconds
-        while goes_on(end_s, count):
+        while time.monotonic() < end_s:
             store = Store.at(storage)
             count += len(compact(store, run, threshold=0.0).revisions)
             for found in catalog.newest_first(store, run)[-1:]:
