@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from hpckit.launch.allocation import is_requeued
 from hpckit.run.events import Event, EventLog
+from hpckit.run.scontrol import refusal
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +84,9 @@ def come_again(job: str, events: EventLog, within_s: float) -> bool:
     """Have Slurm run the job again, of which this process is the last: it is told to end then.
     Whether Slurm will. A person may have done so already."""
     deadline = time.monotonic() + within_s
-    command = ["scontrol", "requeue", job]
     while True:
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-            )
-            said = (done.stderr.strip() or "scontrol failed") if done.returncode else ""
-        except (OSError, subprocess.SubprocessError) as error:
-            said = str(error)
-        if not said or is_requeued(job):
+        said = refusal(["requeue", job], _PATIENCE_S)
+        if said is None or is_requeued(job):
             log.info("job %s is requeued", job)
             events.emit("job_requeued", job=job)
             return True

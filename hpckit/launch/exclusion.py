@@ -13,6 +13,7 @@ from hpckit.run.badhosts import bad_hosts, choose
 from hpckit.run.check import fewest_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.events import EventLog, read_events
+from hpckit.run.scontrol import refusal
 from hpckit.run.spec import RunSpec
 
 log = logging.getLogger(__name__)
@@ -99,16 +100,10 @@ def parse_nodes(text: str) -> set[str]:
 def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:
     """None: Slurm has done it; else what it said last. A job that was requeued may take a while to
     be one that waits."""
-    command = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(hosts)}"]
+    words = ["update", f"JobId={job}", f"ExcNodeList={','.join(hosts)}"]
     deadline = time.monotonic() + within_s
     while True:
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-            )
-            said = (done.stderr.strip() or "scontrol failed") if done.returncode else None
-        except (OSError, subprocess.SubprocessError) as error:
-            said = str(error)
+        said = refusal(words, _PATIENCE_S)
         if said is None or time.monotonic() > deadline:
             return said
         time.sleep(AGAIN_S)

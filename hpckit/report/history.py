@@ -33,6 +33,10 @@ class Life:
     end: str
     """Why it ended: a verdict, `worker lost`, `killed`, or `running`."""
     reason: str
+    position: int | None
+    """Samples that all steps before it took; None: of a version that had batches of one size."""
+    global_batch: int | None
+    """Samples of each of its steps; None: as above."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,8 @@ def _life(events: Sequence[Event], start: int, end: int) -> Life:
         ended=ended,
         end=why,
         reason=reason,
+        position=first.get("position"),
+        global_batch=first.get("global_batch"),
     )
 
 

@@ -75,7 +75,7 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
     yield "steps", f"{last} kept, {repeated} repeated"
     if history.samples and run.ledger.is_dir():
         entries = kept_entries(read_ledgers(run.ledger), last)
-        counts = count_epochs(entries, history.samples, _positions(run, last))
+        counts = count_epochs(entries, history.samples, _positions(run, history.lives, last))
         for line in _epochs(counts):
             yield "samples", line
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
@@ -92,13 +92,12 @@ def _verdict(run: RunDir) -> str:
     return escape(f"{verdict.get('kind')}: {verdict.get('reason')}")
 
 
-def _positions(run: RunDir, steps: int) -> int:
+def _positions(run: RunDir, lives: Sequence[Life], steps: int) -> int:
     """Samples that the first `steps` steps take, whose batches may differ from life to life."""
-    lives = [event for event in read_events(run.events) if event.kind == "training_started"]
-    begun = next((life for life in reversed(lives) if life["step"] <= steps), None)
-    if begun is None or begun.get("position") is None:  # of a version that had batches of one size
+    life = next((life for life in reversed(lives) if life.start_step <= steps), None)
+    if life is None or life.position is None or life.global_batch is None:
         return steps * read_spec(run.spec(run.submission_numbers()[-1])).train.global_batch
-    return int(begun["position"]) + (steps - int(begun["step"])) * int(begun["global_batch"])
+    return life.position + (steps - life.start_step) * life.global_batch
 
 
 def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:

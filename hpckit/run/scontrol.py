@@ -1,10 +1,11 @@
-"""What `scontrol --oneliner show` says."""
+"""What `scontrol` says, and what it is asked to do."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 
 
 def show_job(job: str, within_s: float) -> str:
@@ -21,6 +22,21 @@ def show_job(job: str, within_s: float) -> str:
         check=True,
         timeout=within_s,
     ).stdout
+
+
+def refusal(words: Sequence[str], within_s: float) -> str | None:
+    """Why `scontrol` has not done what these words ask for; None: it has.
+
+    Args:
+        within_s: the longest that it may take.
+    """
+    try:
+        done = subprocess.run(
+            ["scontrol", *words], capture_output=True, text=True, timeout=within_s, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return (done.stderr.strip() or "scontrol failed") if done.returncode else None
 
 
 def field(text: str, key: str) -> str | None:
