@@ -4,9 +4,8 @@
 
 A Slurm of three nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
 each node), so as root. A run of two ranks on two nodes, which saves every ten steps, meets each
-fault so many times; a step is new if no step of that number was finished before the fault. All
-nodes share this machine's cores, on which importing torch, once per node, is most of the time of a
-new generation.
+fault so many times, each time when it has trained for half a minute; a step is new if no step of
+that number was finished before the fault. All nodes share this machine's cores.
 
 - *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
   `hang.step_s=2`.
@@ -38,6 +37,7 @@ from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
 
 PATIENCE_S = 180.0
+SETTLED_S = 30.0
 QUICK = ("MessageTimeout=3", "TCPTimeout=2")
 _REPO = Path(__file__).resolve().parents[1]
 _RUN = (
@@ -45,7 +45,7 @@ _RUN = (
     *("train.micro_batch=4", "train.log_every=1", "optim.warmup_steps=5", "launch.nodes=2"),
     *("launch.threads_per_worker=1", "checkpoint.every_steps=10", "retry.in_place=1000"),
     *("retry.infra=1000", "cluster=slurm", "cluster.device=cpu", "cluster.grace_s=25"),
-    *("cluster.slurm.gpus=none", "cluster.slurm.memory=900M", "cluster.slurm.cpus_per_node=2"),
+    *("cluster.slurm.gpus=none", "cluster.slurm.memory=1300M", "cluster.slurm.cpus_per_node=2"),
 )
 
 
@@ -74,10 +74,10 @@ class Job:
         return next(host for host in hosts if host != self.hosts()[0])
 
     def await_training(self, begun_s: float = 0.0) -> None:
-        """Some steps further than now."""
+        """For so long that another torchrun stands by on each node."""
         wait(lambda: any(e.time > begun_s for e in self.steps()), "training")
-        first = max(e["step"] for e in self.steps() if e.time > begun_s)
-        wait(lambda: any(e["step"] > first + 15 for e in self.steps()), "steps")
+        began_s = next(e.time for e in self.steps() if e.time > begun_s)
+        wait(lambda: any(e.time > began_s + SETTLED_S for e in self.steps()), "steps")
 
     def recovery_s(self, fault: Callable[[], None]) -> float:
         """Seconds from the fault to the first new step."""

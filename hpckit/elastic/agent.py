@@ -26,9 +26,12 @@ from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.orphan import end_job
 from hpckit.elastic.probes import begin_checkup
+from hpckit.elastic.site import variables_of
+from hpckit.elastic.standby import Standby
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
+from hpckit.run.check import most_nodes
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.environment import NodeEnvironment, agent_place, job_of
 from hpckit.run.events import EventLog
@@ -69,6 +72,7 @@ class Agent:
         self._workers: Workers | None = None
         self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
         self._heard: list[str] = []  # names of signals that were not passed on yet
+        self._standby = self._make_standby() if self._spec.launch.preload else None
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
@@ -80,9 +84,18 @@ class Agent:
                 return
             log.error("the supervisor is gone, or was not heard of for long")
         finally:
+            if self._standby is not None:
+                self._standby.end()
             if self._workers is not None:
                 self._workers.kill()
         self._end_alone()
+
+    def _make_standby(self) -> Standby:
+        env = os.environ | variables_of(self._spec.cluster.slurm)
+        launch = self._spec.launch
+        here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
+        threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
+        return Standby(env, STEP_SIGNALS, threads)
 
     def _say_hello(self, problems: list[str]) -> None:
         for problem in problems:
@@ -134,11 +147,13 @@ class Agent:
         threads = start.threads or even_share(self._spec.launch.gpus_per_node)
         means = Means(start.device, start.gpus, threads, start.is_memory_lost)
         local = self._spec.cluster.address or own_address(start.host)
-        self._workers = Workers(at, self._spec, Rendezvous(start.host, start.port, local), means)
+        meet = Rendezvous(start.host, start.port, local)
+        self._workers = Workers(at, self._spec, meet, means, self._standby)
 
     def _sweep(self, generation: int | None = None) -> None:
         """No process of an agent before this one, or of a generation before, is left here."""
-        if swept := sweep(self._run.path, self._node):
+        spared = () if self._standby is None else self._standby.pids
+        if swept := sweep(self._run.path, self._node, spared):
             with EventLog(self._run.events, generation=generation) as events:
                 events.emit("strays_killed", node=self._node, pids=swept)
 
@@ -159,6 +174,8 @@ class Agent:
                 events.emit("degraded", node=self._node, what=what)
 
     def _look(self) -> None:
+        if self._standby is not None:
+            self._standby.look()
         while self._heard:
             self._channel.send({"kind": "signal", "name": self._heard.pop(0)})
         if self._checkup is not None and self._checkup.done():

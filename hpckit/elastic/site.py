@@ -13,6 +13,14 @@ from hpckit.run.spec import SlurmSpec
 log = logging.getLogger(__name__)
 
 
+def variables_of(slurm: SlurmSpec | None) -> dict[str, str]:
+    """All of them, on this node."""
+    if slurm is None:
+        return {}
+    caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}
+    return caches | site_variables(slurm)
+
+
 def site_variables(slurm: SlurmSpec) -> dict[str, str]:
     """Those that the spec alone tells."""
     found = {name: str(value) for name, value in slurm.env.items()}

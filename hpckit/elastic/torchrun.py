@@ -1,4 +1,4 @@
-"""The torchrun command of one node: a pure function of the spec and the node's place."""
+"""The torchrun of one node: pure functions of the spec and the node's place."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ KEEP_ALIVE_ATTEMPTS = 3
 JOIN_TIMEOUT_S = 600
 MONITOR_INTERVAL_S = 0.1
 
+FORKING = (sys.executable, "-m", "hpckit.training.forking")
+"""Takes torchrun's arguments; without any it stands by."""
+PLAIN = (sys.executable, "-m", "torch.distributed.run")
+THREADS = "OMP_NUM_THREADS"
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -26,8 +31,8 @@ class Rendezvous:
     """This node's own address, by which the others reach it."""
 
 
-def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
-    """What the agent of node `at` runs."""
+def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
+    """Those of the torchrun of node `at`."""
     conf = {
         "is_host": 0,
         "join_timeout": JOIN_TIMEOUT_S,
@@ -35,8 +40,6 @@ def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> li
         "keep_alive_max_attempt": KEEP_ALIVE_ATTEMPTS,
     }
     return [
-        sys.executable,
-        *("-m", "hpckit.training.forking" if spec.launch.preload else "torch.distributed.run"),
         f"--nnodes={at.nodes}",
         f"--nproc-per-node={spec.launch.gpus_per_node}",
         f"--max-restarts={spec.retry.in_place}",
@@ -53,6 +56,12 @@ def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> li
     ]
 
 
+def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
+    """What the node's agent runs, or has one that stands by become."""
+    program = FORKING if spec.launch.preload else PLAIN
+    return [*program, *torchrun_arguments(spec, at, meet)]
+
+
 def torchrun_variables(threads: int) -> dict[str, str]:
     """Environment of torchrun and its workers.
 
@@ -61,6 +70,6 @@ def torchrun_variables(threads: int) -> dict[str, str]:
     """
     return {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "OMP_NUM_THREADS": str(threads),
+        THREADS: str(threads),
         "PYTHONUNBUFFERED": "1",
     }

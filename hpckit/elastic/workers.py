@@ -15,8 +15,9 @@ from hpckit.elastic import stacks, watch
 from hpckit.elastic.exhaustion import Exhaustion
 from hpckit.elastic.recorder import Recorder
 from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
-from hpckit.elastic.site import cache_variables, site_variables
-from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
+from hpckit.elastic.site import variables_of
+from hpckit.elastic.standby import Standby
+from hpckit.elastic.torchrun import PLAIN, Rendezvous, torchrun_arguments, torchrun_variables
 from hpckit.run.board import Board, Request, Slot
 from hpckit.run.environment import NodeEnvironment, worker_variables
 from hpckit.run.events import EventLog
@@ -44,9 +45,20 @@ class Means:
 
 
 class Workers:
-    """From their start to their end. `poll` is to be called often."""
+    """From their start to their end. `poll` is to be called often.
 
-    def __init__(self, at: NodeEnvironment, spec: RunSpec, meet: Rendezvous, means: Means) -> None:
+    Args:
+        standby: what is to be their torchrun; None: one that starts them as programs.
+    """
+
+    def __init__(
+        self,
+        at: NodeEnvironment,
+        spec: RunSpec,
+        meet: Rendezvous,
+        means: Means,
+        standby: Standby | None,
+    ) -> None:
         self.at, self._spec = at, spec
         self._asked = Request.NONE
         self._end_now = False
@@ -59,7 +71,7 @@ class Workers:
         self._board, path = Board.create(spec.launch.gpus_per_node)
         env = (
             os.environ
-            | _of_the_site(spec)
+            | variables_of(spec.cluster.slurm)
             | at.to_env()
             | worker_variables(means.device, path, is_memory_lost=means.is_memory_lost)
         )
@@ -69,9 +81,11 @@ class Workers:
             env = self._recorder.variables() | env
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
-        self._torchrun = spawn(
-            torchrun_command(spec, at, meet), env, logs / "torchrun.log", ignore=STEP_SIGNALS
-        )
+        arguments, output = torchrun_arguments(spec, at, meet), logs / "torchrun.log"
+        if standby is not None:
+            self._torchrun = standby.become(arguments, env, output)
+        else:
+            self._torchrun = spawn([*PLAIN, *arguments], env, output, STEP_SIGNALS)
 
     def ask(self, request: Request) -> None:
         """Have the workers save and leave."""
@@ -188,13 +202,6 @@ class Workers:
             error=None if well else first_error(logs, attempt),
             is_oom_killed=not well and self._exhaustion.is_killed(attempt),
         )
-
-
-def _of_the_site(spec: RunSpec) -> dict[str, str]:
-    if (slurm := spec.cluster.slurm) is None:
-        return {}
-    caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}
-    return caches | site_variables(slurm)
 
 
 def _alive(pid: int) -> bool:

@@ -107,6 +107,7 @@ class Crew:
         self._health = health
         self._members: dict[int, Member] = {}
         self._now: frozenset[int] = frozenset()  # the nodes of this generation
+        self._silent: set[int] = set()  # nodes that fell silent in the generation before
         self._generation = 0
 
     def __enter__(self) -> Crew:
@@ -131,9 +132,12 @@ class Crew:
         """Have an agent on each of these nodes, for this generation. Those that have failed, or
         stood by for who knows how long, look at their nodes once more."""
         took_part, self._now, self._generation = self._now, frozenset[int](), generation
+        self._silent.clear()
         for node in sorted(nodes):
             member = self._members.get(node)
             if member is not None and member.is_lost():
+                if member.process.poll() is None:
+                    self._silent.add(node)
                 self._members.pop(node).close()
             if node not in self._members:
                 self._enlist(node)
@@ -152,8 +156,11 @@ class Crew:
 
     def expected(self) -> int:
         """How many agents are there that have not said yet how their nodes are."""
-        there = [m for m in self._members.values() if not m.is_lost()]
-        return sum(m.hello is None or m.is_looking for m in there)
+        return len(self._awaited())
+
+    def may_return(self) -> bool:
+        """Whether one of these is on a node that had not just fallen silent."""
+        return any(member.node not in self._silent for member in self._awaited())
 
     def is_looking(self) -> bool:
         """Whether an agent looks at its node once more."""
@@ -223,6 +230,10 @@ class Crew:
         self._members[node] = Member(node, process, self._health)
         self._pulse.of([member.channel for member in self._members.values()])
         self._events.emit("agent_started", generation=self._generation, node=node, pid=process.pid)
+
+    def _awaited(self) -> list[Member]:
+        there = [m for m in self._members.values() if not m.is_lost()]
+        return [m for m in there if m.hello is None or m.is_looking]
 
     def _here(self) -> list[Member]:
         """Agents of this generation that are there and have not reported."""

@@ -13,7 +13,8 @@ TICK_S = 0.05
 HELLO_S = 120.0
 """Seconds for an agent to say that it is there: a cold file system makes imports slow."""
 RETURN_S = 3.0
-"""Seconds in which a node that was lost may come back before a generation begins without it."""
+"""Seconds in which a node may come back before a generation begins without it: where its agent had
+ended. Where it fell silent, it was waited for already."""
 AGAIN_S = 30.0
 """The same where there are too few without it."""
 HOPELESS_S = 3.0
@@ -30,6 +31,9 @@ class Answers(Protocol):
 
     def expected(self) -> int:
         """How many agents are there that have not said yet how their nodes are."""
+
+    def may_return(self) -> bool:
+        """Whether one of these is on a node that had not just fallen silent."""
 
     def is_looking(self) -> bool:
         """Whether an agent looks at its node once more: that is soon over."""
@@ -53,11 +57,12 @@ def muster(
         crew.tick()
         there, waited_s = crew.hellos(), time.monotonic() - begun_s
         chosen = pick(there, before, need)
-        patience_s = HELLO_S if not before else RETURN_S if chosen else AGAIN_S
+        return_s = RETURN_S if crew.may_return() else 0.0
+        patience_s = HELLO_S if not before else return_s if chosen else AGAIN_S
         if len(there) + crew.expected() >= need.fewest:
             hopeful_s = time.monotonic()
         is_hopeless = time.monotonic() - hopeful_s > HOPELESS_S
-        is_late = waited_s > patience_s and not crew.is_looking()
+        is_late = waited_s >= patience_s and not crew.is_looking()
         is_over = not crew.expected() or is_late or is_hopeless
         if len(chosen) == need.wanted or is_over:
             return {node: there[node] for node in chosen}

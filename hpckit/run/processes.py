@@ -7,11 +7,12 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import psutil
 
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_PIPE_BYTES = 1 << 20  # what anybody may have (/proc/sys/fs/pipe-max-size)
 
 
 def die_with_parent(parent: int) -> None:
@@ -75,11 +77,21 @@ def spawn_piped(
         return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
 
 
+def spawn_waiting(
+    command: Sequence[str], env: Mapping[str, str], ignore: Collection[signal.Signals] = ()
+) -> Process:
+    """As `spawn`, with standard input to be written, up to 1 MiB at once. What it says goes where
+    this process's errors go."""
+    return _popen(
+        command, env, stdin=subprocess.PIPE, stdout=sys.stderr, stderr=sys.stderr, ignore=ignore
+    )
+
+
 def _popen(
     command: Sequence[str],
     env: Mapping[str, str],
-    stdout: int | IO[bytes],
-    stderr: IO[bytes],
+    stdout: int | IO[Any],
+    stderr: IO[Any],
     stdin: int = subprocess.DEVNULL,
     ignore: Collection[signal.Signals] = (),
 ) -> Process:
@@ -97,6 +109,7 @@ def _popen(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
+        pipesize=_PIPE_BYTES,
         # our callers have no other threads than a `Pulse`, which holds no lock that this needs
         preexec_fn=begin,
     )
@@ -111,15 +124,18 @@ def kill_all(processes: Iterable[Process]) -> None:
         process.wait()
 
 
-def strays(run: Path, node: int | None = None) -> list[psutil.Process]:
+def strays(
+    run: Path, node: int | None = None, spared: Collection[int] = ()
+) -> list[psutil.Process]:
     """This user's processes on this host that carry `run` in their environment, but for this one,
     those it descends from, and services, which are there to outlive a generation.
 
     Args:
         node: of this node alone, where several are played by one host.
+        spared: processes that are left out too.
     """
     me = psutil.Process()
-    mine = {me.pid, *(parent.pid for parent in me.parents())}
+    mine = {me.pid, *spared, *(parent.pid for parent in me.parents())}
     found = []
     for process in psutil.process_iter():
         try:
@@ -133,16 +149,18 @@ def strays(run: Path, node: int | None = None) -> list[psutil.Process]:
     return found
 
 
-def sweep(run: Path, node: int | None = None, within_s: float = 10.0) -> list[int]:
+def sweep(
+    run: Path, node: int | None = None, spared: Collection[int] = (), within_s: float = 10.0
+) -> list[int]:
     """Kill the processes of `run` that an earlier generation left on this host; their pids.
 
     Args:
-        node: as of `strays`.
+        node, spared: as of `strays`.
 
     Raises:
         TimeoutError: one of them could not be killed in time (stuck in the kernel).
     """
-    left = strays(run, node)
+    left = strays(run, node, spared)
     for process in left:
         log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
         with suppress(psutil.NoSuchProcess):  # it died of another's death

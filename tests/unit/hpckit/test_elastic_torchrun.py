@@ -1,11 +1,17 @@
-"""The torchrun command of a node, word for word."""
+"""The arguments of a node's torchrun, word for word."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from hpckit.elastic.torchrun import Rendezvous, torchrun_command, torchrun_variables
+from hpckit.elastic.torchrun import (
+    FORKING,
+    PLAIN,
+    Rendezvous,
+    torchrun_arguments,
+    torchrun_command,
+    torchrun_variables,
+)
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
 from tests.unit.hpckit.hpckit_parts import make_spec
@@ -13,12 +19,9 @@ from tests.unit.hpckit.hpckit_parts import make_spec
 AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1, nodes=4)
 
 
-def test_golden_command() -> None:
+def test_golden_arguments() -> None:
     spec = make_spec({"launch.gpus_per_node": 2, "retry.in_place": 5})
-    assert torchrun_command(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7")) == [
-        sys.executable,
-        "-m",
-        "hpckit.training.forking",
+    assert torchrun_arguments(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7")) == [
         "--nnodes=4",
         "--nproc-per-node=2",
         "--max-restarts=5",
@@ -35,13 +38,8 @@ def test_golden_command() -> None:
     ]
 
 
-def test_workers_can_be_programs_of_their_own() -> None:
-    spec = make_spec({"launch.preload": False})
-    assert torchrun_command(spec, AT, Rendezvous("h", 1, "a"))[2] == "torch.distributed.run"
-
-
 def rendezvous_of(at: NodeEnvironment) -> list[str]:
-    command = torchrun_command(make_spec(), at, Rendezvous("h", 1, "a"))
+    command = torchrun_arguments(make_spec(), at, Rendezvous("h", 1, "a"))
     return [word for word in command if word.startswith("--rdzv")]
 
 
@@ -56,3 +54,11 @@ def test_workers_do_not_share_the_rendezvous_store() -> None:
     variables = torchrun_variables(threads=3)
     assert variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert variables["OMP_NUM_THREADS"] == "3"
+
+
+def test_workers_are_forks_or_programs_of_their_own() -> None:
+    meet = Rendezvous("h", 1, "a")
+    for preload, program in ((True, FORKING), (False, PLAIN)):
+        spec = make_spec({"launch.preload": preload})
+        command = torchrun_command(spec, AT, meet)
+        assert command == [*program, *torchrun_arguments(spec, AT, meet)]

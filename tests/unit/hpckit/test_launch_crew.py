@@ -149,6 +149,8 @@ def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:
     parts.crew.end(5.0)
     assert not parts.crew.is_under_way()
     assert parts.exits() == [NodeExit.STOPPED]
+    parts.crew.call((0, 1), 2)
+    assert parts.crew.may_return(), "its node may be well"
     assert parts.begin(2, 0, 1) == {0, 1}
     assert parts.crew.lost() == []
     assert len(parts.started) == 3
@@ -168,6 +170,9 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
     until(is_lost)
     monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 10.0)
     parts.crew._members[0].channel.close()  # as if it were for good
+    parts.crew.call((0, 1), 2)
+    assert parts.crew.expected() == 1
+    assert not parts.crew.may_return(), "it was waited for already"
     assert parts.begin(2, 0, 1) == {0, 1}
     assert is_gone(parts.started[0].pid), "nothing of it may write any more"
 

@@ -29,6 +29,7 @@ class Agents:
 
     def __init__(self, clock: Clock, *answers: float | None, looking_s: float = 0.0) -> None:
         self._clock, self._answers, self._looking_s = clock, answers, looking_s
+        self.was_silent = False
 
     def tick(self) -> None: ...
 
@@ -39,6 +40,9 @@ class Agents:
 
     def expected(self) -> int:
         return sum(at is not None and at > self._clock.now_s for at in self._answers)
+
+    def may_return(self) -> bool:
+        return not self.was_silent and self.expected() > 0
 
     def is_looking(self) -> bool:
         return self._clock.now_s < self._looking_s
@@ -83,6 +87,14 @@ def test_for_whom_and_how_long(
     there = muster(Agents(clock, *answers), need, before, lambda: False)
     assert there.keys() == chosen
     assert after_s <= clock.now_s <= after_s + 1.0
+
+
+def test_a_node_that_fell_silent_has_been_waited_for(clock: Clock) -> None:
+    agents = Agents(clock, 0.0, 2.0)
+    agents.was_silent = True
+    assert muster(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0}
+    assert clock.now_s == 0.0
+    assert muster(agents, TWO, (0, 1), lambda: False).keys() == {0, 1}  # one alone is too few
 
 
 def test_who_is_asked_to_leave_waits_no_longer(clock: Clock) -> None:
