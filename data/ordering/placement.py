@@ -1,7 +1,7 @@
 """Which positions of a global step a rank takes: pure functions of (position, rank, world).
 
-The positions of a step are sorted by stream, and rank r of R takes the slice [r B / R, (r + 1) B / R)
-of them. So ranks next to one another read streams next to one another, and a node few of them. The
+The B positions of a step are sorted by stream, and rank r of R takes [r B / R, (r + 1) B / R) of
+them. So ranks next to one another read streams next to one another, and a node few of them. The
 union over ranks is the step, whatever the world.
 """
 
@@ -122,7 +122,7 @@ def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tupl
 
 
 def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int) -> range:
-    """The streams that ranks `first` .. `last` - 1 of `world` read in steps of `size`: for prefetch.
+    """The streams that ranks `first` .. `last` - 1 of `world` read in steps of `size` positions.
 
     If V divides the batch these are about V (last - first) / world; otherwise streams move slowly
     between ranks and all that can come up are given. A step that crosses an epoch's border may
