@@ -93,7 +93,8 @@ def _uses(
     """The uses in epoch `number` that are not over at `position`, by first position."""
     deal, epoch = order.plan(number)
     owner = epoch.window_streams.astype(np.int64)
-    base = number * order.samples + owner - deal.cuts[owner] * order.streams
+    turns = order.turns(number).turns[owner]
+    base = number * order.samples + turns - deal.cuts[owner] * order.streams
     firsts = epoch.window_starts[:-1] * order.streams + base
     lasts = (epoch.window_starts[1:] - 1) * order.streams + base
     wanted = lasts >= position

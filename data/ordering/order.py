@@ -1,17 +1,19 @@
 """The order of samples: a pure function from position to (shard, sample), free of any topology.
 
-Position p of the infinite stream lies in epoch p // N. Inside an epoch, position p belongs to
-stream p % V at offset p // V, which is an exact bijection on [0, N). Samples of a stream are
-permuted inside windows of at most G shards, so few shards are live at a time.
+Position p of the infinite stream lies in epoch p // N. The V streams take turns: position q of an
+epoch is at offset q // V of the stream whose turn is q % V, which is an exact bijection on [0, N).
+Samples of a stream are permuted inside windows of at most G shards, so few shards are live at a
+time.
 """
 
+from collections.abc import Iterator
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from data.ordering.bijection import MAX_SIZE, Ints, Words, check_seed, derive, permute, root_key
-from data.ordering.streams import Deal, Epoch, deal, epoch_of
+from data.ordering.streams import Deal, Epoch, Turns, deal, epoch_of, turns_of
 
 ORDER = "order-1"
 """Frozen: a change of any value of `locate` needs a new name."""
@@ -20,12 +22,12 @@ NATURAL = "natural-1"
 
 MAX_POSITION = 2**62
 MAX_STREAMS = 2**16
-_DEAL, _EPOCH = 0, 1  # purposes of keys
+_DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
 _BLOCK = 2**14
 _KEEP = 3  # epochs held: the one that is read, the one prefetched, and the one before
 
 Identity: TypeAlias = dict[str, str | int]
-_Plan = TypeVar("_Plan", Deal, Epoch)
+_Plan = TypeVar("_Plan", Deal, Epoch, Turns)
 
 
 class Order:
@@ -64,6 +66,7 @@ class Order:
         self.remix_every = remix_every if shuffle else 0
         self._deals: dict[int, Deal] = {}
         self._epochs: dict[int, Epoch] = {}
+        self._turns: dict[int, Turns] = {}
 
     @property
     def identity(self) -> Identity:
@@ -87,21 +90,30 @@ class Order:
         asked = checked_positions(positions)
         flat = asked.ravel()
         shards, samples = np.empty_like(flat), np.empty_like(flat)
-        for at in range(0, flat.size, _BLOCK):
-            part = slice(at, at + _BLOCK)
-            epochs, within = np.divmod(flat[part], self.samples)
-            for epoch in np.unique(epochs).tolist():
-                here = np.flatnonzero(epochs == epoch)
-                shards[part][here], samples[part][here] = self._in_epoch(epoch, within[here])
+        for epoch, here, within in self._by_epoch(flat):
+            shards[here], samples[here] = self._in_epoch(epoch, within)
         return shards.reshape(asked.shape), samples.reshape(asked.shape)
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
-        """The stream of each position, in 0..streams - 1."""
-        return checked_positions(positions) % self.samples % self.streams
+        """The stream of each position, in 0..streams - 1, in the shape of `positions`."""
+        asked = checked_positions(positions)
+        streams = np.empty(asked.size, dtype=np.int64)
+        for epoch, here, within in self._by_epoch(asked.ravel()):
+            streams[here] = self.turns(epoch).streams[within % self.streams]
+        return streams.reshape(asked.shape)
+
+    def _by_epoch(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """(epoch, indices, positions in the epoch), a block of one epoch at a time."""
+        for at in range(0, positions.size, _BLOCK):
+            epochs, within = np.divmod(positions[at : at + _BLOCK], self.samples)
+            for epoch in np.unique(epochs).tolist():
+                here = np.flatnonzero(epochs == epoch)
+                yield epoch, here + at, within[here]
 
     def _in_epoch(self, number: int, within: Ints) -> tuple[Ints, Ints]:
         deal, epoch = self.plan(number)
-        offsets, streams = np.divmod(within, self.streams)
+        offsets, turns = np.divmod(within, self.streams)
+        streams = self.turns(number).streams[turns]
         at = deal.cuts[streams] + offsets
         if epoch.window_keys is not None:
             window = np.searchsorted(epoch.window_starts, at, side="right") - 1
@@ -130,6 +142,14 @@ class Order:
             self._epochs = _with(self._epochs, number, epoch, _KEEP)
         return dealt, epoch
 
+    def turns(self, number: int) -> Turns:
+        """The turns of the streams in epoch `number`; the last few are kept."""
+        turns = self._turns.get(number)
+        if turns is None:
+            turns = turns_of(self.samples, self.streams, self._key(_TURNS, number))
+            self._turns = _with(self._turns, number, turns, _KEEP)
+        return turns
+
     def _key(self, purpose: int, number: int) -> Words | None:
         return derive(root_key(self.seed, purpose), number) if self.shuffle else None
 
@@ -150,10 +170,10 @@ def _checked_counts(counts: npt.ArrayLike) -> Ints:
         raise ValueError("counts must be one integer per shard")
     if found.size and int(found.min()) < 0:
         raise ValueError(f"shard {int(found.argmin())} has a negative count, {found.min()}")
-    if not 1 <= int(found.sum(dtype=np.float64)) <= MAX_SIZE:
-        raise ValueError(
-            f"an order needs 1..2**53 samples, {found.size} shards have {int(found.sum())}"
-        )
+    roughly = float(found.sum(dtype=np.float64))  # cannot overflow
+    samples = int(found.sum()) if roughly < 2 * MAX_SIZE else int(roughly)
+    if not 1 <= samples <= MAX_SIZE:
+        raise ValueError(f"an order needs 1..2**53 samples, {found.size} shards have {samples}")
     return found.astype(np.int64)
 
 

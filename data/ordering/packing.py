@@ -152,11 +152,6 @@ class Packer:
         size = min(self.block, self._order.samples - within * self.block)
         positions = step_at(begin, size, self._order.samples).positions
         which, starts, lengths = _pieces(self._tokens(positions), self.length, self.long)
-        if which.size >= SPAN:
-            raise ValueError(
-                f"{size} documents from position {begin} make {which.size} pieces of at most"
-                f" {self.length} tokens; at most {SPAN - 1} are possible: take a smaller block"
-            )
         positions = positions[which]
         streams = self._order.stream_of(positions)
         packs, owners = best_fit(streams, lengths, self.length)
@@ -172,7 +167,15 @@ def _pieces(tokens: Ints, length: int, long: Long) -> tuple[Ints, Ints, Ints]:
         tokens = np.minimum(tokens, length)
     elif long == "skip":
         tokens = np.where(tokens > length, 0, tokens)
+    if tokens.size and int(tokens.min()) < 0:
+        raise ValueError(f"document {int(tokens.argmin())} of a block has {tokens.min()} tokens")
     counts = -(-tokens // length)
+    pieces = float(counts.sum(dtype=np.float64))
+    if pieces >= SPAN:
+        raise ValueError(
+            f"a block of {tokens.size} documents makes {pieces:.0f} pieces of at most {length}"
+            f" tokens; at most {SPAN - 1} are possible: take a smaller block"
+        )
     which = np.repeat(np.arange(tokens.size), counts)
     starts = (np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)) * length
     return which, starts, np.minimum(tokens[which] - starts, length)

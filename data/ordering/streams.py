@@ -36,6 +36,17 @@ class Deal:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """Which stream serves position q of an epoch: number q % V of `streams`, shape (V,).
+
+    `turns` is the inverse: the turn of each stream.
+    """
+
+    streams: Ints
+    turns: Ints
+
+
+@dataclass(frozen=True)
 class Epoch:
     """The pieces of all streams, in the order of one epoch. Coordinates are as in the Deal."""
 
@@ -57,6 +68,24 @@ def stream_cuts(samples: int, streams: int) -> Ints:
     """Shape (V + 1,): streams of samples // V samples, the first samples % V of them one longer."""
     numbers = np.arange(streams + 1, dtype=np.int64)
     return numbers * (samples // streams) + np.minimum(numbers, samples % streams)
+
+
+def turns_of(samples: int, streams: int, key: Words | None) -> Turns:
+    """The turns of one epoch: longer streams change places among themselves, and so do the others.
+
+    So q // V stays the offset in the stream. Without turns, an epoch of at most V samples would
+    be the same every time.
+    """
+    numbers = np.arange(streams, dtype=np.int64)
+    if key is None:
+        return Turns(numbers, numbers)
+    longer = samples % streams
+    begins = np.where(numbers < longer, 0, longer)
+    sizes = np.where(numbers < longer, longer, streams - longer)
+    served = begins + permute(numbers - begins, sizes, key)
+    turns = np.empty_like(served)
+    turns[served] = numbers
+    return Turns(served, turns)
 
 
 def deal(counts: Ints, streams: int, key: Words | None) -> Deal:
