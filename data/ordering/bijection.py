@@ -1,0 +1,127 @@
+"""A keyed permutation of [0, n), elementwise: each value has its own n and its own key.
+
+A Feistel network with unequal halves, one of them not a power of two, brought down to [0, n) by
+cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). The domain
+exceeds n by less than sqrt(2 n), so few values walk. The round function is the output function of
+splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+
+Frozen: a change of any value that comes out of here needs a new name for every order above it.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+MAX_SIZE = 2**53  # a size is exact as a float64
+MAX_SEED = 2**64 - 1
+
+# Eight rounds leave no trace in the joint places of two values from n of about 100 on. Below, more
+# are needed: chi-square of all n! orders of n = 7 is at its mean from 20 rounds on (16: 29 sigma).
+SMALL = 1024
+ROUNDS = 8
+ROUNDS_SMALL = 24
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_27, _30, _31, _32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError unless `seed` is an unsigned 64-bit integer."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed must be in 0..2**64-1, got {seed}")
+
+
+def splitmix64(states: Words) -> Words:
+    """The splitmix64 output for each state: 64-bit words in, 64-bit words out.
+
+    In the form of Vigna's public-domain splitmix64.c; sums and products are modulo 2**64.
+    """
+    words = states + _GOLDEN
+    _mix(words, np.empty_like(words))
+    return words
+
+
+def derive(keys: Words, numbers: npt.ArrayLike) -> Words:
+    """The `numbers`-th output (from 0) of splitmix64 seeded with each key; the two broadcast."""
+    return splitmix64(keys + np.asarray(numbers).astype(np.uint64) * _GOLDEN)
+
+
+def root_key(seed: int, purpose: int) -> Words:
+    """Shape (1,): the key of one use of a seed. Purposes are listed in ORDER.md."""
+    check_seed(seed)
+    return derive(derive(np.array([seed], dtype=np.uint64), 0), purpose)
+
+
+def permute(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
+    """The image of each value under the permutation of [0, size) that its key names.
+
+    `values` has shape (n,); `sizes` (integers in 1..2**53) and `keys` broadcast to it. Every value
+    must lie in [0, size): this is not checked.
+    """
+    words = values.astype(np.uint64)
+    sizes = np.broadcast_to(np.asarray(sizes, dtype=np.uint64), words.shape)
+    keys = np.broadcast_to(keys, words.shape)
+    small = sizes <= SMALL
+    if small.all():
+        return _walk(words, sizes, keys, ROUNDS_SMALL).view(np.int64)
+    if not small.any():
+        return _walk(words, sizes, keys, ROUNDS).view(np.int64)
+    words[small] = _walk(words[small], sizes[small], keys[small], ROUNDS_SMALL)
+    large = ~small
+    words[large] = _walk(words[large], sizes[large], keys[large], ROUNDS)
+    return words.view(np.int64)
+
+
+def _walk(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
+    """Apply the network until each value has come back into [0, size)."""
+    values = _feistel(values, sizes, keys, rounds)
+    outside = np.flatnonzero(values >= sizes)
+    while outside.size:
+        values[outside] = _feistel(values[outside], sizes[outside], keys[outside], rounds)
+        outside = outside[values[outside] >= sizes[outside]]
+    return values
+
+
+def _feistel(values: Words, sizes: Words, keys: Words, rounds: int) -> Words:
+    """One pass of the bijection on [0, 2**bits * tops), the least such domain that holds `size`.
+
+    bits is half the bit length of size - 1, rounded down.
+    """
+    bits = (np.frexp((sizes - np.uint64(1)).astype(np.float64))[1] >> 1).astype(np.uint64)
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    tops = (sizes + mask) >> bits
+    low, top = values & mask, values >> bits
+    key, hashed, spare = keys.copy(), np.empty_like(low), np.empty_like(low)
+    for number in range(rounds):
+        key += _GOLDEN
+        np.bitwise_xor(low if number % 2 else top, key, out=hashed)
+        _mix(hashed, spare)
+        if number % 2 == 0:
+            hashed &= mask
+            low ^= hashed
+            continue
+        hashed >>= _32  # a 32-bit fraction of tops: no division
+        hashed *= tops
+        hashed >>= _32
+        top += hashed
+        np.subtract(top, tops, out=hashed)  # wraps to a huge number unless top >= tops
+        np.minimum(top, hashed, out=top)
+    return (top << bits) | low
+
+
+def _mix(words: Words, spare: Words) -> None:
+    """The output function of splitmix64, in place; `spare` has the same shape."""
+    np.right_shift(words, _30, out=spare)
+    words ^= spare
+    words *= _MIX_1
+    np.right_shift(words, _27, out=spare)
+    words ^= spare
+    words *= _MIX_2
+    np.right_shift(words, _31, out=spare)
+    words ^= spare

@@ -1,0 +1,141 @@
+"""Which positions of a global step a rank takes: pure functions of (position, rank, world).
+
+The B positions of a step are sorted by stream, and rank r of R takes [r B / R, (r + 1) B / R) of
+them. So ranks next to one another read streams next to one another, and a node few of them. The
+union over ranks is the step, whatever the world.
+"""
+
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.ordering.bijection import Ints
+from data.ordering.order import MAX_POSITION
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Tail: TypeAlias = Literal["straddle", "drop", "pad"]
+Uneven: TypeAlias = Literal["error", "ragged", "pad"]
+
+
+class Streamed(Protocol):
+    """What placement needs of an order."""
+
+    @property
+    def samples(self) -> int: ...
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
+
+
+class Step(NamedTuple):
+    """The global step that begins at a position."""
+
+    positions: Ints
+    """Shape (B,)."""
+    mask: Bools
+    """Shape (B,): False where a position is a repeat that only fills the batch."""
+    after: int
+    """Where the next step begins: the state once this one is delivered."""
+
+
+class Share(NamedTuple):
+    """What one rank takes of a step."""
+
+    positions: Ints
+    mask: Bools
+    weight: float
+    """Factor on the rank's mean loss which makes the mean over ranks the mean over samples."""
+    after: int
+
+
+def step_at(position: int, size: int, samples: int, tail: Tail = "straddle") -> Step:
+    """The step of `size` positions from `position` on, of epochs of `samples` positions.
+
+    Where fewer than `size` are left of the epoch, "straddle" goes on in the next one (training:
+    nothing lost or repeated); "drop" leaves them out; "pad" fills up with repeats from the epoch's
+    beginning, masked. Raises ValueError for impossible arguments.
+    """
+    if size < 1 or samples < 1 or not 0 <= position <= MAX_POSITION - size:
+        raise ValueError(f"no step at position={position}, size={size}, samples={samples}")
+    if tail not in ("straddle", "drop", "pad"):
+        raise ValueError(f'tail must be "straddle", "drop" or "pad", got {tail!r}')
+    every = np.arange(size, dtype=np.int64)
+    epoch, within = divmod(position, samples)
+    left = samples - within
+    if tail == "straddle" or left >= size:
+        return Step(position + every, np.ones(size, dtype=bool), position + size)
+    begin = epoch * samples
+    if tail == "pad":
+        return Step(begin + (within + every) % samples, every < left, begin + samples)
+    if samples < size:
+        raise ValueError(
+            f'tail="drop" would drop every sample: an epoch has {samples}, a batch {size};'
+            ' take a smaller batch or tail="pad"'
+        )
+    return step_at(begin + samples, size, samples, tail)
+
+
+def share(
+    first: int,
+    size: int,
+    rank: int,
+    world: int,
+    order: Streamed,
+    *,
+    uneven: Uneven = "error",
+    tail: Tail = "straddle",
+) -> Share:
+    """What `rank` of `world` takes of the step of `size` positions at `first`.
+
+    If `world` does not divide `size`: "error" refuses; "ragged" gives shares that differ by one, of
+    which some are empty if size < world; "pad" fills the shorter ones with a masked repeat.
+    Raises ValueError for impossible arguments.
+    """
+    step = step_at(first, size, order.samples, tail)
+    taken, real = take(order.stream_of(step.positions), rank, world, uneven)
+    mask = step.mask[taken] & real
+    weight = float(mask.sum()) * world / float(step.mask.sum())
+    return Share(step.positions[taken], mask, weight, step.after)
+
+
+def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tuple[Ints, Bools]:
+    """Which of the entries of a step rank takes: (their numbers, whether each is no repeat).
+
+    `streams` has shape (B,): the stream of each entry. Raises ValueError as `share`.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"rank must be in 0..world-1, got {rank} of {world}")
+    if uneven not in ("error", "ragged", "pad"):
+        raise ValueError(f'uneven must be "error", "ragged" or "pad", got {uneven!r}')
+    size = streams.size
+    if uneven == "error" and size % world:
+        raise ValueError(
+            f"a batch of {size} cannot be shared evenly by {world} ranks: take a multiple of"
+            f' {world}, or uneven="ragged" (shares differ by one) or "pad" (masked repeats)'
+        )
+    begin, end = rank * size // world, (rank + 1) * size // world
+    length = -(-size // world) if uneven == "pad" else end - begin
+    numbers = begin + np.arange(length, dtype=np.int64)
+    by_stream = np.argsort(streams, kind="stable")
+    last = max(end - 1, begin, 0)
+    return by_stream[np.minimum(numbers, last)], numbers < end
+
+
+def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int) -> range:
+    """The streams that ranks `first` .. `last` - 1 of `world` read in steps of `size` positions.
+
+    If V divides the batch these are about V (last - first) / world; otherwise streams move slowly
+    between ranks and all that can come up are given. A step that crosses an epoch's border may
+    reach one stream further. Raises ValueError for impossible arguments.
+    """
+    if not 0 <= first < last <= world or size < 1 or streams < 1:
+        raise ValueError(
+            f"no streams of ranks {first}..{last - 1} of {world}, size={size}, streams={streams}"
+        )
+    begin, end = first * size // world, last * size // world
+    each, extra = divmod(size, streams)
+    numbers = np.arange(streams, dtype=np.int64)
+    earliest = numbers * each + np.maximum(0, extra - (streams - numbers))
+    latest = (numbers + 1) * each + np.minimum(numbers + 1, extra)
+    read = np.flatnonzero((earliest < end) & (latest > begin))
+    return range(int(read[0]), int(read[-1]) + 1) if read.size else range(0)

@@ -1,0 +1,131 @@
+"""Shares of a step: complete, even, next to one another in streams; the tails of an epoch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.ordering.order import MAX_POSITION, Order
+from data.ordering.placement import Tail, Uneven, share, step_at, streams_of_ranks
+
+SIZES = st.integers(1, 200)
+WORLDS = st.integers(1, 40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    first=st.integers(0, 10_000),
+    size=SIZES,
+    world=WORLDS,
+    streams=st.integers(1, 30),
+    uneven=st.sampled_from(["ragged", "pad"]),
+    tail=st.sampled_from(["straddle", "pad"]),
+)
+def test_the_shares_are_the_step(
+    first: int, size: int, world: int, streams: int, uneven: Uneven, tail: Tail
+) -> None:
+    order = Order([50, 81], streams=streams)
+    step = step_at(first, size, order.samples, tail)
+    shares = [share(first, size, r, world, order, uneven=uneven, tail=tail) for r in range(world)]
+    real = [p for s in shares for p in s.positions[s.mask].tolist()]
+    assert sorted(real) == step.positions[step.mask].tolist()
+    lengths = {s.positions.size for s in shares}
+    assert max(lengths) - min(lengths) <= (uneven == "ragged")
+    assert {s.after for s in shares} == {step.after}
+    in_order = [int(v) for s in shares for v in order.stream_of(s.positions[s.mask])]
+    if tail == "straddle":
+        assert in_order == sorted(in_order)
+    losses = {p: float(p % 17) for p in step.positions.tolist()}
+    means = [np.mean([losses[p] for p in s.positions[s.mask].tolist()] or [0.0]) for s in shares]
+    weighted = np.mean([s.weight * m for s, m in zip(shares, means, strict=True)])
+    assert weighted == pytest.approx(np.mean([losses[p] for p in real]))
+
+
+def test_uneven_shares_are_an_error_unless_asked_for() -> None:
+    order = Order([10])
+    with pytest.raises(ValueError, match="cannot be shared evenly"):
+        share(0, 8, 0, 3, order)
+    assert [share(0, 8, r, 3, order, uneven="ragged").positions.size for r in range(3)] == [2, 3, 3]
+    assert share(0, 2, 0, 4, order, uneven="ragged").positions.size == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    samples=st.integers(1, 100),
+    tail=st.sampled_from(["straddle", "drop", "pad"]),
+    sizes=st.lists(SIZES, min_size=1, max_size=20),
+)
+def test_tails(samples: int, tail: Tail, sizes: list[int]) -> None:
+    """Steps follow one another; each epoch is whole, but for what `drop` drops."""
+    position = 0
+    seen: list[int] = []
+    for size in sizes:
+        if tail == "drop" and size > samples:
+            with pytest.raises(ValueError, match="drop every sample"):
+                step_at(samples - 1 if samples > 1 else 0, size, samples, tail)
+            continue
+        step = step_at(position, size, samples, tail)
+        assert step.positions.size == size
+        real = step.positions[step.mask]
+        epochs = set((step.positions // samples).tolist())
+        assert tail == "straddle" or len(epochs) == 1
+        if tail == "drop":
+            assert real[0] - position < size
+            assert step.mask.all()
+        else:
+            assert real[0] == position
+        assert step.after == real[-1] + 1
+        seen += real.tolist()
+        position = step.after
+    assert seen == sorted(set(seen))
+    if tail != "drop":
+        assert seen == list(range(position))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    size=SIZES,
+    world=WORLDS,
+    streams=st.integers(1, 60),
+    nodes=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    step=st.integers(0, 500),
+)
+def test_a_node_reads_the_streams_it_was_told(
+    size: int, world: int, streams: int, nodes: tuple[float, float], step: int
+) -> None:
+    order = Order([100_000], streams=streams)
+    low, high = sorted(int(x * world) for x in nodes)
+    low, high = min(low, world - 1), max(high, low + 1)
+    told = streams_of_ranks(low, min(high, world), world, size, streams)
+    for number in range(step, step + 5):
+        if number * size // order.samples != ((number + 1) * size - 1) // order.samples:
+            continue
+        for rank in range(low, min(high, world)):
+            part = share(number * size, size, rank, world, order, uneven="ragged")
+            assert set(order.stream_of(part.positions).tolist()) <= set(told)
+
+
+def test_nodes_share_the_streams_evenly_if_they_divide_the_batch() -> None:
+    parts = [streams_of_ranks(8 * node, 8 * node + 8, 128, 960, 48) for node in range(16)]
+    assert parts == [range(3 * node, 3 * node + 3) for node in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: share(0, 8, 2, 2, Order([9])), "rank"),
+        (lambda: share(0, 8, 0, 0, Order([9])), "rank"),
+        (lambda: share(0, 8, 0, 2, Order([9]), uneven="no"), "uneven"),  # type: ignore[arg-type]
+        (lambda: step_at(0, 8, 9, "no"), "tail"),  # type: ignore[arg-type]
+        (lambda: step_at(-1, 8, 9), "no step"),
+        (lambda: step_at(0, 0, 9), "no step"),
+        (lambda: step_at(MAX_POSITION, 1, 9), "no step"),
+        (lambda: streams_of_ranks(2, 2, 4, 8, 8), "no streams"),
+        (lambda: streams_of_ranks(0, 5, 4, 8, 8), "no streams"),
+    ],
+)
+def test_impossible_arguments_are_refused(call: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        call()
