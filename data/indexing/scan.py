@@ -1,9 +1,10 @@
 """The index of one shard: looked for, else made."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from blake3 import blake3
 
 from data.indexing import access, sidecar, tokens
@@ -11,10 +12,8 @@ from data.indexing.access import Opened, Source
 from data.indexing.columns import Column
 from data.indexing.grouping import Grouping
 from data.indexing.shard import ShardIndex
-from data.indexing.tar import Read, TarFeed, TarWalk, walk
+from data.indexing.tar import TarFeed, TarWalk, walk
 from data.indexing.tokens import Tokens
-
-_log = logging.getLogger(__name__)
 
 
 def scan_shard(
@@ -85,11 +84,11 @@ class PassingIndex:
         return ShardIndex(facts, self._grouping.columns())
 
 
-def with_tokens(index: ShardIndex, read: Read, way: Tokens, shard: str | Path) -> ShardIndex:
-    """The index with each sample's number of tokens. Raises ShardError."""
+def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> ShardIndex:
+    """The index with each sample's number of tokens, and how they were counted."""
     columns: dict[str, Column] = dict(index.columns)
-    columns["tokens"] = tokens.count(index, read, way, shard)
-    return ShardIndex({**index.meta, "tokens": tokens.name_of(way)}, columns)
+    columns["tokens"] = np.asarray(counts, np.uint32)
+    return ShardIndex({**index.meta, "tokens": way}, columns)
 
 
 def retagged(index: ShardIndex, tag: str | None) -> ShardIndex:
@@ -103,7 +102,9 @@ def _scan(shard: str, file: Opened, hash: bool, way: Tokens | None) -> ShardInde
     walk(file.scan, file.bytes, TarWalk(place, grouping.add))
     whole = access.hash_of(file.read, file.bytes) if hash else None
     index = ShardIndex(_facts(file.bytes, file.tag, whole), grouping.columns())
-    return index if way is None else with_tokens(index, file.read, way, place)
+    if way is None:
+        return index
+    return with_tokens(index, tokens.count(index, file.read, way, place), tokens.name_of(way))
 
 
 def _facts(size: int, tag: str | None, whole: str | None) -> dict[str, Any]:

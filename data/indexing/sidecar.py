@@ -93,20 +93,23 @@ def find_fitting(shard: str, opened: access.Opened, source: Source | None) -> Sh
     return found
 
 
+def save(shard: str, index: ShardIndex) -> None:
+    """Write the sidecar beside its local shard. Raises OSError."""
+    write_atomically(Path(beside(shard)), to_bytes(index))
+
+
 def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
     """Write the sidecar; returns where, or None, with a warning, if it can be kept nowhere."""
-    content = to_bytes(index)
     if not access.is_url(shard):
-        place = Path(beside(shard))
         try:
-            write_atomically(place, content)
-            return place
+            save(shard, index)
+            return Path(beside(shard))
         except OSError as error:
-            _log.info("%s: cannot be written (%s), the index folder is used", place, error)
+            _log.info("%s: no index beside it (%s), the index folder is used", shard, error)
     place = in_folder(shard, index.bytes, index.tag, folder or default_folder())
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(place, content)
+        write_atomically(place, to_bytes(index))
     except OSError as error:
         _log.warning("%s: its index cannot be kept (%s), using it from memory", shard, error)
         return None

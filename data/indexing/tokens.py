@@ -55,8 +55,6 @@ def count(
         members = {member.extension: member for member in index.members(i)}
         try:
             number = _count(members, read, tokens)
-            if not 0 <= number <= _MOST:
-                raise ValueError(f"{number} tokens")
         except (ValueError, KeyError, TypeError) as error:
             offset = next(iter(members.values())).offset
             problem = f"sample {index.key(i)!r}: no tokens by {name_of(tokens)!r}: {error!r}"
@@ -65,7 +63,24 @@ def count(
     return counts
 
 
+def of_sample(sample: Mapping[str, bytes], tokens: Tokens) -> int:
+    """The tokens of one sample {extension: content}. Raises ValueError, KeyError or TypeError."""
+    contents = list(sample.values())
+    members = {
+        extension: Member(extension, i, len(content), 0)
+        for i, (extension, content) in enumerate(sample.items())
+    }
+    return _count(members, lambda i, size: contents[i][:size], tokens)
+
+
 def _count(members: Mapping[str, Member], read: Read, tokens: Tokens) -> int:
+    number = _stated(members, read, tokens)
+    if not 0 <= number <= _MOST:
+        raise ValueError(f"{number} tokens")
+    return number
+
+
+def _stated(members: Mapping[str, Member], read: Read, tokens: Tokens) -> int:
     if not isinstance(tokens, str):
         content = {m.extension: read(m.offset, m.size) for m in members.values()}
         return int(tokens(content))
