@@ -1,6 +1,6 @@
 """Everything that can go wrong in the data pipeline, as exceptions that say where."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -11,10 +11,10 @@ class DataError(Exception):
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 
-    `path` is the shard, `offset` the byte in it where the problem lies.
+    `path` is the shard (a URL as str), `offset` the byte in it where the problem lies.
     """
 
-    def __init__(self, path: Path, offset: int, problem: str) -> None:
+    def __init__(self, path: Path | str, offset: int, problem: str) -> None:
         super().__init__(path, offset, problem)
         self.path = path
         self.offset = offset
@@ -57,3 +57,37 @@ class FingerprintError(DataError):
 
     def _items(self) -> list[tuple[str, tuple[object, object]]]:
         return sorted(self.differences.items())
+
+
+class IndexFileError(DataError):
+    """A sidecar or a manifest is damaged, of another version, or does not fit its shards.
+
+    `place` is the file or URL.
+    """
+
+    def __init__(self, place: Path | str, problem: str) -> None:
+        super().__init__(place, problem)
+        self.place = place
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"index {self.place}: {self.problem}"
+
+
+class IndexingError(DataError):
+    """Some shards could not be indexed; `errors` has what was wrong with each."""
+
+    MOST = 20  # that are named in the text
+
+    def __init__(self, errors: Sequence[DataError], total: int) -> None:
+        super().__init__(list(errors), total)
+        self.errors = list(errors)
+        self.total = total
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.errors)} of {self.total} shards cannot be indexed:"]
+        lines += [f"  {error}" for error in self.errors[: self.MOST]]
+        if len(self.errors) > self.MOST:
+            lines.append(f"  and {len(self.errors) - self.MOST} more")
+        lines.append("mend or leave out these shards, then index again: the others are done")
+        return "\n".join(lines)

@@ -15,6 +15,10 @@ RESERVED_EXTENSIONS = frozenset({"__key__", "__url__", "__local_path__", "__bad_
 
 def split_name(name: str) -> tuple[str, str] | None:
     """Split a member name into (key, lower-case extension); None if it belongs to no sample."""
+    base = name.rfind("/") + 1
+    dot = name.find(".", base)
+    if dot > base and "\n" not in name and name[:2] != "__":  # as nearly all are
+        return name[:dot], name[dot + 1 :].lower()
     if is_meta(name):
         return None
     match = _BASE_PLUS_EXT.match(name)

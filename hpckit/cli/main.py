@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli import ckpt, dataset, run
+from hpckit.cli import ckpt, data, run
 from hpckit.cli.cancel import cancel
 from hpckit.cli.drill import drill
 from hpckit.cli.logs import logs
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(ckpt.app, name="ckpt")
-app.add_typer(dataset.app, name="data")
+app.add_typer(data.app, name="data")
 app.command("status")(status)
 app.command("logs")(logs)
 app.command("why")(why)

@@ -1,24 +1,22 @@
-"""`hpckit data`: make shards."""
+"""`hpckit data pack`: shards of a folder of files."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out
+from hpckit.cli.data.failures import guarded
+
 if TYPE_CHECKING:
-    from data import PackReport
-
-app = typer.Typer(help="Make WebDataset shards.", no_args_is_help=True)
+    from data.writing.report import PackReport
 
 
-@app.callback()
-def _group() -> None:
-    """Make WebDataset shards."""
-
-
-@app.command()
+@guarded
 def pack(
     source: Annotated[str, typer.Argument(help="Folder of files, or `stdlib`: Python's sources.")],
     out: Annotated[Path, typer.Argument(help="Folder for the shards; it must not exist yet.")],
@@ -30,32 +28,28 @@ def pack(
         typer.Option(help="Names or glob patterns of files and folders to leave out."),
     ] = None,
     samples_per_shard: Annotated[int, typer.Option(min=1, help="Samples of one tar.")] = 256,
+    json: JsonOption = False,
 ) -> None:
     """Pack any folder of files into WebDataset tars, with their index."""
     # here, because it takes longer than the help of other commands
-    from rich.console import Console
-    from rich.progress import Progress
+    from data.stdlib import python_stdlib
+    from data.writing.pack import pack_folder
+    from hpckit.cli.data.progress import shown
 
-    from data import DataError, pack_folder, python_stdlib
-    from hpckit.launch.main import refuse
-
+    screen = Out(json)
     folder, left_out = python_stdlib() if source == "stdlib" else (Path(source), ())
     suffixes = suffix or ([".py"] if source == "stdlib" else [])
-    console = Console(stderr=True)
-    try:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task("packing", total=None)
-            report = pack_folder(
-                folder,
-                out,
-                suffixes=suffixes,
-                exclude=[*left_out, *(exclude or [])],
-                samples_per_shard=samples_per_shard,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-    except (DataError, OSError) as error:
-        raise typer.Exit(refuse([str(error)])) from None
-    print(_sentence(report, out))
+    with shown("packing") as progress:
+        report = pack_folder(
+            folder,
+            out,
+            suffixes=suffixes,
+            exclude=[*left_out, *(exclude or [])],
+            samples_per_shard=samples_per_shard,
+            progress=progress,
+        )
+    screen.line(_sentence(report, out))
+    screen.document({"out": str(out), **asdict(report)})
 
 
 def _sentence(report: PackReport, out: Path) -> str:

@@ -1,0 +1,260 @@
+"""A dataset as one file: its shards in order, with what is known of each, and its fingerprint."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from data.errors import IndexFileError, ShardError
+from data.files import write_atomically
+from data.indexing import access, columns
+from data.indexing.access import Source
+from data.indexing.columns import Column, Columns
+from data.indexing.scan import shard_index
+from data.indexing.shard import IntArray, ShardIndex
+
+NAME = "dataset.index"
+KIND = "dataset"
+HASH = 32  # bytes
+
+
+class ShardRow(NamedTuple):
+    """One shard: its absolute path or URL, its samples, its size, and what tells its version.
+
+    `hash` and `digest` as in `ShardIndex`; `tokens` is the sum over its samples, None if not
+    counted.
+    """
+
+    url: str
+    samples: int
+    bytes: int
+    tag: str | None
+    hash: str | None
+    digest: str
+    tokens: int | None = None
+
+
+class Manifest:
+    """The shards 0 .. len - 1 of a dataset, in order, as columns [len].
+
+    `samples` and `bytes` are int64, `n_tokens` too, or None if not all shards have them. Relative
+    URLs are of `base`, the folder or URL prefix where the manifest lies, so both move together.
+    """
+
+    def __init__(self, content: Columns, base: str, place: Path | str) -> None:
+        _check(content, place)
+        self.base = base
+        self.place = place
+        self.columns = content.columns
+        self.tokens: str | None = content.meta.get("tokens")
+        self.samples: IntArray = content.columns["samples"]
+        self.bytes: IntArray = content.columns["bytes"]
+        self.n_tokens: IntArray | None = content.columns.get("tokens")
+        self.urls = Urls(content.columns["url_at"], content.columns["urls"], base)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @cached_property
+    def total_samples(self) -> int:
+        return int(self.samples.sum())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """BLAKE3 (hex) of each shard's samples and digest, in order: what the dataset holds.
+
+        The same wherever the shards lie, whatever they are called, however the tars were written.
+        """
+        digest = blake3(b"hpckit-dataset-1")
+        digest.update(np.uint64(len(self)).tobytes())
+        digest.update(np.ascontiguousarray(self.samples).view(np.uint8).data)
+        digest.update(np.ascontiguousarray(self.columns["digests"]).data)
+        return digest.hexdigest()
+
+    def hash(self, i: int) -> str | None:
+        """BLAKE3 (hex) of all bytes of shard i, None if not known."""
+        found = self.columns["hashes"][i * HASH : (i + 1) * HASH].tobytes()
+        return found.hex() if any(found) else None
+
+    def digest(self, i: int) -> str:
+        """The digest of shard i's samples."""
+        return self.columns["digests"][i * HASH : (i + 1) * HASH].tobytes().hex()
+
+    def is_version(self, i: int, size: int, tag: str | None) -> bool:
+        """Whether shard i was of this size and version when it was indexed."""
+        return int(self.bytes[i]) == size and int(self.columns["tags"][i]) == short_tag(tag)
+
+    def row(self, i: int) -> ShardRow:
+        """What is known of shard i; its tag is not."""
+        tokens = None if self.n_tokens is None else int(self.n_tokens[i])
+        return ShardRow(
+            self.urls[i],
+            int(self.samples[i]),
+            int(self.bytes[i]),
+            None,
+            self.hash(i),
+            self.digest(i),
+            tokens,
+        )
+
+    def open_shard(
+        self, i: int, *, source: Source | None = None, index_folder: Path | None = None
+    ) -> ShardIndex:
+        """The index of shard i, which must be the one that was indexed.
+
+        Raises ShardError if the shard is gone, broken, or another than the manifest says.
+        """
+        url = self.urls[i]
+        place = url if access.is_url(url) else Path(url)
+        todo = "; index the dataset again: `hpckit data index`"
+        size, _ = access.stat(url, source)
+        if size != int(self.bytes[i]):
+            problem = f"has {size} bytes, had {int(self.bytes[i])} when {self.place} was made{todo}"
+            raise ShardError(place, min(size, int(self.bytes[i])), problem)
+        wants = self.tokens if self.n_tokens is not None else None
+        index = shard_index(url, tokens=_spec(wants), source=source, index_folder=index_folder)
+        if (len(index), index.digest) != (int(self.samples[i]), self.digest(i)):
+            problem = f"holds other samples than when {self.place} was made{todo}"
+            raise ShardError(place, 0, problem)
+        return index
+
+
+class Urls(Sequence[str]):
+    """The shards' absolute paths or URLs, decoded when asked for."""
+
+    def __init__(self, at: Column, content: Column, base: str) -> None:
+        self._at, self._content, self._base = at, content, base
+
+    def __len__(self) -> int:
+        return len(self._at) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"shard {i} is not in 0..{len(self) - 1}")
+        start, end = int(self._at[i % len(self)]), int(self._at[i % len(self) + 1])
+        return self._absolute(self._content[start:end].tobytes())
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def _absolute(self, stored: bytes) -> str:
+        url = stored.decode("utf-8", "surrogateescape")
+        return url if access.is_url(url) or url.startswith("/") else f"{self._base}{url}"
+
+
+def open_manifest(place: str | Path, *, source: Source | None = None) -> Manifest:
+    """Open the manifest at a path, in a folder, or at a URL.
+
+    Raises IndexFileError if it is none or damaged, and what the source raises.
+    """
+    text = str(place)
+    if access.is_url(text):
+        size, tag = access.stat(text, source)
+        assert source is not None
+        content = columns.unpack(source.read(text, 0, size, tag), KIND, text)
+        return Manifest(content, text[: text.rindex("/") + 1], text)
+    path = Path(place).absolute()
+    path = path / NAME if path.is_dir() else path
+    try:
+        content = columns.load_mapped(path, KIND)
+    except OSError as error:
+        raise IndexFileError(path, f"cannot be read: {error.strerror}") from error
+    return Manifest(content, f"{path.parent}/", path)
+
+
+def save_manifest(rows: Iterable[ShardRow], out: Path, tokens: str | None = None) -> Manifest:
+    """Write a manifest, durably and at once, and open it. Raises OSError."""
+    out = out.absolute()
+    write_atomically(out, _pack(list(rows), f"{out.parent}/", tokens))
+    return open_manifest(out)
+
+
+def row_of(url: str, index: ShardIndex) -> ShardRow:
+    """What a manifest keeps of a shard."""
+    tokens = None if index.n_tokens is None else int(index.n_tokens.sum(dtype=np.int64))
+    return ShardRow(url, len(index), index.bytes, index.tag, index.hash, index.digest, tokens)
+
+
+def short_tag(tag: str | None) -> int:
+    """A tag as a number of 64 bits; 0 if there is none."""
+    return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
+
+
+def _pack(rows: Sequence[ShardRow], base: str, tokens: str | None) -> bytes:
+    urls = [_relative(row.url, base).encode("utf-8", "surrogateescape") for row in rows]
+    packed: dict[str, Column] = {
+        "samples": np.array([row.samples for row in rows], np.int64),
+        "bytes": np.array([row.bytes for row in rows], np.int64),
+        "tags": np.array([short_tag(row.tag) for row in rows], np.uint64),
+        "hashes": _hashes(row.hash for row in rows),
+        "digests": _hashes(row.digest for row in rows),
+        "url_at": columns.narrow(np.cumsum([0, *map(len, urls)], dtype=np.uint64)),
+        "urls": np.frombuffer(b"".join(urls), np.uint8),
+    }
+    counts = [row.tokens for row in rows if row.tokens is not None]
+    has_tokens = bool(rows) and len(counts) == len(rows)
+    if has_tokens:
+        packed["tokens"] = np.array(counts, np.int64)
+    return columns.pack(KIND, {"tokens": tokens if has_tokens else None}, packed)
+
+
+def _relative(url: str, base: str) -> str:
+    inside = url.startswith(base) and len(url) > len(base)
+    rest = url[len(base) :] if inside else url
+    return url if rest.startswith("/") or access.is_url(rest) else rest
+
+
+def _hashes(hashes: Iterable[str | None]) -> npt.NDArray[np.uint8]:
+    """Hex hashes as bytes [n * 32], zeros for none."""
+    return np.frombuffer(b"".join(bytes.fromhex(h or "00" * HASH) for h in hashes), np.uint8)
+
+
+def _check(content: Columns, place: Path | str) -> None:
+    """Raises IndexFileError for columns that make no manifest."""
+    found = content.columns
+    n = len(found.get("samples", ()))
+    lengths = {"bytes": n, "tags": n, "hashes": n * HASH, "digests": n * HASH, "url_at": n + 1}
+    lengths |= {"tokens": n} if "tokens" in found else {}
+    for name, length in {"samples": n, "urls": None, **lengths}.items():
+        if name not in found or length not in (None, len(found[name])):
+            raise IndexFileError(place, f"is no manifest: column {name!r} is missing or too short")
+    for name, kind in (("samples", "i"), ("bytes", "i"), ("tokens", "i"), ("tags", "u")):
+        if name in found and found[name].dtype.kind != kind:
+            raise IndexFileError(place, f"is no manifest: column {name!r} of another type")
+    at = found["url_at"]
+    rises = (
+        int(at[0]) == 0 and int(at[-1]) == len(found["urls"]) and bool(np.all(at[1:] >= at[:-1]))
+    )
+    if not rises or any(n and int(found[name].min()) < 0 for name in ("samples", "bytes")):
+        raise IndexFileError(place, "is no manifest: its numbers cannot be")
+    if not isinstance(content.meta.get("tokens"), str | None):
+        raise IndexFileError(place, "is no manifest: its way of counting tokens is no text")
+
+
+def _spec(tokens: str | None) -> str | None:
+    """A way of counting that can be done from its text alone."""
+    return tokens if tokens and (":" in tokens or tokens == "npy") else None
+
+
+def is_manifest(place: str | Path) -> bool:
+    """Whether a path is a manifest, or a folder that has one."""
+    path = Path(place)
+    return (path / NAME).is_file() or (
+        path.is_file() and path.suffix == ".index" and _has_magic(path)
+    )
+
+
+def _has_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), len(columns.MAGIC), 0) == columns.MAGIC

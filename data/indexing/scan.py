@@ -1,0 +1,111 @@
+"""The index of one shard: looked for, else made."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from data.indexing import access, sidecar, tokens
+from data.indexing.access import Opened, Source
+from data.indexing.columns import Column
+from data.indexing.grouping import Grouping
+from data.indexing.shard import ShardIndex
+from data.indexing.tar import TarFeed, TarWalk, walk
+from data.indexing.tokens import Tokens
+
+
+def scan_shard(
+    shard: str | Path,
+    *,
+    hash: bool = False,
+    tokens: Tokens | None = None,
+    source: Source | None = None,
+) -> ShardIndex:
+    """Index the uncompressed tar (ustar, pax or GNU) at a path or URL by its headers.
+
+    `hash` reads the whole shard for its BLAKE3, `tokens` says how to count each sample's tokens
+    (see `data.indexing.tokens`). Raises ShardError for a shard that is missing, no tar, cut short
+    or broken, and for a key or an extension that occurs twice.
+    """
+    shard = str(shard)
+    with access.opened(shard, source) as file:
+        return _scan(shard, file, hash, tokens)
+
+
+def shard_index(
+    shard: str | Path,
+    *,
+    hash: bool = False,
+    tokens: Tokens | None = None,
+    source: Source | None = None,
+    index_folder: Path | None = None,
+) -> ShardIndex:
+    """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
+
+    Kept ones: of this very version of the shard, then one beside it that came with a copy.
+    """
+    shard = str(shard)
+    with access.opened(shard, source) as file:
+        found = sidecar.find(shard, file.bytes, file.tag, index_folder)
+        found = found or sidecar.find_fitting(shard, file, source if access.is_url(shard) else None)
+        if found and has(found, hash, tokens):
+            return found
+        index = _scan(shard, file, hash, tokens)
+    sidecar.keep(shard, index, index_folder)
+    return index
+
+
+def has(index: ShardIndex, hash: bool, way: Tokens | None) -> bool:
+    """Whether an index has the hash and the tokens that are asked for."""
+    has_tokens = way is None or index.tokens == tokens.name_of(way)
+    return has_tokens and (index.hash is not None or not hash)
+
+
+class PassingIndex:
+    """The index of a shard whose bytes pass by, as while it is downloaded or written."""
+
+    def __init__(self, shard: str | Path) -> None:
+        self._shard = shard
+        self._grouping = Grouping(shard)
+        self._feed = TarFeed(TarWalk(shard, self._grouping.add))
+        self._digest = blake3()
+
+    def feed(self, chunk: bytes | memoryview) -> None:
+        """The next bytes of the tar. Raises ShardError once they cannot be of one."""
+        self._digest.update(chunk)
+        self._feed.feed(chunk)
+
+    def finish(self, tag: str | None = None) -> ShardIndex:
+        """The index, with the hash of all bytes. Raises ShardError for a tar cut short."""
+        self._feed.finish()
+        facts = _facts(self._feed.bytes, tag, self._digest.hexdigest())
+        return ShardIndex(facts, self._grouping.columns())
+
+
+def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> ShardIndex:
+    """The index with each sample's number of tokens, and how they were counted."""
+    columns: dict[str, Column] = dict(index.columns)
+    columns["tokens"] = np.asarray(counts, np.uint32)
+    return ShardIndex({**index.meta, "tokens": way}, columns)
+
+
+def retagged(index: ShardIndex, tag: str | None) -> ShardIndex:
+    """The same index, of a shard that is now known as another version."""
+    return ShardIndex({**index.meta, "tag": tag}, index.columns)
+
+
+def _scan(shard: str, file: Opened, hash: bool, way: Tokens | None) -> ShardIndex:
+    place = shard if access.is_url(shard) else Path(shard)
+    grouping = Grouping(place)
+    walk(file.scan, file.bytes, TarWalk(place, grouping.add))
+    whole = access.hash_of(file.read, file.bytes) if hash else None
+    index = ShardIndex(_facts(file.bytes, file.tag, whole), grouping.columns())
+    if way is None:
+        return index
+    return with_tokens(index, tokens.count(index, file.read, way, place), tokens.name_of(way))
+
+
+def _facts(size: int, tag: str | None, whole: str | None) -> dict[str, Any]:
+    return {"bytes": size, "tag": tag, "hash": whole, "tokens": None}

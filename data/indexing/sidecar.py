@@ -1,0 +1,137 @@
+"""Where the index of a shard is kept, and whether it fits.
+
+Beside a local shard as `<shard>.index`; else, or where that cannot be written, in an index folder,
+by default in the user's cache, under a name that tells the shard's URL and version.
+"""
+
+import logging
+import os
+import zlib
+from pathlib import Path
+
+from blake3 import blake3
+
+from data.errors import DataError, IndexFileError
+from data.files import write_atomically
+from data.indexing import access, columns
+from data.indexing.access import Source
+from data.indexing.header import BLOCK
+from data.indexing.shard import KIND, ShardIndex, checked
+from data.indexing.tar import Read
+
+SUFFIX = ".index"
+PROBES = 16  # headers that are compared where a shard's time of change is another
+
+_log = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """The user's own folder of indexes."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hpckit" / "index"
+
+
+def beside(shard: str) -> str:
+    """The sidecar's path or URL beside its shard."""
+    return shard + SUFFIX
+
+
+def in_folder(shard: str, size: int, tag: str | None, folder: Path) -> Path:
+    """The sidecar's path in an index folder; another version of the shard has another one."""
+    name = blake3(f"{shard}\0{size}\0{tag}".encode("utf-8", "surrogateescape")).hexdigest()
+    return folder / f"{name[:40]}{SUFFIX}"
+
+
+def to_bytes(index: ShardIndex) -> bytes:
+    """The content of a sidecar."""
+    return columns.pack(KIND, index.meta, index.columns)
+
+
+def from_bytes(content: bytes, place: Path | str) -> ShardIndex:
+    """Read a sidecar's content. Raises IndexFileError."""
+    found = columns.unpack(content, KIND, place)
+    return checked(found.meta, found.columns, place)
+
+
+def load(place: Path) -> ShardIndex | None:
+    """The index in the sidecar at `place`; None if there is none, or a broken one (a warning)."""
+    try:
+        return from_bytes(place.read_bytes(), place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, IndexFileError) as error:
+        _log.warning("the index of a shard is of no use and is made anew: %s", error)
+        return None
+
+
+def find(shard: str, size: int, tag: str | None, folder: Path | None) -> ShardIndex | None:
+    """The index of this very version of a shard, if one is kept."""
+    places = [] if access.is_url(shard) else [Path(beside(shard))]
+    places.append(in_folder(shard, size, tag, folder or default_folder()))
+    for place in places:
+        found = load(place)
+        if found is not None and (found.bytes, found.tag) == (size, tag):
+            return found
+    return None
+
+
+def is_kept(shard: str, size: int, tag: str | None, folder: Path | None) -> bool:
+    """Whether there is a sidecar, without a look into it."""
+    if not access.is_url(shard) and Path(beside(shard)).is_file():
+        return True
+    return in_folder(shard, size, tag, folder or default_folder()).is_file()
+
+
+def find_fitting(shard: str, opened: access.Opened, source: Source | None) -> ShardIndex | None:
+    """The index beside a shard, made for a copy of it with another time of change or etag.
+
+    Its size must be equal, and some headers all over the shard; every read compares its own.
+    """
+    found = load(Path(beside(shard))) if source is None else _load_remote(shard, source)
+    if found is None or found.bytes != opened.bytes or not _is_like(found, opened.read):
+        return None
+    return found
+
+
+def save(shard: str, index: ShardIndex) -> None:
+    """Write the sidecar beside its local shard. Raises OSError."""
+    write_atomically(Path(beside(shard)), to_bytes(index))
+
+
+def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
+    """Write the sidecar; returns where, or None, with a warning, if it can be kept nowhere."""
+    if not access.is_url(shard):
+        try:
+            save(shard, index)
+            return Path(beside(shard))
+        except OSError as error:
+            _log.info("%s: no index beside it (%s), the index folder is used", shard, error)
+    place = in_folder(shard, index.bytes, index.tag, folder or default_folder())
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(place, to_bytes(index))
+    except OSError as error:
+        _log.warning("%s: its index cannot be kept (%s), using it from memory", shard, error)
+        return None
+    return place
+
+
+def _load_remote(shard: str, source: Source) -> ShardIndex | None:
+    url = beside(shard)
+    try:
+        origin = source.stat(url)
+        return from_bytes(source.read(url, 0, origin.bytes, origin.tag), url)
+    except IndexFileError as error:
+        _log.warning("the index of a shard is of no use and is made anew: %s", error)
+    except (DataError, OSError) as error:
+        _log.debug("%s: no index beside the shard (%s)", shard, error)
+    return None
+
+
+def _is_like(index: ShardIndex, read: Read) -> bool:
+    offsets, headers = index.columns["offset"], index.columns["header"]
+    step = max(1, (len(offsets) - 1) // (PROBES - 1))
+    chosen = {*range(0, len(offsets), step), len(offsets) - 1} if len(offsets) else set()
+    return all(
+        zlib.crc32(read(int(offsets[i]) - BLOCK, BLOCK)) == int(headers[i]) for i in sorted(chosen)
+    )

@@ -1,0 +1,173 @@
+"""Packing any folder of files into WebDataset shards, atomically."""
+
+import logging
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from data.errors import DataError
+from data.files import fsync_path, locked
+from data.indexing import sidecar
+from data.indexing.build import build_index
+from data.indexing.manifest import NAME, ShardRow, row_of, save_manifest
+from data.indexing.shard import ShardIndex
+from data.writing.report import PackedShard, PackReport, read_report, write_report
+from data.writing.scan import Plan, SourceFile, plan_folder
+from data.writing.shardfile import ShardFile
+
+# Debris of our own host is dead once we hold the lock. Where locks do not reach other hosts, a
+# folder of theirs counts as dead only after longer than any pack takes.
+DEBRIS_AGE_S = 7 * 24 * 3600
+
+_log = logging.getLogger(__name__)
+
+
+def pack_folder(
+    source: Path,
+    out: Path,
+    *,
+    suffixes: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    samples_per_shard: int = 256,
+    progress: Callable[[int, int], None] | None = None,
+) -> PackReport:
+    """Pack the files under `source` into shards `out/shard-000000.tar`, …, with their index.
+
+    Files are grouped into samples by webdataset's rule (`a.py` and `a.txt` of one folder are one
+    sample of key `a`). `suffixes` selects files by their end, `exclude` drops files and folders
+    by glob; hidden files, names without an extension and the like are counted in the report.
+    `progress(done, total)` is called in samples, after each shard.
+
+    Atomic: `out` appears whole or not at all. An `out` that already holds this very pack is
+    returned as it is, also if another process made it meanwhile. Raises DataError if `out` holds
+    other things, if there is nothing to pack, or if reading or writing fails.
+    """
+    if samples_per_shard < 1:
+        raise DataError(f"samples_per_shard must be at least 1, got {samples_per_shard}")
+    source, out = source.resolve(), out.resolve()
+    if out.is_relative_to(source):
+        raise DataError(f"cannot pack {source} into {out}, which lies inside it")
+    try:
+        return _pack(source, out, suffixes, exclude, samples_per_shard, progress)
+    except OSError as error:
+        raise DataError(f"packing {source} into {out} failed: {error}") from error
+
+
+def _pack(
+    source: Path,
+    out: Path,
+    suffixes: Sequence[str],
+    exclude: Sequence[str],
+    samples_per_shard: int,
+    progress: Callable[[int, int], None] | None,
+) -> PackReport:
+    plan = plan_folder(source, suffixes, exclude)
+    _warn_of_links(source, plan)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out.with_name(f".{out.name}.pack-lock")) as alone:
+        if alone:
+            _remove_debris(out)
+        found = read_report(out)
+        if found and (found.plan, found.samples_per_shard) == (plan.digest, samples_per_shard):
+            if not (out / NAME).exists():  # of an older hpckit
+                build_index(out)
+            return found
+        temporary = out.with_name(f"{_temporary_prefix(out)}{uuid.uuid4().hex}")
+        try:
+            temporary.mkdir()
+            report = _write(plan, source, temporary, samples_per_shard, progress)
+            return _publish(temporary, out, report)
+        finally:
+            if temporary.exists():
+                shutil.rmtree(temporary)
+
+
+def _write(
+    plan: Plan,
+    source: Path,
+    folder: Path,
+    samples_per_shard: int,
+    progress: Callable[[int, int], None] | None,
+) -> PackReport:
+    """Write shards, indexes, manifest and report into `folder`, durably."""
+    shards: list[PackedShard] = []
+    rows: list[ShardRow] = []
+    total = len(plan.samples)
+    for first in range(0, total, samples_per_shard):
+        samples = plan.samples[first : first + samples_per_shard]
+        path = folder / f"shard-{len(shards):06d}.tar"
+        index = _write_shard(path, source, samples)
+        sidecar.save(str(path), index)
+        rows.append(row_of(str(path), index))
+        shards.append(PackedShard(path.name, index.bytes, str(index.hash), len(samples)))
+        if progress:
+            progress(first + len(samples), total)
+    report = PackReport(
+        plan=plan.digest,
+        samples_per_shard=samples_per_shard,
+        shards=tuple(shards),
+        samples=total,
+        files=sum(len(sample) for sample in plan.samples),
+        bytes=sum(file.size for sample in plan.samples for file in sample),
+        skipped=plan.skipped,
+    )
+    save_manifest(rows, folder / NAME)
+    write_report(folder, report)
+    return report
+
+
+def _write_shard(path: Path, source: Path, samples: Sequence[Sequence[SourceFile]]) -> ShardIndex:
+    """Raises DataError for a file that is not as long as it was planned."""
+    shard = ShardFile(path)
+    try:
+        for member in (member for sample in samples for member in sample):
+            content = (source / member.name).read_bytes()
+            if len(content) != member.size:
+                raise DataError(f"{source / member.name} changed while packing; pack again")
+            shard.add(member.name, content)
+        return shard.finish()
+    except BaseException:
+        shard.abort()
+        raise
+
+
+def _publish(temporary: Path, out: Path, report: PackReport) -> PackReport:
+    """Give the finished folder its name; if another was faster, its bytes must be ours."""
+    found = read_report(out)
+    if found is None:
+        try:
+            temporary.rename(out)  # replaces an empty folder, fails on any other
+        except OSError:
+            found = read_report(out)
+            if found is None:
+                raise
+        else:
+            fsync_path(out.parent)
+            return report
+    if found.shards != report.shards:
+        raise DataError(f"{out} already holds another pack; remove it or choose another folder")
+    return found
+
+
+def _temporary_prefix(out: Path) -> str:
+    return f".{out.name}.packing-{socket.gethostname()}-"
+
+
+def _remove_debris(out: Path) -> None:
+    """Remove what packers of `out` left behind when they were killed."""
+    for path in out.parent.iterdir():
+        if not path.name.startswith(f".{out.name}.packing-"):
+            continue
+        ours = path.name.startswith(_temporary_prefix(out))
+        if ours or time.time() - path.stat().st_mtime > DEBRIS_AGE_S:
+            _log.info("removing %s, left by a packer that was killed", path)
+            shutil.rmtree(path)
+
+
+def _warn_of_links(source: Path, plan: Plan) -> None:
+    count = plan.skipped.get("link to a folder", 0)
+    if count:
+        _log.warning("%s: %d links to folders were not followed", source, count)

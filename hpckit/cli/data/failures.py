@@ -1,0 +1,40 @@
+"""From what goes wrong with shards to what is said and the exit status."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from data.errors import DataError, IndexFileError, IndexingError, ShardError
+from hpckit.cli.ckpt.failures import DAMAGED, USAGE, RefusedError, exit_code
+from hpckit.cli.ckpt.output import Out
+
+
+def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """A command as typer wants it, of one that returns its exit status and raises freely."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        try:
+            code = command(**arguments)
+        except BrokenPipeError:
+            raise  # the reader has seen enough; typer knows what to do
+        except (RefusedError, DataError, OSError) as error:
+            code = status_of(error)
+            out = Out(arguments["json"])
+            out.note(f"error: {error}")
+            out.document({"error": str(error), "exit": code})
+        if code:
+            raise typer.Exit(code)
+
+    return run
+
+
+def status_of(error: Exception) -> int:
+    """1: a shard or an index is damaged; 2: what was asked for; 3: the machine."""
+    if isinstance(error, ShardError | IndexingError | IndexFileError):
+        return DAMAGED
+    return USAGE if isinstance(error, DataError) else exit_code(error)

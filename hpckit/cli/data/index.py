@@ -1,0 +1,91 @@
+"""`hpckit data index`: where each sample of a dataset lies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.data.failures import guarded
+
+if TYPE_CHECKING:
+    from data.indexing.manifest import Manifest
+
+
+@guarded
+def index(
+    shards: Annotated[
+        list[str],
+        typer.Argument(
+            help="Tars, folders, globs, or patterns such as train-{000000..000099}.tar.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The manifest's file or folder; by default in the shards' folder."),
+    ] = None,
+    hash: Annotated[
+        bool, typer.Option("--hash", help="Read all bytes too, so that damage can be told.")
+    ] = False,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="Count tokens: npy, bin:uint16 (or other type), or json:FIELD."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one for each core.")
+    ] = None,
+    index_folder: Annotated[
+        Path | None,
+        typer.Option(help="For indexes that cannot lie beside their shards.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Index shards: a file beside each, and one for the dataset. Goes on where it was left."""
+    from data.indexing.build import build_index
+    from hpckit.cli.data.progress import shown
+
+    screen = Out(json)
+    started_s = time.monotonic()
+    with shown("indexing") as progress:
+        manifest = build_index(
+            shards,
+            out,
+            workers=workers,
+            progress=progress,
+            hash=hash,
+            tokens=tokens,
+            index_folder=index_folder,
+        )
+    _print(screen, manifest, time.monotonic() - started_s)
+    screen.document(facts(manifest))
+
+
+def facts(manifest: Manifest) -> dict[str, Any]:
+    """What a dataset is, for programs."""
+    return {
+        "manifest": str(manifest.place),
+        "fingerprint": manifest.fingerprint,
+        "shards": len(manifest),
+        "samples": manifest.total_samples,
+        "bytes": int(manifest.bytes.sum()),
+        "tokens": None if manifest.n_tokens is None else int(manifest.n_tokens.sum()),
+    }
+
+
+def sentence(manifest: Manifest) -> str:
+    """What a dataset is, for people."""
+    tokens = "" if manifest.n_tokens is None else f", {int(manifest.n_tokens.sum()):,} tokens"
+    total = size(int(manifest.bytes.sum()))
+    samples = count(manifest.total_samples, "sample")
+    return f"{samples} in {count(len(manifest), 'shard')}, {total}{tokens}"
+
+
+def _print(screen: Out, manifest: Manifest, seconds: float) -> None:
+    screen.line(f"{sentence(manifest)}, in {seconds:.1f} s")
+    screen.fact("manifest", str(manifest.place))
+    screen.fact("fingerprint", manifest.fingerprint)

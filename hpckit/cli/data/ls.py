@@ -1,0 +1,84 @@
+"""`hpckit data ls`: what a dataset holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, clean, size, table
+from hpckit.cli.data.failures import guarded
+from hpckit.cli.data.index import facts, sentence
+from hpckit.cli.data.verify import DatasetArg
+
+if TYPE_CHECKING:
+    from data.indexing.manifest import Manifest
+    from data.indexing.shard import ShardIndex
+
+
+@guarded
+def ls(
+    dataset: DatasetArg,
+    shard: Annotated[
+        int | None, typer.Option(min=0, help="List the samples of this shard.", show_default=False)
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
+    index_folder: Annotated[
+        Path | None, typer.Option(help="As of `index`.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the shards of a dataset, or the samples of one of them."""
+    from data.indexing.manifest import open_manifest
+
+    screen = Out(json)
+    manifest = open_manifest(dataset)
+    if shard is None:
+        _list_shards(screen, manifest, most)
+    elif shard < len(manifest):
+        _list_samples(screen, manifest.open_shard(shard, index_folder=index_folder), most)
+    else:
+        raise RefusedError(f"there is no shard {shard}: the last one is {len(manifest) - 1}")
+
+
+def _list_shards(screen: Out, manifest: Manifest, most: int) -> None:
+    rows = table("shard", "samples", "size", "tokens", "url", right=("shard", "samples", "tokens"))
+    listed = [manifest.row(i) for i in range(min(most, len(manifest)))]
+    for i, row in enumerate(listed):
+        tokens = "" if row.tokens is None else f"{row.tokens:,}"
+        rows.add_row(str(i), f"{row.samples:,}", size(row.bytes), tokens, clean(row.url))
+    screen.table(rows)
+    _tell_rest(screen, len(manifest) - len(listed))
+    screen.line(sentence(manifest))
+    screen.document({**facts(manifest), "listed": [_plain(row._asdict()) for row in listed]})
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "tag"}
+
+
+def _list_samples(screen: Out, index: ShardIndex, most: int) -> None:
+    rows = table("sample", "offset", "tokens", "key", "members", right=("sample", "offset"))
+    listed: list[dict[str, Any]] = []
+    for i in range(min(most, len(index))):
+        tokens = None if index.n_tokens is None else int(index.n_tokens[i])
+        members = [member._asdict() for member in index.members(i)]
+        begin, end = index.span(i)
+        key = index.key(i)
+        listed.append(
+            {"key": key, "begin": begin, "end": end, "tokens": tokens, "members": members}
+        )
+        told = ", ".join(f"{member['extension']} {size(member['size'])}" for member in members)
+        text = "" if tokens is None else f"{tokens:,}"
+        rows.add_row(str(i), str(begin), text, clean(key), clean(told))
+    screen.table(rows)
+    _tell_rest(screen, len(index) - len(listed))
+    screen.document({"samples": len(index), "listed": listed})
+
+
+def _tell_rest(screen: Out, more: int) -> None:
+    if more > 0:
+        screen.line(f"and {more:,} more: --most shows them")

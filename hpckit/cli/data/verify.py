@@ -1,0 +1,58 @@
+"""`hpckit data verify`: whether shards are still what was indexed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpckit.cli.ckpt.failures import DAMAGED
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.data.failures import guarded
+
+MOST = 20  # damaged shards that are printed; --json has all
+
+DatasetArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET", help="A folder with a dataset.index, or such a file.", show_default=False
+    ),
+]
+
+
+@guarded
+def verify_shards(
+    dataset: DatasetArg,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read all bytes, where `index --hash` has read them.")
+    ] = False,
+    index_folder: Annotated[
+        Path | None, typer.Option(help="As of `index`.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Read the headers of all shards again and say which differ from the index, and how."""
+    from data.indexing.verify import verify
+    from hpckit.cli.data.progress import shown
+
+    screen = Out(json)
+    with shown("verifying") as progress:
+        verdicts = verify(dataset, full=full, index_folder=index_folder, progress=progress)
+    wrong = [verdict for verdict in verdicts if verdict.problem]
+    for verdict in wrong[:MOST]:
+        screen.line(f"damaged: {verdict.url}: {verdict.problem}")
+    if len(wrong) > MOST:
+        screen.line(f"and {len(wrong) - MOST:,} more: --json lists them")
+    unhashed = sum(not verdict.hashed for verdict in verdicts) if full else 0
+    if unhashed:
+        screen.note(f"of {count(unhashed, 'shard')} only the headers: index with --hash")
+    total = size(sum(verdict.bytes for verdict in verdicts))
+    outcome = f"{len(wrong):,} damaged" if wrong else "all whole"
+    screen.line(f"{count(len(verdicts), 'shard')} of {total} checked: {outcome}")
+    if wrong:
+        screen.line("next: fetch these shards again, or `hpckit data index` if they were changed")
+    screen.document({"full": full, "shards": [asdict(verdict) for verdict in verdicts]})
+    return DAMAGED if wrong else 0
