@@ -1,6 +1,6 @@
 """Everything that can go wrong in the data pipeline, as exceptions that say where."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -11,10 +11,11 @@ class DataError(Exception):
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 
-    `path` is the shard, `offset` the byte in it where the problem lies.
+    `path` is the shard, or its URL as it may be shown; `offset` the byte in it where the problem
+    lies.
     """
 
-    def __init__(self, path: Path, offset: int, problem: str) -> None:
+    def __init__(self, path: Path | str, offset: int, problem: str) -> None:
         super().__init__(path, offset, problem)
         self.path = path
         self.offset = offset
@@ -57,3 +58,28 @@ class FingerprintError(DataError):
 
     def _items(self) -> list[tuple[str, tuple[object, object]]]:
         return sorted(self.differences.items())
+
+
+class FetchError(DataError):
+    """A shard could not be fetched from where it lies.
+
+    `url` is shown without credentials, `attempts` says what each try met with, oldest first.
+    """
+
+    def __init__(self, url: str, problem: str, attempts: Sequence[str] = ()) -> None:
+        super().__init__(url, problem, tuple(attempts))
+        self.url = url
+        self.problem = problem
+        self.attempts = tuple(attempts)
+
+    def __str__(self) -> str:
+        log = "".join(f"\n  {attempt}" for attempt in self.attempts)
+        return f"shard {self.url}: {self.problem}{log}"
+
+
+class ObjectChangedError(FetchError):
+    """The object behind a URL became another one while it was read."""
+
+
+class DamagedShardError(FetchError):
+    """A shard's bytes are wrong, and to fetch them again did not help or came too late."""
