@@ -7,10 +7,30 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\(\d{3})")
 
 SHARED = frozenset(
-    """
-    nfs nfs4 lustre gpfs beegfs beegfs_nodev ceph cifs smb3 pvfs2 panfs wekafs afs 9p glusterfs
-    fuse.glusterfs fuse.ceph fuse.quobyte fuse.sshfs fuse.s3fs fuse.mount-s3 fuse.juicefs
-    """.split()
+    {
+        "nfs",
+        "nfs4",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "beegfs_nodev",
+        "ceph",
+        "cifs",
+        "smb3",
+        "pvfs2",
+        "panfs",
+        "wekafs",
+        "afs",
+        "9p",
+        "glusterfs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.quobyte",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.mount-s3",
+        "fuse.juicefs",
+    }
 )
 """Kinds that other machines share, or that are as far away as the shards themselves."""
 

@@ -205,11 +205,16 @@ class OpenShard:
         )
 
     def _there(self, fd: int, end: int, whole: bool) -> bool:
-        """Whether the growing file reaches `end`, and may be read."""
+        """Whether the growing file reaches `end`, and may be read.
+
+        Not if all of it is there: it will be known to be right or wrong in a moment, so whoever
+        reads to the end never ends with something that was not verified.
+        """
         if whole or not self._store.read_growing:
             return False
         self._check_end(end)
-        if os.fstat(fd).st_size < end:
+        size = os.fstat(fd).st_size
+        if size < end or (self._entry is not None and size >= self._entry.bytes):
             return False
         self._served = True
         return True

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from data.errors import DataError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_CHAIN = re.compile(r"::[A-Za-z][A-Za-z0-9+.-]*://")
 _QUERY = re.compile(r"\?[^\s'\"<>)]+")
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 
@@ -38,14 +39,14 @@ class Address:
             raise DataError("a shard has an empty URL")
         if url.startswith("pipe:"):
             return cls(url, "pipe", "")
-        match = _SCHEME.match(url)
-        if match is None:
-            return cls(url, "file", "")
-        if "::" in url.partition("?")[0]:
+        if _CHAIN.search(url):
             raise DataError(
                 f"{masked(url)}: a chained URL; give the last part alone, shards are cached by the"
                 " node store"
             )
+        match = _SCHEME.match(url)
+        if match is None:
+            return cls(url, "file", "")
         scheme = {"local": "file", "s3a": "s3"}.get(match[1].lower(), match[1].lower())
         host = urlsplit(url).netloc.rpartition("@")[2]
         if scheme == "file" and host not in ("", "localhost"):

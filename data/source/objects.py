@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
     from obstore.store import ClientConfig, ObjectStore
 
-PIECE = 1 << 18  # bytes that a stream brings at least at a time, but for the last
+PIECE = 1 << 16  # bytes of a stream that are lost where a connection breaks, at most
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _PASSING = (408, 409, 425, 429)
