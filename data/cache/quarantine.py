@@ -42,18 +42,25 @@ def report(
         raise DamagedShardError(
             url, f"{reason}; but it is what its manifest says: it was damaged when it was written"
         )
-    with folder.ledger():
-        path, marker = folder.path(entry, "shard"), folder.path(entry, "damaged")
-        if not _is(path, fd):
-            return  # somebody else reported it, and it has been replaced
-        put_aside(folder, entry, "shard")
-        folder.path(entry, "json").unlink(missing_ok=True)
-        again = _age_s(marker) < AGAIN_S
-        marker.touch(mode=0o600)
+    marker = folder.path(entry, "damaged")
+    again = _age_s(marker) < AGAIN_S
+    if replace(folder, entry, fd) is None:
+        return  # somebody else reported it, and it has been replaced
+    marker.touch(mode=0o600)
     metrics.add(quarantined=1)
     _log.warning("shard %s was damaged in the cache (%s) and is put aside", url, reason)
     if again:
         raise DamagedShardError(url, f"{reason}; to fetch it again did not help")
+
+
+def replace(folder: Folder, entry: Entry, fd: int) -> bool | None:
+    """Put aside the shard that is open at `fd`: False. None if it is another one by now."""
+    with folder.ledger():
+        if not _is(folder.path(entry, "shard"), fd):
+            return None
+        put_aside(folder, entry, "shard")
+        folder.path(entry, "json").unlink(missing_ok=True)
+        return False
 
 
 def _is(path: "os.PathLike[str]", fd: int) -> bool:

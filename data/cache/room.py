@@ -123,16 +123,16 @@ def evict(
 ) -> bool:
     """Remove what gains `shortage` bytes, or nothing. The ledger must be held."""
     uses = plans.next_uses(folder.plans)
-    idle = {one.entry.stem: one for one in everything if _idle(folder, one)}
+    unused = {one.entry.stem: one for one in everything if idle(folder, one)}
     candidates = [
         Candidate(stem, one.entry.bytes, uses.get(one.entry.key), one.used_s)
-        for stem, one in idle.items()
+        for stem, one in unused.items()
     ]
     victims = choose_victims(candidates, shortage, when_s)
     if victims is None:
         return False
     for victim in victims:
-        if _remove(folder, idle[victim.stem]):
+        if _remove(folder, unused[victim.stem]):
             metrics.add(evictions=1, bytes_evicted=victim.bytes)
     return True
 
@@ -164,7 +164,7 @@ def _reserve(
         reserve(fd, entry.bytes)
 
 
-def _idle(folder: Folder, one: Held) -> bool:
+def idle(folder: Folder, one: Held) -> bool:
     """Whether nobody reads the shard, or downloads the part."""
     if one.kind == "part":
         with _part_lock(folder, one.entry) as got:
