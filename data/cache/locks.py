@@ -49,8 +49,10 @@ class FileLock:
     def release(self) -> None:
         """Remove the file and free the lock."""
         if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
-            self.forget()
+            try:
+                self._path.unlink(missing_ok=True)
+            finally:
+                self.forget()
 
     def forget(self) -> None:
         """Close this process's hold alone: the lock is another process's."""

@@ -250,9 +250,9 @@ class NodeStore:
         """Whether the cache is to be used now; makes its folder, also after it vanished."""
         if self.trouble.pausing or self._budget.bytes == 0:
             return False
-        if self._made and self.folder.root.is_dir():
-            return True
         try:
+            if self._made and self.folder.root.is_dir():
+                return True
             self.folder.make(self._allow_shared)
             sweep(self.folder)
         except OSError as error:
