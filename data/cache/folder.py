@@ -14,6 +14,7 @@ from data.cache import record
 from data.cache.entry import DROPPED, GROWING, WHOLE, Entry
 from data.cache.locks import FileLock, mark_used
 from data.cache.mounts import SHARED, kind_of
+from data.cache.openfile import OpenFile
 from data.cache.record import Record
 from data.errors import DataError
 
@@ -61,37 +62,25 @@ class Folder:
         """Held while room is made, shortly; the files themselves are the ledger."""
         return FileLock.acquire(self.root / "ledger.lock")
 
-    def open_whole(self, entry: Entry) -> int | None:
+    def open_whole(self, entry: Entry) -> OpenFile | None:
         """The whole shard, open and marked as used; None if it is not there or not to be trusted
         before it was looked at again."""
         found = record.read(self.path(entry, "json"))
         if found is None or found.hash is None or found.boot != record.boot():
             return None
-        fd = self._open(self.path(entry, "shard"))
-        if fd is None:
+        file = self._open(self.path(entry, "shard"))
+        if file is None or file.size != entry.bytes or file.mode != WHOLE:
             return None
-        try:
-            status = os.fstat(fd)
-            if status.st_size == entry.bytes and stat.S_IMODE(status.st_mode) == WHOLE:
-                mark_used(fd)
-                os.utime(fd)
-                return fd
-        except OSError:
-            os.close(fd)
-            raise
-        os.close(fd)
-        return None
+        mark_used(file.fd)
+        os.utime(file.fd)
+        return file
 
-    def open_part(self, entry: Entry) -> int | None:
+    def open_part(self, entry: Entry) -> OpenFile | None:
         """The growing download, open and marked as used; None if there is none."""
-        fd = self._open(self.path(entry, "part"))
-        if fd is not None:
-            try:
-                mark_used(fd)
-            except OSError:
-                os.close(fd)
-                raise
-        return fd
+        file = self._open(self.path(entry, "part"))
+        if file is not None:
+            mark_used(file.fd)
+        return file
 
     def finish(self, entry: Entry, fd: int, found: Record) -> None:
         """Make the part the shard; `fd` is the open part, whole and verified."""
@@ -105,17 +94,15 @@ class Folder:
 
         False, and it is removed, if it is not what it was. Its lock must be held.
         """
-        fd = self._open(self.path(entry, "shard"))
-        if fd is None:
+        file = self._open(self.path(entry, "shard"))
+        if file is None:
             return False
-        with open(fd, "rb", buffering=0) as file:
-            found = record.read(self.path(entry, "json"))
-            if found is not None and found.hash is not None:
-                whole = stat.S_IMODE(os.fstat(fd).st_mode) == WHOLE
-                if whole and hash_of(fd) == found.hash:
-                    record.write(self.path(entry, "json"), found.whole(found.hash))
-                    return True
-            os.fchmod(file.fileno(), DROPPED)
+        found = record.read(self.path(entry, "json"))
+        wanted = None if found is None or file.mode != WHOLE else found.hash
+        if found is not None and wanted is not None and hash_of(file.fd) == wanted:
+            record.write(self.path(entry, "json"), found.whole(wanted))
+            return True
+        os.fchmod(file.fd, DROPPED)
         self.remove(entry)
         return False
 
@@ -168,9 +155,9 @@ class Folder:
             pass
         return None
 
-    def _open(self, path: Path) -> int | None:
+    def _open(self, path: Path) -> OpenFile | None:
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
         except (FileNotFoundError, PermissionError):  # not there, or given up by its downloader
             return None
 

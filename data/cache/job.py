@@ -102,21 +102,21 @@ class Job:
     def _single(self, entry: Entry, origin: Origin) -> None:
         """Single flight: download, or wait until somebody else has."""
         folder, since_s = self._tools.folder, time.monotonic()
-        if _close(folder.open_whole(entry)):
+        if folder.open_whole(entry) is not None:
             self._tools.metrics.add(hits=1)
             return
         self._tools.metrics.add(misses=1)
         while not self._tools.closing.is_set():
-            if _close(folder.open_whole(entry)):
+            if folder.open_whole(entry) is not None:
                 return
             lock = FileLock.try_acquire(folder.path(entry, "lock"))
             if lock is not None:
                 with lock:
+                    failure = folder.failure(entry, since_s)
+                    if failure is not None:  # of who had the lock while we waited
+                        raise FetchError(self._url, *failure)
                     self._locked(entry, origin)
                 return
-            failure = folder.failure(entry, since_s)
-            if failure is not None:
-                raise FetchError(self._url, *failure)
             with self._tools.changed:
                 self._tools.changed.wait(POLL_S)
         raise FetchError(self._url, "not fetched: the store was closed meanwhile")
@@ -124,7 +124,7 @@ class Job:
     def _locked(self, entry: Entry, origin: Origin) -> None:
         """What the one does who holds the lock."""
         folder = self._tools.folder
-        if _close(folder.open_whole(entry)) or folder.recheck(entry):
+        if folder.open_whole(entry) is not None or folder.recheck(entry):
             return
         for again in (False, True):
             found = self._download(entry, origin)
@@ -220,8 +220,6 @@ def _write(fd: int, piece: bytes, at: int) -> None:
         view, at = view[done:], at + done
 
 
-def _close(fd: int | None) -> bool:
-    """Whether there was anything to close."""
-    if fd is not None:
-        os.close(fd)
-    return fd is not None
+def again(error: BaseException) -> BaseException:
+    """A copy to raise in another thread, with the trace of its own."""
+    return type(error)(*error.args) if isinstance(error, DataError) else error

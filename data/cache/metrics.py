@@ -1,11 +1,13 @@
 """What a store has done in this process, in plain numbers."""
 
+import os
 import threading
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(eq=False)
 class Metrics:
     """Counters of one store; thread-safe through `add`."""
 
@@ -39,7 +41,7 @@ class Metrics:
     """Shards that were not cached because everything else is needed sooner, or is too small."""
 
     quarantined: int = 0
-    """Shards whose bytes were wrong."""
+    """Shards whose bytes were wrong, as a hash or a reader said."""
 
     refetches: int = 0
     """Shards fetched anew because their bytes were wrong or the object had changed."""
@@ -64,6 +66,20 @@ class Metrics:
             self.cache_errors[name] += 1
             return self.cache_errors[name] - 1
 
+    def __post_init__(self) -> None:
+        _all.add(self)
+
     def after_fork(self) -> None:
         """Another thread may have held the lock when this process was forked."""
         self._lock = threading.Lock()
+
+
+_all: "weakref.WeakSet[Metrics]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for metrics in list(_all):
+        metrics.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

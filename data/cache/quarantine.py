@@ -7,7 +7,6 @@ import time
 
 from data.cache.entry import Entry
 from data.cache.folder import Folder, hash_of
-from data.cache.metrics import Metrics
 from data.errors import DamagedShardError
 
 _log = logging.getLogger(__name__)
@@ -27,11 +26,9 @@ def report(
     folder: Folder,
     entry: Entry,
     fd: int,
-    *,
     url: str,
     hash: str | None,
     reason: str,
-    metrics: Metrics,
 ) -> None:
     """Somebody found the whole shard open at `fd` damaged; the next download replaces it.
 
@@ -47,7 +44,6 @@ def report(
     if replace(folder, entry, fd) is None:
         return  # somebody else reported it, and it has been replaced
     marker.touch(mode=0o600)
-    metrics.add(quarantined=1)
     _log.warning("shard %s was damaged in the cache (%s) and is put aside", url, reason)
     if again:
         raise DamagedShardError(url, f"{reason}; to fetch it again did not help")

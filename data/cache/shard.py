@@ -2,48 +2,52 @@
 
 import logging
 import os
-import stat
 import threading
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from data.cache.disk import Disk
 from data.cache.entry import DAMAGED, DROPPED, WHOLE, Entry, ShardRef
-from data.cache.job import POLL_S, Job
+from data.cache.job import POLL_S, Job, again
+from data.cache.jobs import Jobs
+from data.cache.openfile import OpenFile
 from data.errors import DamagedShardError, DataError, FetchError, ShardError
 from data.source.address import masked
-from data.source.file import read_at
-
-if TYPE_CHECKING:
-    from data.cache.store import NodeStore
+from data.source.sources import Sources
 
 _log = logging.getLogger(__name__)
 
 _STARTS = 3  # downloads of one shard that vanished before they were read, until it is given up
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How reads wait for a download; see `NodeStore`."""
+
+    read_growing: bool
+    wait_bytes: int
+
+
 class OpenShard:
     """The bytes of a shard; thread-safe. Made by `NodeStore.open`."""
 
-    def __init__(self, store: "NodeStore", ref: ShardRef) -> None:
+    def __init__(
+        self, ref: ShardRef, disk: Disk, jobs: Jobs, sources: Sources, patience: Patience
+    ) -> None:
         self.ref = ref
-        self._store = store
+        self._disk, self._jobs, self._sources, self._patience = disk, jobs, sources, patience
         self._url = masked(ref.url)
         self._lock = threading.RLock()
-        self._fd: int | None = None
-        self._old: list[int] = []  # may still be read by other threads
-        self._whole = False
-        self._direct = False
-        self._served = False  # bytes of a download that was not whole yet
+        self._file: OpenFile | None = None
         self._entry: Entry | None = None
         self._job: Job | None = None
-        self._starts = 0
-        self._complaints = 0
-        self._closed = False
+        self._whole = self._direct = self._closed = False
+        self._served = False  # bytes that were not verified
+        self._starts = self._complaints = 0
 
     @property
     def local(self) -> bool:
-        """Whether all of it is in a file of this machine by now."""
+        """Whether all of it is known to be in a file of this machine."""
         return self._whole
 
     def pread(self, offset: int, size: int) -> bytes:
@@ -55,16 +59,14 @@ class OpenShard:
         """
         if offset < 0 or size < 0:
             raise DataError(f"shard {self._url}: no such range: {offset}, {size} bytes")
+        if self.ref.bytes is not None:
+            self._check_end(offset + size, self.ref.bytes)
         data = self._attempt(offset, size)
-        if data is not None:
-            return data
-        metrics, began_s = self._store.metrics, time.monotonic()
-        metrics.add(waits=1)
-        try:
+        if data is None:
+            began_s = time.monotonic()
             while (data := self._attempt(offset, size)) is None:
-                self._store.wait(POLL_S)
-        finally:
-            metrics.add(wait_s=time.monotonic() - began_s)
+                self._jobs.wait(POLL_S)
+            self._disk.metrics.add(waits=1, wait_s=time.monotonic() - began_s)
         return data
 
     def quarantine(self, reason: str) -> None:
@@ -78,121 +80,92 @@ class OpenShard:
                 raise DamagedShardError(self._url, f"{reason}; the file itself is damaged")
         while not self._whole and not self._direct:
             if self._attempt(0, 0, whole=True) is None:
-                self._store.wait(POLL_S)
+                self._jobs.wait(POLL_S)
         with self._lock:
-            if self._complaints > 1 or self._direct:
+            file, entry = self._file, self._entry
+            if self._complaints > 1 or file is None or entry is None:
                 raise DamagedShardError(self._url, f"{reason}; it came from its source like that")
-            assert self._entry is not None
-            assert self._fd is not None
-            self._store.report(self.ref, self._entry, self._fd, reason)
-            self._reopen()
+            self._disk.report(self.ref, entry, file, reason)
+            self._file, self._whole, self._served = None, False, False
+            self._begin()
 
     def close(self) -> None:
-        """Free the files; a download goes on for others."""
+        """Free the file; a download goes on for others."""
         with self._lock:
-            fds = [*self._old, *([] if self._fd is None else [self._fd])]
-            self._fd, self._old, self._closed = None, [], True
-        for fd in fds:
-            os.close(fd)
+            self._file, self._closed = None, True
 
     def __enter__(self) -> "OpenShard":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()
-
-    def _use_file(self, fd: int, entry: Entry | None) -> None:
+    def use_file(self, file: OpenFile, entry: Entry | None) -> None:
         """Read from a whole file: a local shard, or `entry` of the cache."""
-        self._fd, self._entry, self._whole = fd, entry, True
+        self._file, self._entry, self._whole = file, entry, True
 
-    def _use_job(self, job: Job) -> None:
+    def use_job(self, job: Job) -> None:
+        """Read what `job` gets, while it does."""
         self._job = job
         self._starts += 1
 
-    def _use_source(self) -> None:
+    def use_source(self) -> None:
+        """Read from the source."""
         self._direct = True
 
     def _attempt(self, offset: int, size: int, whole: bool = False) -> bytes | None:
-        """The bytes, or None if they have to be waited for."""
+        """The bytes, or None if they have to be waited for; with `whole`, the verified shard."""
+        end = offset + size
         with self._lock:
             if self._closed:
                 raise DataError(f"shard {self._url} is closed")
             if not self._whole and not self._direct:
                 self._look()
-            direct, fd, job, certain = self._direct, self._fd, self._job, self._whole
-            growing = fd if not direct and not certain else None
-            if growing is not None and not self._there(growing, offset + size, whole):
-                direct = self._too_far(growing, offset + size, job)
+            file, direct = self._file, self._direct
+            growing = file is not None and not self._whole and not direct
+            if file is not None and growing and (whole or not self._there(file, end)):
+                direct = not whole and self._too_far(file, end)
                 if not direct:
-                    self._see_to(growing)
+                    self._see_to()
                     return None
         if direct:
-            return b"" if whole else self._read_source(offset, size, job)
-        return None if fd is None else self._read_file(fd, offset, size)
+            return b"" if whole else self._read_source(offset, size)
+        return None if file is None else self._read_file(file, offset, size)
 
     def _look(self) -> None:
         """Find out where the bytes are to come from."""
         job = self._job
         assert job is not None
-        if self._fd is None and job.entry is not None:
+        if self._file is None and job.entry is not None:
             self._entry = job.entry
-            self._open(job.entry)
-        if self._fd is not None:
-            self._check_mode(self._fd)
-        if self._fd is not None:
+            self._file, self._whole = self._disk.open(job.entry)
+        if self._file is not None:
+            self._check_mode(self._file)
+        if self._file is not None:
             return
         if job.error is not None:
-            raise _again(job.error)
-        if job.bypass:
+            raise again(job.error)
+        if job.bypass or self._disk.trouble.pausing:
             self._direct = True
         elif job.done or job.pid != os.getpid():
-            if self._starts >= _STARTS:
-                _log.warning("shard %s vanishes from the cache, again and again", self._url)
-                self._direct = True
-            else:
-                self._use_job(self._store.start(self.ref))
+            self._begin()
 
-    def _open(self, entry: Entry) -> None:
-        folder = self._store.folder
-        try:
-            self._fd = folder.open_whole(entry)
-            self._whole = self._fd is not None
-            if self._fd is None:
-                self._fd = folder.open_part(entry)
-        except OSError as error:
-            self._store.trouble.note(error)
+    def _begin(self) -> None:
+        """Have it fetched anew, though not for ever."""
+        if self._starts < _STARTS:
+            self.use_job(self._jobs.start(self.ref, time.monotonic()))
+        else:
+            _log.warning("shard %s vanishes from the cache, again and again", self._url)
             self._direct = True
 
-    def _check_mode(self, fd: int) -> None:
-        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    def _check_mode(self, file: OpenFile) -> None:
+        mode = file.mode
         if mode == WHOLE:
             self._whole = True
         elif mode == DAMAGED and self._served:
             raise self._taken_back()
         elif mode in (DAMAGED, DROPPED):
-            self._old.append(fd)
-            self._fd = None
-
-    def _see_to(self, fd: int) -> None:
-        """What is wanted of the growing file at `fd` is not there yet: will it ever be?"""
-        job = self._job
-        assert job is not None
-        if job.error is not None:
-            raise _again(job.error)
-        if job.bypass:
-            self._direct = True
-        elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
-            self._old.append(fd)
-            self._fd = None
+            self._file = None
 
     def _taken_back(self) -> FetchError:
         error = self._job.error if self._job is not None else None
@@ -204,74 +177,66 @@ class OpenShard:
             " or another version: what was read of it is not to be used",
         )
 
-    def _there(self, fd: int, end: int, whole: bool) -> bool:
+    def _see_to(self) -> None:
+        """What is wanted of the growing file is not there yet: will it ever be?"""
+        job = self._job
+        assert job is not None
+        if job.error is not None:
+            raise again(job.error)
+        if job.bypass:
+            self._direct = True
+        elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
+            self._file = None
+
+    def _there(self, file: OpenFile, end: int) -> bool:
         """Whether the growing file reaches `end`, and may be read.
 
         Not if all of it is there: it will be known to be right or wrong in a moment, so whoever
         reads to the end never ends with something that was not verified.
         """
-        if whole or not self._store.read_growing:
-            return False
-        self._check_end(end)
-        size = os.fstat(fd).st_size
-        if size < end or (self._entry is not None and size >= self._entry.bytes):
+        assert self._entry is not None
+        self._check_end(end, self._entry.bytes)
+        size = file.size
+        if not self._patience.read_growing or not end <= size < self._entry.bytes:
             return False
         self._served = True
         return True
 
-    def _check_end(self, end: int) -> None:
-        size = self._entry.bytes if self._entry is not None else self.ref.bytes
-        if size is not None and end > size:
-            raise ShardError(self._url, size, f"it ends here, and {end} was to be read")
-
-    def _too_far(self, fd: int, end: int, job: Job | None) -> bool:
+    def _too_far(self, file: OpenFile, end: int) -> bool:
         """Whether to ask the source for a range rather than wait for the download."""
-        if job is None or job.origin is None or job.origin.bytes is None:
+        origin = self._job.origin if self._job is not None else None
+        if not self._patience.read_growing or origin is None or origin.bytes is None:
             return False
-        far = end - os.fstat(fd).st_size > self._store.wait_bytes
-        return far and self._store.read_growing
+        return end - file.size > self._patience.wait_bytes
 
-    def _read_file(self, fd: int, offset: int, size: int) -> bytes | None:
+    def _read_file(self, file: OpenFile, offset: int, size: int) -> bytes | None:
         try:
-            data = read_at(fd, offset, size)
+            data = file.read(offset, size)
         except OSError as error:
             if self._entry is None:
-                raise FetchError(
-                    self._url, f"cannot be read: {os.strerror(error.errno or 0)}"
-                ) from error
-            self._lost(fd, error)
+                problem = f"cannot be read: {os.strerror(error.errno or 0)}"
+                raise FetchError(self._url, problem) from error
+            self._lost(file, self._entry, error)
             return None
-        if len(data) < size:
-            end = offset + len(data)
-            raise ShardError(self._url, end, f"it ends here, and {offset + size} was to be read")
+        self._check_end(offset + size, offset + len(data))
         return data
 
-    def _lost(self, fd: int, error: OSError) -> None:
-        """The disk of the cache no longer gives what it took."""
-        self._store.trouble.note(error)
+    def _lost(self, file: OpenFile, entry: Entry, error: OSError) -> None:
+        """The disk of the cache does not give back what it took."""
+        self._disk.trouble.note(error)
         with self._lock:
-            if self._fd == fd:
-                self._old.append(fd)
-                self._fd, self._whole, self._direct = None, False, True
-                self._store.forget(self._entry)
+            if self._file is file:
+                self._file, self._whole, self._direct = None, False, True
+                self._disk.forget(entry)
 
-    def _read_source(self, offset: int, size: int, job: Job | None) -> bytes:
-        self._check_end(offset + size)
+    def _read_source(self, offset: int, size: int) -> bytes:
         self._served = True
-        tag = job.origin.tag if job is not None and job.origin is not None else None
-        data = self._store.sources.read(self.ref.url, offset, size, tag)
-        self._store.metrics.add(bypasses=1, bytes_fetched=len(data))
+        origin = self._job.origin if self._job is not None else None
+        tag = None if origin is None else origin.tag
+        data = self._sources.read(self.ref.url, offset, size, tag)
+        self._disk.metrics.add(bypasses=1, bytes_fetched=len(data))
         return data
 
-    def _reopen(self) -> None:
-        if self._fd is not None:
-            self._old.append(self._fd)
-        self._fd, self._whole, self._served = None, False, False
-        self._use_job(self._store.start(self.ref))
-
-
-def _again(error: BaseException) -> BaseException:
-    """A copy to raise in this thread, with the trace of its own."""
-    if isinstance(error, DataError):
-        return type(error)(*error.args)
-    return error
+    def _check_end(self, end: int, size: int) -> None:
+        if end > size:
+            raise ShardError(self._url, size, f"it ends here, and {end} was to be read")

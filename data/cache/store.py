@@ -3,18 +3,19 @@
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from data.cache import quarantine
-from data.cache.entry import Entry, ShardRef, url_key
+from data.cache.disk import Disk
+from data.cache.entry import ShardRef, url_key
 from data.cache.folder import Folder
-from data.cache.job import POLL_S, Job, Tools
+from data.cache.job import Tools, again
+from data.cache.jobs import Jobs
 from data.cache.metrics import Metrics
-from data.cache.plans import Plan
-from data.cache.room import Budget, sweep
-from data.cache.shard import OpenShard
+from data.cache.openfile import OpenFile
+from data.cache.room import Budget
+from data.cache.shard import OpenShard, Patience
 from data.cache.trouble import Trouble
 from data.errors import DataError, FetchError
 from data.source.address import Address, masked
@@ -26,7 +27,8 @@ class NodeStore:
 
     Args:
         folder: on a local disk; made if need be, for this user alone.
-        budget_bytes: how large it may become. Shards that are open count and are not removed.
+        budget_bytes: how large it may become; 0 is no cache at all. Shards that are open count and
+            are not removed.
         sources: how to reach what is not local.
         free_reserve: bytes of the disk to leave free for others.
         cache_local: copy shards of mounted file systems such as NFS too, and not only read them
@@ -57,18 +59,20 @@ class NodeStore:
     ) -> None:
         if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
             raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
-        self.folder = Folder(Path(folder).absolute())
         self.sources = sources or Sources()
         self.metrics = Metrics()
-        self.trouble = Trouble(self.folder.root, self.metrics, retry_cache_s)
-        self.read_growing, self.wait_bytes = read_growing, wait_bytes
-        self._budget = Budget(budget_bytes, free_reserve)
-        self._cache_local, self._allow_shared = cache_local, allow_shared
-        self._plan = Plan(self.folder.plans)
+        place = Folder(Path(folder).absolute())
+        trouble = Trouble(place.root, self.metrics, retry_cache_s)
+        self._disk = Disk(place, trouble, self.metrics, allow_shared)
+        self._cached, self._cache_local = budget_bytes > 0, cache_local
+        self._patience = Patience(read_growing, wait_bytes)
         self._closing = threading.Event()
-        self._made = False
-        self._reset()
-        _stores.add(self)
+        budget = Budget(budget_bytes, free_reserve)
+        self._jobs = Jobs(
+            partial(
+                Tools, place, self.sources, budget, self.metrics, trouble, closing=self._closing
+            )
+        )
         self._usable()
 
     def open(self, ref: ShardRef, *, when_s: float = 0.0) -> OpenShard:
@@ -77,20 +81,22 @@ class NodeStore:
         Args:
             when_s: seconds until it is needed: nothing that is needed sooner is removed for it.
 
-        Raises ShardError or FetchError for a local shard that is not there or has another length;
-        all else is raised by the read that needs it.
+        Raises FetchError for a local shard that is not there or has another length, DataError for
+        a URL that makes no sense or a closed store; all else is raised by the read that needs it.
         """
         if self._closing.is_set():
             raise DataError("the store is closed")
-        shard = OpenShard(self, ref)
-        path = Address.parse(ref.url).local
-        if path is not None and not self._cache_local:
-            shard._use_file(_open_local(path, ref), None)
+        shard = OpenShard(ref, self._disk, self._jobs, self.sources, self._patience)
+        if (path := self._in_place(ref)) is not None:
+            shard.use_file(_open_local(path, ref), None)
             self.metrics.add(hits=1)
         elif not self._usable():
-            shard._use_source()
-        elif not self._open_whole(shard):
-            shard._use_job(self.start(ref, when_s))
+            shard.use_source()
+        elif (found := self._disk.whole(ref)) is not None:
+            shard.use_file(*found)
+            self.metrics.add(hits=1)
+        else:
+            shard.use_job(self._jobs.start(ref, time.monotonic() + when_s))
         return shard
 
     def prefetch(self, ref: ShardRef, *, when_s: float | None = None) -> bool:
@@ -102,24 +108,17 @@ class NodeStore:
 
         Returns False if the cache has no place for it. Raises FetchError.
         """
-        if Address.parse(ref.url).local is not None and not self._cache_local:
+        if self._in_place(ref) is not None:
             return True
         if not self._usable():
             return False
-        with OpenShard(self, ref) as shard:
-            if self._open_whole(shard):
-                return True
-        job = self._job(ref, self._due_s(ref) if when_s is None else time.monotonic() + when_s)
-        if job[1]:
-            job[0].run()
-            self._forget_job(job[0])
-        while not job[0].done:
-            self.wait(POLL_S)
-        if isinstance(job[0].error, DataError):
-            raise type(job[0].error)(*job[0].error.args)
-        if job[0].error is not None:
-            raise job[0].error
-        return not job[0].bypass
+        if self._disk.whole(ref) is not None:
+            return True
+        due_s = self._disk.due_s(ref) if when_s is None else time.monotonic() + when_s
+        job = self._jobs.run(ref, due_s)
+        if job.error is not None:
+            raise again(job.error)
+        return not job.bypass
 
     def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
         """Say what this process will read: (shard or its URL, seconds from now until it does).
@@ -131,11 +130,8 @@ class NodeStore:
         for shard, in_s in uses:
             key = url_key(shard.url if isinstance(shard, ShardRef) else shard)
             plan[key] = min(now_s + in_s, plan.get(key, float("inf")))
-        try:
-            if self._usable():
-                self._plan.publish(plan)
-        except OSError as error:
-            self.trouble.note(error)
+        if self._cached:
+            self._disk.publish(plan)
 
     def report_damage(self, ref: ShardRef, reason: str) -> None:
         """As `OpenShard.quarantine`, for a shard that is not open."""
@@ -147,9 +143,8 @@ class NodeStore:
         readable."""
         self._closing.set()
         self.sources.close()
-        self._plan.withdraw()
-        with self._changed:
-            self._changed.notify_all()
+        self._disk.withdraw()
+        self._jobs.wake()
 
     def __enter__(self) -> "NodeStore":
         return self
@@ -157,138 +152,24 @@ class NodeStore:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def start(self, ref: ShardRef, when_s: float = 0.0) -> Job:
-        """The job that gets this shard, begun unless one is under way."""
-        job, new = self._job(ref, time.monotonic() + when_s)
-        if new:
-            threading.Thread(
-                target=self._run, args=(job,), name="hpckit-shard", daemon=True
-            ).start()
-        return job
-
-    def wait(self, seconds: float) -> None:
-        """Until a download of this process gets on, or `seconds` at most."""
-        with self._changed:
-            self._changed.wait(seconds)
-
-    def report(self, ref: ShardRef, entry: Entry, fd: int, reason: str) -> None:
-        """The whole shard `entry`, open at `fd`, is damaged. Raises DamagedShardError."""
-        try:
-            quarantine.report(
-                self.folder,
-                entry,
-                fd,
-                url=masked(ref.url),
-                hash=ref.hash,
-                reason=reason,
-                metrics=self.metrics,
-            )
-        except OSError as error:
-            self.trouble.note(error)
-
-    def forget(self, entry: Entry | None) -> None:
-        """Remove a shard that the disk does not give back."""
-        try:
-            if entry is not None:
-                self.folder.remove(entry)
-        except OSError as error:
-            self.trouble.note(error)
-
-    def _open_whole(self, shard: OpenShard) -> bool:
-        """Whether the shard is in the cache; can be told without asking its source only where the
-        manifest says its hash."""
-        ref = shard.ref
-        if ref.hash is None or ref.bytes is None:
-            return False
-        entry = Entry.of(ref, ref.bytes, None)
-        try:
-            fd = self.folder.open_whole(entry)
-        except OSError as error:
-            self.trouble.note(error)
-            return False
-        if fd is not None:
-            shard._use_file(fd, entry)
-            self.metrics.add(hits=1)
-        return fd is not None
-
-    def _run(self, job: Job) -> None:
-        job.run()
-        self._forget_job(job)
-
-    def _job(self, ref: ShardRef, when_s: float) -> tuple[Job, bool]:
-        """The job of `ref`, and whether it is a new one."""
-        tools = Tools(
-            self.folder,
-            self.sources,
-            self._budget,
-            self.metrics,
-            self.trouble,
-            self._changed,
-            self._closing,
-        )
-        with self._changed:
-            job = self._jobs.get(ref)
-            if job is not None:
-                return job, False
-            self._jobs[ref] = job = Job(tools, ref, when_s)
-            return job, True
-
-    def _forget_job(self, job: Job) -> None:
-        with self._changed:
-            self._jobs.pop(job.ref, None)
-
-    def _due_s(self, ref: ShardRef) -> float:
-        from data.cache.room import needed_s
-
-        try:
-            return needed_s(self.folder, url_key(ref.url), float("inf"))
-        except OSError as error:
-            self.trouble.note(error)
-            return float("inf")
-
     def _usable(self) -> bool:
-        """Whether the cache is to be used now; makes its folder, also after it vanished."""
-        if self.trouble.pausing or self._budget.bytes == 0:
-            return False
-        try:
-            if self._made and self.folder.root.is_dir():
-                return True
-            self.folder.make(self._allow_shared)
-            sweep(self.folder)
-        except OSError as error:
-            self.trouble.note(error)
-            return False
-        self._made = True
-        return True
+        return self._cached and self._disk.usable()
 
-    def _reset(self) -> None:
-        """No jobs, no locks: at the beginning, and in a child after a fork, without threads."""
-        self._jobs: dict[ShardRef, Job] = {}
-        self._changed = threading.Condition()
-        self.metrics.after_fork()
+    def _in_place(self, ref: ShardRef) -> Path | None:
+        """The file of a shard that is read where it lies."""
+        path = Address.parse(ref.url).local
+        return None if self._cache_local else path
 
 
-def _open_local(path: Path, ref: ShardRef) -> int:
+def _open_local(path: Path, ref: ShardRef) -> OpenFile:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        size = file.size
     except OSError as error:
         raise FetchError(masked(ref.url), f"cannot be opened: {error.strerror}") from error
-    size = os.fstat(fd).st_size
     if ref.bytes is not None and size != ref.bytes:
-        os.close(fd)
         raise FetchError(
             masked(ref.url),
             f"is {size} bytes long and its manifest says {ref.bytes}: index it again",
         )
-    return fd
-
-
-_stores: "weakref.WeakSet[NodeStore]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for store in list(_stores):
-        store._reset()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    return file

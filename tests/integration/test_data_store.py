@@ -255,6 +255,30 @@ class TestFailing:
                 assert store.metrics.bytes_fetched <= len(BODY) - MIB
             assert server.seen[-1][1] >= MIB
 
+    def test_who_waited_for_another_process_hears_why_it_failed(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        server.bytes_per_s = 8.0 * MIB
+        ref = ShardRef(server.put("/x.tar", BODY, more=5))
+        with make(tmp_path) as one, make(tmp_path) as two, one.open(ref) as first:
+            first.pread(0, 1)  # so it is the one that downloads
+            with two.open(ref) as second:
+                for shard in (first, second):
+                    with pytest.raises(FetchError, match="given up after") as caught:
+                        shard.pread(len(BODY), 5)
+                    assert len(caught.value.attempts) > 1
+            assert (one.metrics.downloads, two.metrics.downloads) == (1, 0)
+
+    def test_a_closed_store_ends_those_who_wait(self, tmp_path: Path, server: RangeServer) -> None:
+        server.bytes_per_s = 0.5 * MIB
+        with make(tmp_path) as store, store.open(whole(server.put("/x.tar", BODY))) as shard:
+            shard.pread(0, 1)
+            store.close()
+            with pytest.raises(FetchError, match="the store was closed"):
+                shard.pread(0, len(BODY))
+            with pytest.raises(DataError, match="the store is closed"):
+                store.open(shard.ref)
+
 
 class TestDamage:
     def test_wrong_bytes_on_the_way_are_fetched_once_more(

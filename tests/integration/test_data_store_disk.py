@@ -135,7 +135,8 @@ def test_a_cached_shard_that_cannot_be_read_back(
     with NodeStore(cache, 10 * MIB, free_reserve=0, retry_cache_s=0.0) as store:
         store.prefetch(ref)
         with store.open(ref) as shard:
-            os.posix_fadvise(shard._fd or 0, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert shard._file is not None
+            os.posix_fadvise(shard._file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
             faulty_folder.set_rules(Rule(("read",), error="EIO", path="shard$"))
             assert shard.pread(5, 10) == BODIES["/0.tar"][5:15]
         assert store.metrics.cache_errors == {"EIO": 1}

@@ -71,16 +71,21 @@ def test_many_readers_make_one_download_of_each_shard(server: RangeServer, tmp_p
 
 def test_killed_readers_leave_a_right_cache(server: RangeServer, tmp_path: Path) -> None:
     """Whoever is killed, others go on where its download was, from its last byte."""
-    server.bytes_per_s = 1.5e6
-    rng = random.Random(7)
-    seeds = iter(range(1000))
-    readers = [start(tmp_path / "c", server, next(seeds), 10**9) for _ in range(READERS)]
-    for _ in range(14):
-        time.sleep(rng.uniform(0.05, 0.6))
-        one = rng.randrange(READERS)
+    server.bytes_per_s = 0.3e6
+    (tmp_path / "c").mkdir(mode=0o700)
+    cache, rng, seeds = tmp_path / "c", random.Random(7), iter(range(1000))
+    readers = [start(cache, server, next(seeds), 10**9) for _ in range(READERS)]
+    killed_over_downloads = 0
+    while killed_over_downloads < 6:
+        time.sleep(rng.uniform(0.1, 0.4))
+        holders = _downloading(cache)
+        downloading = [i for i, one in enumerate(readers) if one.pid in holders]
+        one = rng.choice([*downloading, rng.randrange(READERS)])
+        killed_over_downloads += readers[one].pid in holders
         readers[one].send_signal(signal.SIGKILL)
         readers[one].communicate()
-        readers[one] = start(tmp_path / "c", server, next(seeds), 10**9)
+        readers[one] = start(cache, server, next(seeds), 10**9)
+    server.bytes_per_s = None
     for reader in readers:
         finish(reader)
     for name in NAMES:
@@ -105,6 +110,13 @@ def test_a_cache_too_small_for_all_stays_within_its_budget(
         finish(reader)
     assert SIZE <= most <= budget + 100_000
     assert all(right for _, right in upkeep.verified(tmp_path / "c"))
+
+
+def _downloading(cache: Path) -> set[int]:
+    """The processes that hold a lock of a shard."""
+    inodes = {str(file.inode()) for file in os.scandir(cache) if ".tar.lock" in file.name}
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return {int(words[4]) for words in lines if words[5].rpartition(":")[2] in inodes}
 
 
 def _size(path: Path) -> int:
