@@ -11,7 +11,10 @@ class DataError(Exception):
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 
-    `path` is the shard (a URL as str), `offset` the byte in it where the problem lies.
+        `path` is the shard (a URL as str), `offset` the byte in it where the problem lies.
+    =======
+        `path` is the shard, or its URL as it may be shown; `offset` the byte in it where the problem
+        lies.
     """
 
     def __init__(self, path: Path | str, offset: int, problem: str) -> None:
@@ -91,3 +94,28 @@ class IndexingError(DataError):
             lines.append(f"  and {len(self.errors) - self.MOST} more")
         lines.append("mend or leave out these shards, then index again: the others are done")
         return "\n".join(lines)
+
+
+class FetchError(DataError):
+    """A shard could not be fetched from where it lies.
+
+    `url` is shown without credentials, `attempts` says what each try met with, oldest first.
+    """
+
+    def __init__(self, url: str, problem: str, attempts: Sequence[str] = ()) -> None:
+        super().__init__(url, problem, tuple(attempts))
+        self.url = url
+        self.problem = problem
+        self.attempts = tuple(attempts)
+
+    def __str__(self) -> str:
+        log = "".join(f"\n  {attempt}" for attempt in self.attempts)
+        return f"shard {self.url}: {self.problem}{log}"
+
+
+class ObjectChangedError(FetchError):
+    """The object behind a URL became another one while it was read."""
+
+
+class DamagedShardError(FetchError):
+    """A shard's bytes are wrong, and to fetch them again did not help or came too late."""

@@ -1,0 +1,99 @@
+"""The cache's folder as a store uses it: what fails is counted, and reads go past it."""
+
+from collections.abc import Mapping
+
+from data.cache import plans, quarantine, room
+from data.cache.entry import Entry, ShardRef, url_key
+from data.cache.folder import Folder
+from data.cache.metrics import Metrics
+from data.cache.openfile import OpenFile
+from data.cache.trouble import Trouble
+from data.source.address import masked
+
+
+class Disk:
+    """Of one store. Raises no OSError.
+
+    Args:
+        allow_shared: whether the folder may be on a file system that machines share.
+    """
+
+    def __init__(
+        self, folder: Folder, trouble: Trouble, metrics: Metrics, allow_shared: bool
+    ) -> None:
+        self.folder, self.trouble, self.metrics = folder, trouble, metrics
+        self._allow_shared = allow_shared
+        self._plan = plans.Plan(folder.plans)
+        self._made = False
+
+    def usable(self) -> bool:
+        """Whether to try it now; makes its folder, also after it vanished.
+
+        Raises DataError for a folder that cannot be used safely.
+        """
+        if self.trouble.pausing:
+            return False
+        try:
+            if not self._made or not self.folder.root.is_dir():
+                self.folder.make(self._allow_shared)
+                room.sweep(self.folder)
+                self._made = True
+        except OSError as error:
+            self.trouble.note(error)
+            return False
+        return True
+
+    def whole(self, ref: ShardRef) -> tuple[OpenFile, Entry] | None:
+        """The shard if it is in the cache; can be told without asking its source only where the
+        manifest says its hash."""
+        if ref.hash is None or ref.bytes is None:
+            return None
+        entry = Entry.of(ref, ref.bytes, None)
+        file, _ = self.open(entry, parts=False)
+        return None if file is None else (file, entry)
+
+    def open(self, entry: Entry, *, parts: bool = True) -> tuple[OpenFile | None, bool]:
+        """The shard, or else the part if `parts`; and whether it is the shard. None: neither, see
+        `trouble`."""
+        try:
+            file = self.folder.open_whole(entry)
+            if file is not None or not parts:
+                return file, file is not None
+            return self.folder.open_part(entry), False
+        except OSError as error:
+            self.trouble.note(error)
+            return None, False
+
+    def due_s(self, ref: ShardRef) -> float:
+        """When the shard is next used by the plans of all jobs; infinite if they say nothing."""
+        try:
+            return plans.next_uses(self.folder.plans).get(url_key(ref.url), float("inf"))
+        except OSError as error:
+            self.trouble.note(error)
+            return float("inf")
+
+    def publish(self, uses: Mapping[str, float]) -> None:
+        """See `Plan`."""
+        try:
+            if self.usable():
+                self._plan.publish(uses)
+        except OSError as error:
+            self.trouble.note(error)
+
+    def withdraw(self) -> None:
+        self._plan.withdraw()
+
+    def report(self, ref: ShardRef, entry: Entry, file: OpenFile, reason: str) -> None:
+        """`file`, the shard of `entry`, is damaged. Raises DamagedShardError; see `quarantine`."""
+        self.metrics.add(quarantined=1)
+        try:
+            quarantine.report(self.folder, entry, file.fd, masked(ref.url), ref.hash, reason)
+        except OSError as error:
+            self.trouble.note(error)
+
+    def forget(self, entry: Entry) -> None:
+        """Remove a shard that the disk does not give back."""
+        try:
+            self.folder.remove(entry)
+        except OSError as error:
+            self.trouble.note(error)

@@ -1,0 +1,180 @@
+"""The files of a cache, and what may be done with them. Raises OSError where the disk fails."""
+
+import json
+import logging
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from data.cache import record
+from data.cache.entry import DROPPED, GROWING, WHOLE, Entry
+from data.cache.locks import FileLock, mark_used
+from data.cache.mounts import SHARED, kind_of
+from data.cache.openfile import OpenFile
+from data.cache.record import Record
+from data.errors import DataError
+
+_log = logging.getLogger(__name__)
+
+_PIECE = 4 << 20  # bytes hashed at a time
+_FAILED_S = 3600.0  # how long a .failed file is kept at most
+
+
+class Folder:
+    """The folder `root`; holds no state beside it, so any process may come and go."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.plans = root / "plans"
+        self.quarantine = root / "quarantine"
+
+    def make(self, allow_shared: bool) -> None:
+        """Make the folder for this user alone.
+
+        Raises DataError if it is another user's, no folder, or on a file system that other
+        machines share, unless that is allowed.
+        """
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = self.root.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise DataError(
+                f"cache {self.root}: not a folder of this user's own; give another place"
+            )
+        if status.st_mode & 0o077:
+            self.root.chmod(0o700)
+        kind = kind_of(self.root)
+        if kind in SHARED and not allow_shared:
+            raise DataError(
+                f"cache {self.root} is on a file system of kind {kind}, which machines share; give"
+                " a folder on a local disk, or allow_shared=True if there is none"
+            )
+        if kind in SHARED:
+            _log.warning("cache %s is on %s: slower than a local disk", self.root, kind)
+
+    def path(self, entry: Entry, kind: str) -> Path:
+        return self.root / f"{entry.stem}.{kind}"
+
+    def ledger(self) -> FileLock:
+        """Held while room is made, shortly; the files themselves are the ledger."""
+        return FileLock.acquire(self.root / "ledger.lock")
+
+    def open_whole(self, entry: Entry) -> OpenFile | None:
+        """The whole shard, open and marked as used; None if it is not there or not to be trusted
+        before it was looked at again."""
+        found = record.read(self.path(entry, "json"))
+        if found is None or found.hash is None or found.boot != record.boot():
+            return None
+        file = self._open(self.path(entry, "shard"))
+        if file is None or file.size != entry.bytes or file.mode != WHOLE:
+            return None
+        mark_used(file.fd)
+        os.utime(file.fd)
+        return file
+
+    def open_part(self, entry: Entry) -> OpenFile | None:
+        """The growing download, open and marked as used; None if there is none."""
+        file = self._open(self.path(entry, "part"))
+        if file is not None:
+            mark_used(file.fd)
+        return file
+
+    def finish(self, entry: Entry, fd: int, found: Record) -> None:
+        """Make the part the shard; `fd` is the open part, whole and verified."""
+        record.write(self.path(entry, "json"), found)
+        os.fchmod(fd, WHOLE)
+        self.path(entry, "part").rename(self.path(entry, "shard"))
+        self.path(entry, "failed").unlink(missing_ok=True)
+
+    def recheck(self, entry: Entry) -> bool:
+        """Compare a shard from another run of the machine with its hash, and trust it again.
+
+        False, and it is removed, if it is not what it was. Its lock must be held.
+        """
+        file = self._open(self.path(entry, "shard"))
+        if file is None:
+            return False
+        found = record.read(self.path(entry, "json"))
+        wanted = None if found is None or file.mode != WHOLE else found.hash
+        if found is not None and wanted is not None and hash_of(file.fd) == wanted:
+            record.write(self.path(entry, "json"), found.whole(wanted))
+            return True
+        os.fchmod(file.fd, DROPPED)
+        self.remove(entry)
+        return False
+
+    def remove(self, entry: Entry) -> None:
+        """Remove the shard and what is known of it; readers that have it open keep it."""
+        for kind in ("shard", "part", "json", "failed"):
+            self.path(entry, kind).unlink(missing_ok=True)
+
+    def discard_part(self, entry: Entry, mode: int) -> None:
+        """Remove an unfinished download and tell its readers why by `mode`."""
+        path = self.path(entry, "part")
+        with suppress(FileNotFoundError):
+            path.chmod(mode)
+            path.unlink()
+
+    def old_part(self, entry: Entry, tag: str | None) -> bool:
+        """Whether there is a part that can be gone on with; any other is removed."""
+        path = self.path(entry, "part")
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return False
+        found = record.read(self.path(entry, "json"))
+        if (
+            found is not None
+            and found.boot == record.boot()
+            and found.tag == tag
+            and stat.S_IMODE(status.st_mode) == GROWING
+            and status.st_size <= entry.bytes
+        ):
+            return True
+        self.discard_part(entry, DROPPED)
+        return False
+
+    def note_failure(self, entry: Entry, problem: str, attempts: tuple[str, ...]) -> None:
+        """Tell all who wait for this download why it failed."""
+        content = {"problem": problem, "attempts": attempts, "at_s": time.monotonic()}
+        path = self.path(entry, "failed")
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(content))
+        temporary.replace(path)
+
+    def failure(self, entry: Entry, since_s: float) -> tuple[str, tuple[str, ...]] | None:
+        """(problem, attempts) of a download that failed after `since_s`, a monotonic time."""
+        try:
+            found = json.loads(self.path(entry, "failed").read_bytes())
+            if since_s <= found["at_s"] <= since_s + _FAILED_S:
+                return str(found["problem"]), tuple(map(str, found["attempts"]))
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            pass
+        return None
+
+    def _open(self, path: Path) -> OpenFile | None:
+        try:
+            return OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except (FileNotFoundError, PermissionError):  # not there, or given up by its downloader
+            return None
+
+
+def hash_of(fd: int) -> str:
+    """blake3 in hex of a whole open file. Raises OSError."""
+    return hash_upto(fd, None).hexdigest()
+
+
+def hash_upto(fd: int, end: int | None) -> "blake3":
+    """A hasher that has seen the first `end` bytes of an open file, or all."""
+    hasher = blake3()
+    at = 0
+    while end is None or at < end:
+        piece = os.pread(fd, _PIECE if end is None else min(_PIECE, end - at), at)
+        if not piece:
+            break
+        hasher.update(piece)
+        at += len(piece)
+    return hasher

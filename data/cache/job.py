@@ -1,0 +1,225 @@
+"""Getting one shard into the cache, in a thread of its own or inline.
+
+The order of steps keeps what readers of all processes rely on: a part grows only while its lock is
+held; it is marked whole after its hash was seen; only then has it the name of a shard.
+"""
+
+import errno
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from data.cache import record, room
+from data.cache.entry import DAMAGED, DROPPED, Entry, ShardRef
+from data.cache.folder import Folder, hash_upto
+from data.cache.locks import FileLock
+from data.cache.metrics import Metrics
+from data.cache.quarantine import put_aside
+from data.cache.record import Record
+from data.cache.room import Budget
+from data.cache.trouble import Trouble
+from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError
+from data.source.address import masked
+from data.source.protocol import Origin
+from data.source.sources import Sources
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.02  # how often another process's download is looked at
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What all jobs of a store share."""
+
+    folder: Folder
+    sources: Sources
+    budget: Budget
+    metrics: Metrics
+    trouble: Trouble
+    changed: threading.Condition
+    """Notified of every step of every download of this process."""
+
+    closing: threading.Event
+
+
+class Job:
+    """Gets one shard; or waits for the process that does, and takes over if that one dies.
+
+    `origin` and `entry` are known once the source has answered. In the end `done` is set, with
+    `error` if it failed and `bypass` if the cache has no place for it.
+    """
+
+    def __init__(self, tools: Tools, ref: ShardRef, when_s: float) -> None:
+        self.ref, self.pid = ref, os.getpid()
+        self.origin: Origin | None = None
+        self.entry: Entry | None = None
+        self.error: BaseException | None = None
+        self.bypass = False
+        self.done = False
+        self._tools, self._when_s = tools, when_s
+        self._url = masked(ref.url)
+
+    def run(self) -> None:
+        """Do all of it in this thread."""
+        try:
+            self._run()
+        except OSError as error:
+            self._tools.trouble.note(error)
+            self.bypass = True
+        except BaseException as error:  # noqa: BLE001 (raised again by whoever reads the shard)
+            self._tools.metrics.add(failures=1)
+            self.error = error
+        with self._tools.changed:
+            self.done = True
+            self._tools.changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            self._once()
+        except ObjectChangedError as error:
+            _log.warning("%s; it is fetched anew", error)
+            self._tools.metrics.add(refetches=1)
+            self._once()
+
+    def _once(self) -> None:
+        self.origin = _checked(self._tools.sources.stat(self.ref.url), self.ref)
+        size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
+        if size is None:
+            raise DataError(
+                f"shard {self._url}: its length must be known before it is fetched; make an index"
+                " of it first"
+            )
+        self.entry = Entry.of(self.ref, size, self.origin.tag)
+        self._step()
+        if size > self._tools.budget.bytes:
+            self._no_room(f"is larger than the cache, {size} bytes of {self._tools.budget.bytes}")
+            return
+        self._single(self.entry, self.origin)
+
+    def _single(self, entry: Entry, origin: Origin) -> None:
+        """Single flight: download, or wait until somebody else has."""
+        folder, since_s = self._tools.folder, time.monotonic()
+        if folder.open_whole(entry) is not None:
+            self._tools.metrics.add(hits=1)
+            return
+        self._tools.metrics.add(misses=1)
+        while not self._tools.closing.is_set():
+            if folder.open_whole(entry) is not None:
+                return
+            lock = FileLock.try_acquire(folder.path(entry, "lock"))
+            if lock is not None:
+                with lock:
+                    failure = folder.failure(entry, since_s)
+                    if failure is not None:  # of who had the lock while we waited
+                        raise FetchError(self._url, *failure)
+                    self._locked(entry, origin)
+                return
+            with self._tools.changed:
+                self._tools.changed.wait(POLL_S)
+        raise FetchError(self._url, "not fetched: the store was closed meanwhile")
+
+    def _locked(self, entry: Entry, origin: Origin) -> None:
+        """What the one does who holds the lock."""
+        folder = self._tools.folder
+        if folder.open_whole(entry) is not None or folder.recheck(entry):
+            return
+        for again in (False, True):
+            found = self._download(entry, origin)
+            if found is None or self.ref.hash in (None, found):
+                return
+            put_aside(folder, entry, "part")
+            self._tools.metrics.add(quarantined=1, refetches=not again)
+            _log.warning("shard %s came with the hash %s and not %s", self._url, found, self.ref)
+        raise DamagedShardError(
+            self._url, f"came twice with other bytes than its manifest says, whose hash is {found}"
+        )
+
+    def _download(self, entry: Entry, origin: Origin) -> str | None:
+        """The hash of what came; the shard is in place if it is the right one. None: no room."""
+        folder = self._tools.folder
+        folder.old_part(entry, origin.tag)
+        fd = room.allocate(folder, self._tools.budget, entry, self._when_s, self._tools.metrics)
+        if fd is None:
+            self._no_room("finds no room in the cache")
+            return None
+        try:
+            return self._fill(fd, entry, origin)
+        except ObjectChangedError:
+            folder.discard_part(entry, DAMAGED)
+            raise
+        except FetchError as error:
+            folder.note_failure(entry, error.problem, error.attempts)
+            raise
+        except OSError as error:
+            folder.discard_part(entry, DROPPED)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._tools.trouble.note(error)
+            self._no_room("finds the disk full")
+            return None
+        finally:
+            os.close(fd)
+
+    def _fill(self, fd: int, entry: Entry, origin: Origin) -> str:
+        folder, metrics = self._tools.folder, self._tools.metrics
+        have = os.fstat(fd).st_size
+        started = Record(self._url, origin.tag, record.boot())
+        record.write(folder.path(entry, "json"), started)
+        hasher = hash_upto(fd, have)
+        metrics.add(downloads=1, bytes_resumed=have)
+        if have < entry.bytes:
+            for piece in self._tools.sources.stream(self.ref.url, have, origin.tag):
+                if have + len(piece) > entry.bytes:
+                    raise FetchError(self._url, f"brought more than its {entry.bytes} bytes")
+                _write(fd, piece, have)
+                hasher.update(piece)
+                have += len(piece)
+                metrics.add(bytes_fetched=len(piece))
+                self._step()
+                if self._tools.closing.is_set():
+                    raise FetchError(self._url, "not fetched: the store was closed meanwhile")
+                if have == origin.bytes:
+                    break  # what goes wrong from here on does not matter
+        if have != entry.bytes:
+            raise FetchError(self._url, f"brought {have} of its {entry.bytes} bytes")
+        found = hasher.hexdigest()
+        if self.ref.hash in (None, found):
+            folder.finish(entry, fd, started.whole(found))
+        else:
+            os.fchmod(fd, DAMAGED)
+        return found
+
+    def _no_room(self, problem: str) -> None:
+        self._tools.metrics.add(no_room=1)
+        _log.info("shard %s %s and is read from its source", self._url, problem)
+        self.bypass = True
+
+    def _step(self) -> None:
+        with self._tools.changed:
+            self._tools.changed.notify_all()
+
+
+def _checked(origin: Origin, ref: ShardRef) -> Origin:
+    """Raises FetchError if the object is not as long as the manifest says."""
+    if None not in (ref.bytes, origin.bytes) and ref.bytes != origin.bytes:
+        raise FetchError(
+            masked(ref.url),
+            f"is {origin.bytes} bytes long and its manifest says {ref.bytes}: it was replaced, or"
+            " not uploaded to its end; index it again",
+        )
+    return origin
+
+
+def _write(fd: int, piece: bytes, at: int) -> None:
+    view = memoryview(piece)
+    while view:
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done
+
+
+def again(error: BaseException) -> BaseException:
+    """A copy to raise in another thread, with the trace of its own."""
+    return type(error)(*error.args) if isinstance(error, DataError) else error

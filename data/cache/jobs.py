@@ -1,0 +1,81 @@
+"""The jobs of one process: one for each shard that is on its way."""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+from data.cache.entry import ShardRef
+from data.cache.job import POLL_S, Job, Tools
+
+
+class Jobs:
+    """Thread-safe; begins anew in a child after a fork, which has no threads of its parent.
+
+    Args:
+        make_tools: gives jobs what they share, with the condition that they notify.
+    """
+
+    def __init__(self, make_tools: Callable[[threading.Condition], Tools]) -> None:
+        self._make_tools = make_tools
+        self.after_fork()
+        _all.add(self)
+
+    def start(self, ref: ShardRef, when_s: float) -> Job:
+        """The job that gets `ref`, begun in the background unless one is under way.
+
+        Args:
+            when_s: when it is needed, by the monotonic clock.
+        """
+        job, new = self._get(ref, when_s)
+        if new:
+            name = "hpckit-shard"
+            threading.Thread(target=self._run, args=(job,), name=name, daemon=True).start()
+        return job
+
+    def run(self, ref: ShardRef, when_s: float) -> Job:
+        """The job that gets `ref`, at its end; run in this thread unless it is under way."""
+        job, new = self._get(ref, when_s)
+        if new:
+            self._run(job)
+        while not job.done:
+            self.wait(POLL_S)
+        return job
+
+    def wait(self, seconds: float) -> None:
+        """Until a job of this process gets on, or `seconds` at most."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def wake(self) -> None:
+        """All who wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def after_fork(self) -> None:
+        self._running: dict[ShardRef, Job] = {}
+        self._changed = threading.Condition()
+
+    def _get(self, ref: ShardRef, when_s: float) -> tuple[Job, bool]:
+        with self._changed:
+            job = self._running.get(ref)
+            if job is not None:
+                return job, False
+            self._running[ref] = job = Job(self._make_tools(self._changed), ref, when_s)
+            return job, True
+
+    def _run(self, job: Job) -> None:
+        job.run()
+        with self._changed:
+            self._running.pop(job.ref, None)
+
+
+_all: "weakref.WeakSet[Jobs]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for jobs in list(_all):
+        jobs.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,111 @@
+"""Kernel locks that end with their process, even where it was forked meanwhile."""
+
+import fcntl
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+
+class FileLock:
+    """An exclusive `flock` on a file that exists only while somebody holds or wants it.
+
+    Made by `acquire` and `try_acquire`. The kernel frees it if the process dies.
+    """
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd, self._path = fd, path
+        _held.add(self)
+
+    @classmethod
+    def acquire(cls, path: Path) -> "FileLock":
+        """Wait for the lock. Raises OSError, also where the file system has no locks."""
+        while (lock := cls._lock(path, fcntl.LOCK_EX)) is None:
+            pass  # the last holder removed the file while we waited: lock the new one
+        return lock
+
+    @classmethod
+    def try_acquire(cls, path: Path) -> "FileLock | None":
+        """The lock, or None if somebody has it. Raises OSError."""
+        return cls._lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @classmethod
+    def _lock(cls, path: Path, how: int) -> "FileLock | None":
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, how)
+            if _is_file(fd, path):
+                return cls(fd, path)
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        return None
+
+    def release(self) -> None:
+        """Remove the file and free the lock."""
+        if self._fd >= 0:
+            try:
+                self._path.unlink(missing_ok=True)
+            finally:
+                self.forget()
+
+    def forget(self) -> None:
+        """Close this process's hold alone: the lock is another process's."""
+        fd, self._fd = self._fd, -1
+        _held.discard(self)
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> "FileLock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+_held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child would keep the locks of its parent for as long as it lives."""
+    for lock in list(_held):
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def in_use(fd: int) -> Iterator[bool]:
+    """Whether anybody else has marked the open file `fd` as used; nobody can while this lasts."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield True
+        return
+    try:
+        yield False
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def mark_used(fd: int) -> None:
+    """Until `fd` is closed, or this process ends, the file counts as used. Raises OSError."""
+    fcntl.flock(fd, fcntl.LOCK_SH)
+
+
+def _is_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,242 @@
+"""One open shard: its bytes, from wherever they are to be had."""
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+
+from data.cache.disk import Disk
+from data.cache.entry import DAMAGED, DROPPED, WHOLE, Entry, ShardRef
+from data.cache.job import POLL_S, Job, again
+from data.cache.jobs import Jobs
+from data.cache.openfile import OpenFile
+from data.errors import DamagedShardError, DataError, FetchError, ShardError
+from data.source.address import masked
+from data.source.sources import Sources
+
+_log = logging.getLogger(__name__)
+
+_STARTS = 3  # downloads of one shard that vanished before they were read, until it is given up
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How reads wait for a download; see `NodeStore`."""
+
+    read_growing: bool
+    wait_bytes: int
+
+
+class OpenShard:
+    """The bytes of a shard; thread-safe. Made by `NodeStore.open`."""
+
+    def __init__(
+        self, ref: ShardRef, disk: Disk, jobs: Jobs, sources: Sources, patience: Patience
+    ) -> None:
+        self.ref = ref
+        self._disk, self._jobs, self._sources, self._patience = disk, jobs, sources, patience
+        self._url = masked(ref.url)
+        self._lock = threading.RLock()
+        self._file: OpenFile | None = None
+        self._entry: Entry | None = None
+        self._job: Job | None = None
+        self._whole = self._direct = self._closed = False
+        self._served = False  # bytes that were not verified
+        self._starts = self._complaints = 0
+
+    @property
+    def local(self) -> bool:
+        """Whether all of it is known to be in a file of this machine."""
+        return self._whole
+
+    def pread(self, offset: int, size: int) -> bytes:
+        """Bytes [offset, offset + size), as soon as they are there.
+
+        Raises FetchError if they cannot be had, with every attempt; ObjectChangedError and
+        DamagedShardError if bytes read before may have been wrong; ShardError if the shard ends
+        before; DataError for a range that makes no sense or a closed shard.
+        """
+        if offset < 0 or size < 0:
+            raise DataError(f"shard {self._url}: no such range: {offset}, {size} bytes")
+        if self.ref.bytes is not None:
+            self._check_end(offset + size, self.ref.bytes)
+        data = self._attempt(offset, size)
+        if data is None:
+            began_s = time.monotonic()
+            while (data := self._attempt(offset, size)) is None:
+                self._jobs.wait(POLL_S)
+            self._disk.metrics.add(waits=1, wait_s=time.monotonic() - began_s)
+        return data
+
+    def quarantine(self, reason: str) -> None:
+        """What was read is damaged: the shard is fetched once more, and later reads are of that.
+
+        Raises DamagedShardError where that does not help, or is not ours to do.
+        """
+        with self._lock:
+            self._complaints += 1
+            if self._entry is None and self._whole:
+                raise DamagedShardError(self._url, f"{reason}; the file itself is damaged")
+        while not self._whole and not self._direct:
+            if self._attempt(0, 0, whole=True) is None:
+                self._jobs.wait(POLL_S)
+        with self._lock:
+            file, entry = self._file, self._entry
+            if self._complaints > 1 or file is None or entry is None:
+                raise DamagedShardError(self._url, f"{reason}; it came from its source like that")
+            self._disk.report(self.ref, entry, file, reason)
+            self._file, self._whole, self._served = None, False, False
+            self._begin()
+
+    def close(self) -> None:
+        """Free the file; a download goes on for others."""
+        with self._lock:
+            self._file, self._closed = None, True
+
+    def __enter__(self) -> "OpenShard":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def use_file(self, file: OpenFile, entry: Entry | None) -> None:
+        """Read from a whole file: a local shard, or `entry` of the cache."""
+        self._file, self._entry, self._whole = file, entry, True
+
+    def use_job(self, job: Job) -> None:
+        """Read what `job` gets, while it does."""
+        self._job = job
+        self._starts += 1
+
+    def use_source(self) -> None:
+        """Read from the source."""
+        self._direct = True
+
+    def _attempt(self, offset: int, size: int, whole: bool = False) -> bytes | None:
+        """The bytes, or None if they have to be waited for; with `whole`, the verified shard."""
+        end = offset + size
+        with self._lock:
+            if self._closed:
+                raise DataError(f"shard {self._url} is closed")
+            if not self._whole and not self._direct:
+                self._look()
+            file, direct = self._file, self._direct
+            growing = file is not None and not self._whole and not direct
+            if file is not None and growing and (whole or not self._there(file, end)):
+                direct = not whole and self._too_far(file, end)
+                if not direct:
+                    self._see_to()
+                    return None
+        if direct:
+            return b"" if whole else self._read_source(offset, size)
+        return None if file is None else self._read_file(file, offset, size)
+
+    def _look(self) -> None:
+        """Find out where the bytes are to come from."""
+        job = self._job
+        assert job is not None
+        if self._file is None and job.entry is not None:
+            self._entry = job.entry
+            self._file, self._whole = self._disk.open(job.entry)
+        if self._file is not None:
+            self._check_mode(self._file)
+        if self._file is not None:
+            return
+        if job.error is not None:
+            raise again(job.error)
+        if job.bypass or self._disk.trouble.pausing:
+            self._direct = True
+        elif job.done or job.pid != os.getpid():
+            self._begin()
+
+    def _begin(self) -> None:
+        """Have it fetched anew, though not for ever."""
+        if self._starts < _STARTS:
+            self.use_job(self._jobs.start(self.ref, time.monotonic()))
+        else:
+            _log.warning("shard %s vanishes from the cache, again and again", self._url)
+            self._direct = True
+
+    def _check_mode(self, file: OpenFile) -> None:
+        mode = file.mode
+        if mode == WHOLE:
+            self._whole = True
+        elif mode == DAMAGED and self._served:
+            raise self._taken_back()
+        elif mode in (DAMAGED, DROPPED):
+            self._file = None
+
+    def _taken_back(self) -> FetchError:
+        error = self._job.error if self._job is not None else None
+        if isinstance(error, FetchError):
+            return type(error)(*error.args)
+        return DamagedShardError(
+            self._url,
+            "some of it was read while it was on its way, and in the end it proved to be damaged,"
+            " or another version: what was read of it is not to be used",
+        )
+
+    def _see_to(self) -> None:
+        """What is wanted of the growing file is not there yet: will it ever be?"""
+        job = self._job
+        assert job is not None
+        if job.error is not None:
+            raise again(job.error)
+        if job.bypass:
+            self._direct = True
+        elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
+            self._file = None
+
+    def _there(self, file: OpenFile, end: int) -> bool:
+        """Whether the growing file reaches `end`, and may be read.
+
+        Not if all of it is there: it will be known to be right or wrong in a moment, so whoever
+        reads to the end never ends with something that was not verified.
+        """
+        assert self._entry is not None
+        self._check_end(end, self._entry.bytes)
+        size = file.size
+        if not self._patience.read_growing or not end <= size < self._entry.bytes:
+            return False
+        self._served = True
+        return True
+
+    def _too_far(self, file: OpenFile, end: int) -> bool:
+        """Whether to ask the source for a range rather than wait for the download."""
+        origin = self._job.origin if self._job is not None else None
+        if not self._patience.read_growing or origin is None or origin.bytes is None:
+            return False
+        return end - file.size > self._patience.wait_bytes
+
+    def _read_file(self, file: OpenFile, offset: int, size: int) -> bytes | None:
+        try:
+            data = file.read(offset, size)
+        except OSError as error:
+            if self._entry is None:
+                problem = f"cannot be read: {os.strerror(error.errno or 0)}"
+                raise FetchError(self._url, problem) from error
+            self._lost(file, self._entry, error)
+            return None
+        self._check_end(offset + size, offset + len(data))
+        return data
+
+    def _lost(self, file: OpenFile, entry: Entry, error: OSError) -> None:
+        """The disk of the cache does not give back what it took."""
+        self._disk.trouble.note(error)
+        with self._lock:
+            if self._file is file:
+                self._file, self._whole, self._direct = None, False, True
+                self._disk.forget(entry)
+
+    def _read_source(self, offset: int, size: int) -> bytes:
+        self._served = True
+        origin = self._job.origin if self._job is not None else None
+        tag = None if origin is None else origin.tag
+        data = self._sources.read(self.ref.url, offset, size, tag)
+        self._disk.metrics.add(bypasses=1, bytes_fetched=len(data))
+        return data
+
+    def _check_end(self, end: int, size: int) -> None:
+        if end > size:
+            raise ShardError(self._url, size, f"it ends here, and {end} was to be read")

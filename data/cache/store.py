@@ -1,0 +1,175 @@
+"""The node store: shards of any source, by one cache that all processes of a node share."""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from data.cache.disk import Disk
+from data.cache.entry import ShardRef, url_key
+from data.cache.folder import Folder
+from data.cache.job import Tools, again
+from data.cache.jobs import Jobs
+from data.cache.metrics import Metrics
+from data.cache.openfile import OpenFile
+from data.cache.room import Budget
+from data.cache.shard import OpenShard, Patience
+from data.cache.trouble import Trouble
+from data.errors import DataError, FetchError
+from data.source.address import Address, masked
+from data.source.sources import Sources
+
+
+class NodeStore:
+    """Opens shards; thread-safe, and any number of processes may use one folder at a time.
+
+    Args:
+        folder: on a local disk; made if need be, for this user alone.
+        budget_bytes: how large it may become; 0 is no cache at all. Shards that are open count and
+            are not removed.
+        sources: how to reach what is not local.
+        free_reserve: bytes of the disk to leave free for others.
+        cache_local: copy shards of mounted file systems such as NFS too, and not only read them
+            where they lie.
+        read_growing: give bytes of a shard while it is on its way. Where its hash is then found to
+            be wrong, the next read says so. False: wait until all of it was verified.
+        wait_bytes: read a range from the source rather than wait for a download that has so many
+            bytes to go before it gets there.
+        retry_cache_s: how long a cache whose disk failed is left alone.
+        allow_shared: allow a folder on NFS, Lustre and the like.
+
+    Raises DataError for a folder that cannot be used safely or numbers that make no sense. A disk
+    that fails is no error: shards are then read from their source, see `metrics`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        budget_bytes: int,
+        *,
+        sources: Sources | None = None,
+        free_reserve: int = 1 << 30,
+        cache_local: bool = False,
+        read_growing: bool = True,
+        wait_bytes: int = 64 << 20,
+        retry_cache_s: float = 30.0,
+        allow_shared: bool = False,
+    ) -> None:
+        if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
+            raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
+        self.sources = sources or Sources()
+        self.metrics = Metrics()
+        place = Folder(Path(folder).absolute())
+        trouble = Trouble(place.root, self.metrics, retry_cache_s)
+        self._disk = Disk(place, trouble, self.metrics, allow_shared)
+        self._cached, self._cache_local = budget_bytes > 0, cache_local
+        self._patience = Patience(read_growing, wait_bytes)
+        self._closing = threading.Event()
+        budget = Budget(budget_bytes, free_reserve)
+        self._jobs = Jobs(
+            partial(
+                Tools, place, self.sources, budget, self.metrics, trouble, closing=self._closing
+            )
+        )
+        self._usable()
+
+    def open(self, ref: ShardRef, *, when_s: float = 0.0) -> OpenShard:
+        """The shard; comes back at once, while what is missing is fetched in the background.
+
+        Args:
+            when_s: seconds until it is needed: nothing that is needed sooner is removed for it.
+
+        Raises FetchError for a local shard that is not there or has another length, DataError for
+        a URL that makes no sense or a closed store; all else is raised by the read that needs it.
+        """
+        if self._closing.is_set():
+            raise DataError("the store is closed")
+        shard = OpenShard(ref, self._disk, self._jobs, self.sources, self._patience)
+        if (path := self._in_place(ref)) is not None:
+            shard.use_file(_open_local(path, ref), None)
+            self.metrics.add(hits=1)
+        elif not self._usable():
+            shard.use_source()
+        elif (found := self._disk.whole(ref)) is not None:
+            shard.use_file(*found)
+            self.metrics.add(hits=1)
+        else:
+            shard.use_job(self._jobs.start(ref, time.monotonic() + when_s))
+        return shard
+
+    def prefetch(self, ref: ShardRef, *, when_s: float | None = None) -> bool:
+        """Fetch the whole shard into the cache now, in this thread.
+
+        Args:
+            when_s: seconds until it is needed; by default what the published plans say, and at the
+                end of time if they say nothing.
+
+        Returns False if the cache has no place for it. Raises FetchError.
+        """
+        if self._in_place(ref) is not None:
+            return True
+        if not self._usable():
+            return False
+        if self._disk.whole(ref) is not None:
+            return True
+        due_s = self._disk.due_s(ref) if when_s is None else time.monotonic() + when_s
+        job = self._jobs.run(ref, due_s)
+        if job.error is not None:
+            raise again(job.error)
+        return not job.bypass
+
+    def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
+        """Say what this process will read: (shard or its URL, seconds from now until it does).
+
+        Replaces what it said before. It counts while this process lives.
+        """
+        now_s = time.monotonic()
+        plan: dict[str, float] = {}
+        for shard, in_s in uses:
+            key = url_key(shard.url if isinstance(shard, ShardRef) else shard)
+            plan[key] = min(now_s + in_s, plan.get(key, float("inf")))
+        if self._cached:
+            self._disk.publish(plan)
+
+    def report_damage(self, ref: ShardRef, reason: str) -> None:
+        """As `OpenShard.quarantine`, for a shard that is not open."""
+        with self.open(ref) as shard:
+            shard.quarantine(reason)
+
+    def close(self) -> None:
+        """End downloads at their next byte and withdraw the plan. Open shards that are whole stay
+        readable."""
+        self._closing.set()
+        self.sources.close()
+        self._disk.withdraw()
+        self._jobs.wake()
+
+    def __enter__(self) -> "NodeStore":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _usable(self) -> bool:
+        return self._cached and self._disk.usable()
+
+    def _in_place(self, ref: ShardRef) -> Path | None:
+        """The file of a shard that is read where it lies."""
+        path = Address.parse(ref.url).local
+        return None if self._cache_local else path
+
+
+def _open_local(path: Path, ref: ShardRef) -> OpenFile:
+    try:
+        file = OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        size = file.size
+    except OSError as error:
+        raise FetchError(masked(ref.url), f"cannot be opened: {error.strerror}") from error
+    if ref.bytes is not None and size != ref.bytes:
+        raise FetchError(
+            masked(ref.url),
+            f"is {size} bytes long and its manifest says {ref.bytes}: index it again",
+        )
+    return file

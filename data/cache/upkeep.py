@@ -1,0 +1,103 @@
+"""Looking after a cache from outside: what is in it, whether it is right, making it smaller."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.cache import plans, quarantine, record, room
+from data.cache.entry import Entry
+from data.cache.folder import Folder, hash_of
+from data.cache.metrics import Metrics
+from data.cache.room import Held
+from data.errors import DataError
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A shard in a cache, for people."""
+
+    entry: Entry
+    url: str
+    """Without secrets; "?" if its record is lost."""
+
+    whole: bool
+    used_s: float
+    """When it was last opened, Unix time."""
+
+    next_use_s: float | None
+    """Seconds from now until a live job uses it; None if none plans to."""
+
+
+def listed(root: Path) -> list[Listed]:
+    """All shards of the cache, the last used first.
+
+    Raises DataError if `root` is no folder, OSError if it cannot be read.
+    """
+    folder = _folder(root)
+    uses, now_s = plans.next_uses(folder.plans), time.monotonic()
+    found = [_listed(folder, one, uses, now_s) for one in room.held(folder)]
+    return sorted(found, key=lambda one: -one.used_s)
+
+
+def verified(root: Path) -> Iterator[tuple[Entry, bool]]:
+    """Each whole shard, with whether it has the hash that it had; if not, it is put aside.
+
+    Raises DataError and OSError as `listed`.
+    """
+    folder = _folder(root)
+    for one in room.held(folder):
+        if one.kind == "shard":
+            right = _verify(folder, one.entry)
+            if right is not None:
+                yield one.entry, right
+
+
+def prune(root: Path, budget_bytes: int) -> int:
+    """Remove shards, in the order of eviction, until all are within the budget; open ones stay.
+
+    Returns the bytes gained. Raises DataError and OSError as `listed`.
+    """
+    folder, metrics = _folder(root), Metrics()
+    with folder.ledger():
+        for path, _, _ in room.quarantined(folder):
+            path.unlink(missing_ok=True)
+        room.sweep(folder)
+        everything = room.held(folder)
+        shortage = sum(one.entry.bytes for one in everything) - budget_bytes
+        most = sum(one.entry.bytes for one in everything if room.idle(folder, one))
+        if shortage > 0:
+            room.evict(folder, everything, min(shortage, most), float("-inf"), metrics)
+    return metrics.bytes_evicted
+
+
+def _folder(root: Path) -> Folder:
+    if not root.is_dir():
+        raise DataError(f"no cache at {root}: there is no such folder")
+    return Folder(root)
+
+
+def _listed(folder: Folder, one: Held, uses: dict[str, float], now_s: float) -> Listed:
+    found = record.read(folder.path(one.entry, "json"))
+    at_s = uses.get(one.entry.key)
+    return Listed(
+        one.entry,
+        "?" if found is None else found.url,
+        one.kind == "shard",
+        one.used_s,
+        None if at_s is None else at_s - now_s,
+    )
+
+
+def _verify(folder: Folder, entry: Entry) -> bool | None:
+    """None if it was removed meanwhile."""
+    found = record.read(folder.path(entry, "json"))
+    try:
+        fd = os.open(folder.path(entry, "shard"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb", buffering=0):
+        if found is not None and found.hash == hash_of(fd):
+            return True
+        return quarantine.replace(folder, entry, fd)

@@ -1,0 +1,91 @@
+"""URLs of shards: which kind of source they need, their identity, and how they may be shown."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from data.errors import DataError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_CHAIN = re.compile(r"::[A-Za-z][A-Za-z0-9+.-]*://")
+_QUERY = re.compile(r"\?[^\s'\"<>)]+")
+_USER = re.compile(r"(?<=://)[^/\s@]+@")
+
+# Parts of a query that sign a request or say how long it holds: AWS (2 ways), Google, CloudFront,
+# Azure. They differ between two addresses of one object.
+_SIGNING = re.compile(
+    r"x-(amz|goog)-.*|awsaccesskeyid|googleaccessid|signature|expires|policy|key-pair-id"
+    r"|sig|se|sp|st|sv|sr|spr|ske|skoid|sks|skt|sktid|skv|token|access_token|auth",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A URL, taken apart.
+
+    `scheme` is "file" for plain paths; `host` is "" where there is none.
+    """
+
+    url: str
+    scheme: str
+    host: str
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """Raises DataError for an empty URL, a chain of fsspec's or a `file://` of another host."""
+        if not url:
+            raise DataError("a shard has an empty URL")
+        if url.startswith("pipe:"):
+            return cls(url, "pipe", "")
+        if _CHAIN.search(url):
+            raise DataError(
+                f"{masked(url)}: a chained URL; give the last part alone, shards are cached by the"
+                " node store"
+            )
+        match = _SCHEME.match(url)
+        if match is None:
+            return cls(url, "file", "")
+        scheme = {"local": "file", "s3a": "s3"}.get(match[1].lower(), match[1].lower())
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        if scheme == "file" and host not in ("", "localhost"):
+            raise DataError(f"{url}: the host {host!r} in a file URL; write file:///path")
+        return cls(url, scheme, host)
+
+    @property
+    def local(self) -> Path | None:
+        """The path of a local file, None for anything else."""
+        if self.scheme != "file":
+            return None
+        if "://" not in self.url:
+            return Path(self.url).expanduser()
+        return Path(unquote(urlsplit(self.url).path))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, in characters that a file name may have; at most 60."""
+        path = self.url if self.scheme in ("file", "pipe") else urlsplit(self.url).path
+        base = re.sub(r"[^A-Za-z0-9._-]+", "_", unquote(path).rstrip("/").rpartition("/")[2])
+        return base[-60:] or "shard"
+
+    @property
+    def identity(self) -> str:
+        """The URL without credentials and signatures: equal for all addresses of one object."""
+        if self.scheme == "file":
+            return str(self.local)
+        if self.scheme == "pipe":
+            return self.url
+        parts = urlsplit(self.url)
+        if self.scheme == "s3":  # keys may hold anything
+            return f"s3://{self.host}/{self.url.partition('://')[2].partition('/')[2]}"
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        kept = urlencode([(k, v) for k, v in query if not _SIGNING.fullmatch(k)])
+        return urlunsplit((self.scheme, self.host, parts.path, kept, ""))
+
+
+def masked(text: str) -> str:
+    """A URL, or text with URLs in it, without user names, passwords and queries."""
+    if text.startswith("pipe:"):  # a command may hold secrets anywhere
+        return f"pipe:{(text[5:].split() or [''])[0]} …"
+    return _QUERY.sub("?…", _USER.sub("", text))

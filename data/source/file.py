@@ -1,0 +1,72 @@
+"""Shards in local and mounted file systems."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from data.source.address import Address
+from data.source.protocol import FinalError, Origin, PassingError, check_tag
+
+_PIECE = 4 << 20  # bytes
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
+
+
+class FileSource:
+    """A `Source` of paths and file:// URLs. Calls wait as long as the file system does."""
+
+    def stat(self, url: str) -> Origin:
+        with _opened(url) as fd:
+            return _origin(fd)
+
+    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+        with _opened(url) as fd:
+            check_tag(tag, _origin(fd).tag)
+            data = read_at(fd, start, size)
+        if len(data) < size:
+            raise FinalError(f"it ends at byte {start + len(data)}, {start + size} were wanted")
+        return data
+
+    def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
+        with _opened(url) as fd:
+            origin = _origin(fd)
+            check_tag(tag, origin.tag)
+            while piece := os.pread(fd, _PIECE, start):
+                start += len(piece)
+                yield piece
+            if start != origin.bytes:
+                raise PassingError(f"it ended at byte {start} of {origin.bytes}")
+
+
+def read_at(fd: int, start: int, size: int) -> bytes:
+    """Bytes [start, start + size) of an open file; fewer only where it ends. Raises OSError."""
+    data = os.pread(fd, size, start)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    have = len(data)
+    while have < size and (data := os.pread(fd, size - have, start + have)):
+        parts.append(data)
+        have += len(data)
+    return b"".join(parts)
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[int]:
+    path = Address.parse(url).local
+    if path is None:
+        raise FinalError("not a local file")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    except OSError as error:
+        kind = PassingError if error.errno in _PASSING else FinalError
+        raise kind(error.strerror or str(error)) from error
+
+
+def _origin(fd: int) -> Origin:
+    status = os.fstat(fd)
+    return Origin(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")

@@ -1,0 +1,52 @@
+"""What every kind of source offers, and how one try of a request fails."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One version of an object."""
+
+    bytes: int | None
+    """Its length; None where only reading it to the end would tell (`pipe:`)."""
+
+    tag: str | None
+    """etag, or time and size of a file: what tells this version from others; None if nothing does.
+    """
+
+
+class Source(Protocol):
+    """Reads objects; thread-safe.
+
+    A back-end makes one try and raises PassingError, FinalError or ChangedError; `Sources` tries
+    again and raises FetchError.
+    """
+
+    def stat(self, url: str) -> Origin:
+        """The object as it is now."""
+
+    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+        """Exactly the bytes [start, start + size) of the version `tag` (None: of any)."""
+
+    def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
+        """All bytes from `start` to the end, in pieces. Never ends early without an error."""
+
+
+class PassingError(Exception):
+    """A try failed in a way that may pass."""
+
+
+class FinalError(Exception):
+    """To try again would not help; the text says what to do."""
+
+
+class ChangedError(Exception):
+    """The object has another tag than the one asked for."""
+
+
+def check_tag(wanted: str | None, found: str | None) -> None:
+    """Raises ChangedError if both are known and differ."""
+    if wanted is not None and found is not None and wanted != found:
+        raise ChangedError(f"the object was replaced: its tag was {wanted} and is {found}")

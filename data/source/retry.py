@@ -1,0 +1,88 @@
+"""Trying again: when, for how long, and with a log of what each try met with.
+
+Full-jitter exponential back-off, after M. Brooker, "Exponential Backoff And Jitter" (AWS
+Architecture Blog, 2015).
+"""
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+from data.errors import FetchError
+from data.source.address import masked
+
+_KEPT = 20  # attempts an error tells of: the first and the last ones
+_CHARS = 300  # of one attempt
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How long to keep trying one request, or one stream that brings no new byte."""
+
+    budget_s: float = 120.0
+    first_s: float = 0.2
+    longest_s: float = 15.0
+    least_tries: int = 3  # even past the budget: one slow time-out is no reason to give up
+    most_tries: int = 1000  # of one stream, however often it gets a little further
+
+
+def next_wait_s(retry: Retry, failures: int, idle_s: float, jitter: float) -> float | None:
+    """Seconds to wait before the next try, None to give up.
+
+    Args:
+        failures: in a row without a new byte, at least 1.
+        idle_s: since the request began or the last new byte came.
+        jitter: from [0, 1].
+    """
+    left_s = retry.budget_s - idle_s
+    if left_s <= 0 and failures >= retry.least_tries:
+        return None
+    wait_s = jitter * min(retry.longest_s, retry.first_s * 2.0 ** min(failures - 1, 60))
+    return wait_s if left_s <= 0 else min(wait_s, left_s)
+
+
+@dataclass
+class Attempts:
+    """The tries of one request, and when the next one is due."""
+
+    retry: Retry
+    url: str
+    closing: threading.Event = field(default_factory=threading.Event)
+    log: list[str] = field(default_factory=list)
+    tries: int = 0
+    _failures: int = 0
+    _began_s: float = field(default_factory=time.monotonic)
+    _moved_s: float = field(default_factory=time.monotonic)
+
+    def progressed(self) -> None:
+        """A new byte came."""
+        self._failures, self._moved_s = 0, time.monotonic()
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Note a try that failed in a passing way, and wait until the next one is due.
+
+        Raises FetchError when it is time to give up.
+        """
+        self._failures += 1
+        now_s = time.monotonic()
+        self.note(what, error)
+        wait_s = next_wait_s(self.retry, self._failures, now_s - self._moved_s, random.random())
+        if wait_s is None or self.tries >= self.retry.most_tries:
+            spent = f"{self.tries} tries in {now_s - self._began_s:.1f} s"
+            raise self.error(f"cannot be fetched, given up after {spent}: {self.log[-1]}")
+        if self.closing.wait(wait_s):
+            raise self.error("not fetched: the store was closed meanwhile")
+
+    def note(self, what: str, error: Exception) -> None:
+        """Write a failed try into the log."""
+        self.tries += 1
+        line = " ".join(masked(str(error)).split())[:_CHARS]
+        at_s = time.monotonic() - self._began_s
+        self.log.append(f"{at_s:.1f} s, {what}: {line or type(error).__name__}")
+        if len(self.log) > _KEPT:
+            del self.log[_KEPT // 2]
+
+    def error(self, problem: str, kind: type[FetchError] = FetchError) -> FetchError:
+        """What to raise."""
+        return kind(masked(self.url), problem, self.log)

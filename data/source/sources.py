@@ -1,0 +1,207 @@
+"""All kinds of sources behind one door, with retries, resumption and limits."""
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from data.errors import DataError, ObjectChangedError
+from data.source.address import Address, masked
+from data.source.file import FileSource
+from data.source.limits import Host, Hosts, Limits
+from data.source.pipe import Pipes, PipeSource
+from data.source.protocol import ChangedError, FinalError, Origin, PassingError, Source
+from data.source.retry import Attempts, Retry
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass
+class Traffic:
+    """What was fetched by this process; whoever adds holds `Sources`' lock."""
+
+    requests: int = 0
+    retries: int = 0
+    bytes: int = 0
+
+
+class Sources:
+    """A `Source` of every URL. Thread-safe.
+
+    Args:
+        options: by scheme: the fields of `S3Options` for "s3", `headers` for "http", arguments of
+            the fsspec driver for others.
+        retry: how long to try again.
+        limits: of each host.
+        stall_s: seconds without a byte after which a request counts as failed.
+        pipes: whether `pipe:` URLs are run; see `PipeSource`.
+
+    Raises DataError for options that nothing knows.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        retry: Retry | None = None,
+        limits: Limits | None = None,
+        stall_s: float = 30.0,
+        pipes: Pipes = "refuse",
+    ) -> None:
+        self._options = {scheme: dict(given) for scheme, given in (options or {}).items()}
+        self._retry = retry or Retry()
+        self._limits = limits or Limits()
+        self._stall_s = stall_s
+        self._pipes = pipes
+        self._made: dict[str, Source] = {}
+        self._after_fork()
+        _all.add(self)
+        self._closing = threading.Event()
+        self.traffic = Traffic()
+        for scheme in self._options:
+            self._source(scheme)
+
+    def stat(self, url: str) -> Origin:
+        """The object as it is now. Raises FetchError."""
+        return self._run(url, "stat", lambda source: source.stat(url))
+
+    def read(self, url: str, start: int, size: int, tag: str | None = None) -> bytes:
+        """Bytes [start, start + size) of the version `tag`.
+
+        Raises FetchError, and ObjectChangedError if the object is another by now.
+        """
+        what = f"bytes {start} to {start + size}"
+        data = self._run(url, what, lambda source: source.read(url, start, size, tag))
+        self._paced(url, len(data))
+        return data
+
+    def stream(self, url: str, start: int, tag: str | None = None) -> Iterator[bytes]:
+        """Bytes from `start` to the end; goes on where it was when a connection breaks.
+
+        Raises FetchError, and ObjectChangedError if the object is another by now.
+        """
+        address = Address.parse(url)
+        source, host = self._source(address.scheme), self._host(address)
+        attempts = Attempts(self._retry, url, self._closing)
+        while True:
+            self._count(requests=1)
+            what = f"from byte {start}"
+            try:
+                with host.request():
+                    for piece in source.stream(url, start, tag):
+                        start += len(piece)
+                        attempts.progressed()
+                        yield piece
+                        self._paced(url, len(piece))
+                return
+            except PassingError as error:
+                self._again(attempts, what, error)
+            except (FinalError, ChangedError) as error:
+                raise _given_up(attempts, what, error) from error
+
+    def close(self) -> None:
+        """Nothing is tried again from now on; who waits is woken."""
+        self._closing.set()
+
+    def _after_fork(self) -> None:
+        """Other threads may have held the locks when this process was forked."""
+        self._lock = threading.Lock()
+        self._hosts = Hosts(self._limits)
+
+    def _run(self, url: str, what: str, call: Callable[[Source], T]) -> T:
+        address = Address.parse(url)
+        source, host = self._source(address.scheme), self._host(address)
+        attempts = Attempts(self._retry, url, self._closing)
+        while True:
+            self._count(requests=1)
+            try:
+                with host.request():
+                    return call(source)
+            except PassingError as error:
+                self._again(attempts, what, error)
+            except (FinalError, ChangedError) as error:
+                raise _given_up(attempts, what, error) from error
+
+    def _again(self, attempts: Attempts, what: str, error: PassingError) -> None:
+        self._count(retries=1)
+        attempts.failed(what, error)
+        if attempts.tries in (1, 4) or attempts.tries % 16 == 0:
+            _log.warning("%s: trying again: %s", masked(attempts.url), attempts.log[-1])
+
+    def _paced(self, url: str, size: int) -> None:
+        self._count(size=size)
+        delay_s = self._host(Address.parse(url)).delay_s(size)
+        if delay_s > 0:
+            self._closing.wait(delay_s)
+
+    def _count(self, *, requests: int = 0, retries: int = 0, size: int = 0) -> None:
+        with self._lock:
+            self.traffic.requests += requests
+            self.traffic.retries += retries
+            self.traffic.bytes += size
+
+    def _host(self, address: Address) -> Host:
+        return self._hosts.of(address.host if address.scheme.startswith("http") else address.scheme)
+
+    def _source(self, scheme: str) -> Source:
+        with self._lock:
+            if scheme not in self._made:
+                self._made[scheme] = self._make(scheme)
+            return self._made[scheme]
+
+    def _make(self, scheme: str) -> Source:
+        given = self._options.get(scheme, {})
+        if scheme == "file":
+            return FileSource()
+        if scheme == "pipe":
+            return PipeSource(self._pipes, self._stall_s)
+        if scheme == "s3":
+            from data.source.s3 import S3Source
+            from data.source.s3_options import S3Options
+
+            return S3Source(self._stall_s, _fields(S3Options, given, scheme))
+        if scheme in ("http", "https"):
+            from data.source.http import HttpSource
+
+            both = {**self._options.get("http", {}), **given}
+            return HttpSource(self._stall_s, _fields(_Headers, both, scheme).headers)
+        from data.source.fsspec_source import FsspecSource
+
+        return FsspecSource(self._stall_s, {scheme: given})
+
+
+_all: "weakref.WeakSet[Sources]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for sources in list(_all):
+        sources._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True)
+class _Headers:
+    headers: Mapping[str, str]
+
+
+def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
+    if kind is _Headers:
+        given = {"headers": {}, **given}
+    try:
+        return kind(**given)
+    except TypeError as error:  # no value is shown: it may be a secret
+        raise DataError(f"options of {scheme}: unknown one among {sorted(given)}") from error
+
+
+def _given_up(attempts: Attempts, what: str, error: Exception) -> Exception:
+    attempts.note(what, error)
+    if isinstance(error, ChangedError):
+        return attempts.error(f"changed while it was read: {error}", ObjectChangedError)
+    return attempts.error(f"cannot be fetched: {error}")

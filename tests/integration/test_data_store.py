@@ -1,0 +1,419 @@
+"""The node store in one process, over a server that tells what was asked of it."""
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from data.cache import record
+from data.cache.entry import ShardRef
+from data.cache.store import NodeStore
+from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError, ShardError
+from data.source.retry import Retry
+from data.source.sources import Sources
+from tests.services.fault_proxy import fault_proxy
+from tests.services.faults import SLOW_DOWN, FlipByte, ResetDownload
+from tests.services.range_server import RangeServer, Served, range_server
+
+MIB = 1 << 20
+BODY = os.urandom(3 * MIB + 7)
+QUICK = Retry(budget_s=1.0, first_s=0.01, longest_s=0.05, least_tries=2)
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    with range_server() as server:
+        yield server
+
+
+def sources() -> Sources:
+    return Sources(retry=QUICK, stall_s=0.5)
+
+
+def make(folder: Path, budget: int = 100 * MIB, **more: object) -> NodeStore:
+    return NodeStore(
+        folder / "cache",
+        budget,
+        **{"sources": sources(), "free_reserve": 0, **more},  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[NodeStore]:
+    with make(tmp_path) as store:
+        yield store
+
+
+def whole(url: str, body: bytes = BODY) -> ShardRef:
+    return ShardRef(url, len(body), blake3(body).hexdigest())
+
+
+def read_all(store: NodeStore, ref: ShardRef, size: int = len(BODY)) -> bytes:
+    with store.open(ref) as shard:
+        return shard.pread(0, size)
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted((folder / "cache").glob("*.shard"))
+
+
+class TestReading:
+    def test_a_shard_is_fetched_once_and_then_read_without_its_source(
+        self, store: NodeStore, server: RangeServer, tmp_path: Path
+    ) -> None:
+        ref = whole(server.put("/x.tar", BODY))
+        assert read_all(store, ref) == BODY
+        store.prefetch(ref)
+        assert len(server.seen) == 1
+        server.objects.clear()
+        assert read_all(store, ref) == BODY
+        with make(tmp_path) as other:
+            assert read_all(other, ref) == BODY
+            assert (other.metrics.hits, other.metrics.bytes_fetched) == (1, 0)
+        assert store.metrics.bytes_fetched == len(BODY)
+
+    def test_the_first_bytes_come_before_the_whole_shard(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        server.bytes_per_s = 2.0 * MIB
+        with store.open(whole(server.put("/x.tar", BODY))) as shard:
+            assert shard.pread(1000, 500) == BODY[1000:1500]
+            assert not shard.local
+            assert server.sent < len(BODY)
+            assert shard.pread(len(BODY) - 9, 9) == BODY[-9:]
+        assert len(server.seen) == 1
+
+    def test_a_range_far_ahead_is_asked_for_by_itself(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        server.bytes_per_s = 2.0 * MIB
+        with (
+            make(tmp_path, wait_bytes=MIB) as store,
+            store.open(whole(server.put("/x.tar", BODY))) as shard,
+        ):
+            shard.pread(0, 1)
+            assert shard.pread(len(BODY) - 9, 9) == BODY[-9:]
+            assert not shard.local
+            assert store.metrics.bypasses == 1
+
+    def test_equal_names_are_not_equal_shards(self, store: NodeStore, server: RangeServer) -> None:
+        other = BODY[::-1]
+        one, two = server.put("/a/x.tar", BODY), server.put("/b/x.tar", other)
+        assert read_all(store, ShardRef(one)) == BODY
+        assert read_all(store, ShardRef(two)) == other
+        assert read_all(store, whole(one)) == BODY
+
+    def test_a_replaced_object_is_not_read_from_the_cache(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        url = server.put("/x.tar", BODY)
+        assert read_all(store, ShardRef(url)) == BODY
+        server.put("/x.tar", BODY[::-1], etag='"2"')
+        assert read_all(store, ShardRef(url)) == BODY[::-1]
+
+    def test_a_renewed_signature_finds_the_same_shard(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        url = server.put("/x.tar", BODY)
+        read_all(store, whole(url + "?id=1&X-Amz-Signature=a&X-Amz-Date=1"))
+        store.prefetch(whole(url + "?id=1&X-Amz-Signature=a&X-Amz-Date=1"))
+        read_all(store, whole(url + "?id=1&X-Amz-Signature=b&X-Amz-Date=2"))
+        assert len(server.seen) == 1
+        read_all(store, whole(url + "?id=2&X-Amz-Signature=b&X-Amz-Date=2"))
+        assert len(server.seen) == 2
+
+    def test_a_shard_larger_than_the_cache_is_read_past_it(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        with make(tmp_path, budget=MIB) as store:
+            assert read_all(store, whole(server.put("/x.tar", BODY))) == BODY
+            assert not store.prefetch(whole(server.url + "/x.tar"))
+            assert store.metrics.bypasses == 1
+        assert not shards(tmp_path)
+
+    def test_many_threads_make_one_download(self, store: NodeStore, server: RangeServer) -> None:
+        ref = whole(server.put("/x.tar", BODY))
+        got: list[bytes] = []
+        threads = [
+            threading.Thread(target=lambda: got.append(read_all(store, ref))) for _ in range(16)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == [BODY] * 16
+        assert len(server.seen) == 1
+
+    def test_the_end_of_a_shard_is_an_error(self, store: NodeStore, server: RangeServer) -> None:
+        with store.open(whole(server.put("/x.tar", BODY))) as shard:
+            for _ in range(2):
+                with pytest.raises(ShardError, match=rf"offset {len(BODY)}: it ends here"):
+                    shard.pread(len(BODY) - 1, 2)
+                store.prefetch(shard.ref)
+            with pytest.raises(DataError, match="no such range"):
+                shard.pread(-1, 2)
+        with pytest.raises(DataError, match="is closed"):
+            shard.pread(0, 1)
+
+
+class TestLocal:
+    def test_it_is_read_in_place(self, store: NodeStore, tmp_path: Path) -> None:
+        path = tmp_path / "x.tar"
+        path.write_bytes(BODY)
+        assert read_all(store, ShardRef(str(path))) == BODY
+        assert store.prefetch(ShardRef(str(path)))
+        assert not shards(tmp_path)
+        with pytest.raises(FetchError, match="its manifest says 5"):
+            store.open(ShardRef(str(path), 5))
+        with pytest.raises(FetchError, match="No such file"):
+            store.open(ShardRef(str(tmp_path / "y.tar")))
+        with store.open(ShardRef(str(path))) as shard:
+            with pytest.raises(DamagedShardError, match="the file itself"):
+                shard.quarantine("bad header")
+            os.truncate(path, 10)
+            with pytest.raises(ShardError, match="offset 10: it ends here"):
+                shard.pread(5, 10)
+        assert path.exists()
+
+    def test_or_copied_on_demand(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.tar"
+        path.write_bytes(BODY)
+        with make(tmp_path, cache_local=True) as store:
+            assert read_all(store, ShardRef(str(path))) == BODY
+            store.prefetch(ShardRef(str(path)))
+        assert [one.stat().st_size for one in shards(tmp_path)] == [len(BODY)]
+
+
+class TestFailing:
+    def test_a_missing_shard_is_named_on_the_read(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        server.put("/x.tar", BODY)
+        with store.open(whole(server.url + "/none.tar")) as bad:
+            for _ in range(2):
+                with pytest.raises(FetchError, match=r"none\.tar: cannot be fetched: 404") as one:
+                    bad.pread(0, 10)
+                assert len(one.value.attempts) == 1
+        assert read_all(store, whole(server.url + "/x.tar")) == BODY
+        server.put("/none.tar", BODY)
+        assert read_all(store, whole(server.url + "/none.tar")) == BODY  # a new open tries anew
+
+    def test_another_length_than_the_manifest_says(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        url = server.put("/x.tar", BODY)
+        with pytest.raises(FetchError, match=f"is {len(BODY)} bytes long and its manifest says 9"):
+            read_all(store, ShardRef(url, 9), 9)
+
+    def test_an_object_replaced_half_way_is_fetched_anew(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        new = Served(BODY[::-1], '"2"')
+        ref = ShardRef(server.put("/x.tar", BODY, then=new, at=MIB))
+        with store.open(ref) as shard:
+            assert shard.pread(2 * MIB, 1000) == BODY[::-1][2 * MIB : 2 * MIB + 1000]
+        assert store.metrics.refetches == 1
+
+    def test_but_whoever_read_the_old_one_is_told(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        new = Served(BODY[::-1], '"2"')
+        ref = ShardRef(server.put("/x.tar", BODY, then=new, at=MIB))
+        with store.open(ref) as shard:
+            assert shard.pread(0, 1000) == BODY[:1000]
+            with pytest.raises(DamagedShardError, match="another version"):
+                shard.pread(2 * MIB, 1000)
+
+    def test_an_object_that_always_changes(self, store: NodeStore, server: RangeServer) -> None:
+        third = Served(BODY, '"3"')
+        second = Served(BODY, '"2"', then=third, at=MIB)
+        ref = ShardRef(server.put("/x.tar", BODY, then=second, at=MIB))
+        with pytest.raises(ObjectChangedError, match="changed while it was read"):
+            read_all(store, ref)
+
+    def test_a_broken_download_is_gone_on_with(self, tmp_path: Path, server: RangeServer) -> None:
+        url = server.put("/x.tar", BODY)
+        with fault_proxy(server.url) as proxy:
+            ref = whole(url.replace(server.url, proxy.endpoint))
+            proxy.inject(ResetDownload(2 * MIB), skip=1, times=1)  # after the one of the length
+            proxy.inject(SLOW_DOWN, skip=1)
+            with (
+                make(tmp_path) as store,
+                pytest.raises(FetchError, match="given up after") as caught,
+            ):
+                read_all(store, ref)
+            assert any("503" in line for line in caught.value.attempts)
+            proxy.clear()
+            with make(tmp_path) as store:
+                assert read_all(store, ref) == BODY
+                store.prefetch(ref)
+                assert store.metrics.bytes_resumed >= MIB
+                assert store.metrics.bytes_fetched <= len(BODY) - MIB
+            assert server.seen[-1][1] >= MIB
+
+    def test_who_waited_for_another_process_hears_why_it_failed(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        server.bytes_per_s = 8.0 * MIB
+        ref = ShardRef(server.put("/x.tar", BODY, more=5))
+        with make(tmp_path) as one, make(tmp_path) as two, one.open(ref) as first:
+            first.pread(0, 1)  # so it is the one that downloads
+            with two.open(ref) as second:
+                for shard in (first, second):
+                    with pytest.raises(FetchError, match="given up after") as caught:
+                        shard.pread(len(BODY), 5)
+                    assert len(caught.value.attempts) > 1
+            assert (one.metrics.downloads, two.metrics.downloads) == (1, 0)
+
+    def test_a_closed_store_ends_those_who_wait(self, tmp_path: Path, server: RangeServer) -> None:
+        server.bytes_per_s = 0.5 * MIB
+        with make(tmp_path) as store, store.open(whole(server.put("/x.tar", BODY))) as shard:
+            shard.pread(0, 1)
+            store.close()
+            with pytest.raises(FetchError, match="the store was closed"):
+                shard.pread(0, len(BODY))
+            with pytest.raises(DataError, match="the store is closed"):
+                store.open(shard.ref)
+
+
+class TestDamage:
+    def test_wrong_bytes_on_the_way_are_fetched_once_more(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        url = server.put("/x.tar", BODY)
+        with fault_proxy(server.url) as proxy, make(tmp_path, read_growing=False) as store:
+            ref = whole(url.replace(server.url, proxy.endpoint))
+            proxy.inject(FlipByte(MIB), skip=1, times=1)
+            assert read_all(store, ref) == BODY
+            assert (store.metrics.quarantined, store.metrics.refetches) == (1, 1)
+            assert len(list((tmp_path / "cache" / "quarantine").iterdir())) == 1
+
+    def test_and_never_taken_for_good(self, tmp_path: Path, server: RangeServer) -> None:
+        url = server.put("/x.tar", BODY[:-1] + bytes([BODY[-1] ^ 1]))
+        with (
+            make(tmp_path, read_growing=False) as store,
+            pytest.raises(DamagedShardError, match="came twice with other bytes"),
+        ):
+            read_all(store, whole(url))
+        assert not shards(tmp_path)
+
+    def test_who_read_them_while_they_came_is_told(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        bad = bytes([BODY[0] ^ 1]) + BODY[1:]
+        server.bytes_per_s = 8.0 * MIB
+        with store.open(whole(server.put("/x.tar", bad))) as shard:
+            shard.pread(0, 10)
+            server.put("/x.tar", BODY)
+            with pytest.raises(DamagedShardError, match="is not to be used"):
+                shard.pread(len(BODY) - 10, 10)
+
+    def test_a_reported_shard_is_fetched_anew_once(
+        self, store: NodeStore, server: RangeServer, tmp_path: Path
+    ) -> None:
+        ref = whole(server.put("/x.tar", BODY))
+        store.prefetch(ref)
+        with store.open(ref) as shard, store.open(ref) as other:
+            _break(shards(tmp_path)[0], 5)
+            assert shard.pread(0, 10) != BODY[:10]
+            shard.quarantine("bad header")
+            assert shard.pread(0, 10) == BODY[:10]
+            other.quarantine("bad header, too")  # of the same file: is not the second time
+            assert other.pread(0, 10) == BODY[:10]
+            assert len(server.seen) == 2
+            store.prefetch(ref)
+            with store.open(ref) as third:
+                _break(shards(tmp_path)[0], 5)
+                with pytest.raises(DamagedShardError, match="did not help"):
+                    third.quarantine("bad header")
+
+    def test_what_is_as_its_manifest_says_is_not_fetched_anew(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        ref = whole(server.put("/x.tar", BODY))
+        with store.open(ref) as shard:
+            with pytest.raises(DamagedShardError, match="damaged when it was written"):
+                shard.quarantine("bad header")
+            assert shard.pread(0, 10) == BODY[:10]
+        assert len(server.seen) == 1
+
+    def test_a_shard_of_another_length_is_not_trusted(
+        self, store: NodeStore, server: RangeServer, tmp_path: Path
+    ) -> None:
+        ref = whole(server.put("/x.tar", BODY))
+        store.prefetch(ref)
+        os.truncate(shards(tmp_path)[0], len(BODY) - 1)
+        assert read_all(store, ref) == BODY
+        assert len(server.seen) == 2
+
+    @pytest.mark.parametrize("damaged", [False, True])
+    def test_after_a_crash_of_the_machine_the_hash_is_looked_at(
+        self,
+        tmp_path: Path,
+        server: RangeServer,
+        monkeypatch: pytest.MonkeyPatch,
+        damaged: bool,
+    ) -> None:
+        ref = ShardRef(server.put("/x.tar", BODY))  # whose hash nobody told
+        with make(tmp_path) as store:
+            store.prefetch(ref)
+        if damaged:
+            path = shards(tmp_path)[0]
+            path.write_bytes(bytes(len(BODY)))
+        monkeypatch.setattr(record, "boot", lambda: "another")
+        with make(tmp_path) as store:
+            assert read_all(store, ref) == BODY
+        assert len(server.seen) == (2 if damaged else 1)
+
+    def test_a_part_of_before_a_crash_is_begun_anew(
+        self, tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ref = ShardRef(server.put("/x.tar", BODY, more=5))
+        with make(tmp_path) as store, pytest.raises(FetchError):
+            read_all(store, ref, len(BODY) + 5)
+        (part,) = (tmp_path / "cache").glob("*.part")
+        assert part.stat().st_size > MIB
+        part.write_bytes(bytes(part.stat().st_size))
+        monkeypatch.setattr(record, "boot", lambda: "another")
+        server.put("/x.tar", BODY + b"12345")
+        with make(tmp_path) as store:
+            assert read_all(store, ref, len(BODY) + 5) == BODY + b"12345"
+
+
+class TestFolder:
+    def test_it_is_this_users_alone(self, tmp_path: Path, server: RangeServer) -> None:
+        (tmp_path / "cache").mkdir(mode=0o755)
+        with make(tmp_path) as store:
+            store.prefetch(whole(server.put("/x.tar", BODY)))
+            store.publish_plan([("s3://a/b", 1.0)])
+        assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+        for path in (tmp_path / "cache").rglob("*"):
+            assert not path.stat().st_mode & 0o077
+
+    def test_a_link_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(DataError, match="not a folder of this user's own"):
+            make(tmp_path)
+
+    def test_a_pipe_is_read_to_its_end_into_the_cache(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(BODY)
+        url = f"pipe:cat {tmp_path}/x"
+        with make(tmp_path) as store, pytest.raises(FetchError, match="are refused"):
+            read_all(store, whole(url))
+        with make(tmp_path, sources=Sources(pipes="exec")) as store:
+            with pytest.raises(DataError, match="make an index"):
+                read_all(store, ShardRef(url))
+            with store.open(whole(url)) as shard:
+                assert shard.pread(len(BODY) - 9, 9) == BODY[-9:]
+            assert len(shards(tmp_path)) == 1
+
+
+def _break(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\0\1\2\3")

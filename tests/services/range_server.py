@@ -1,0 +1,139 @@
+"""A server of objects over http, with ranges and tags, as slow and untruthful as a test wants."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+_PIECE = 1 << 16  # bytes
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass
+class Served:
+    """One object."""
+
+    body: bytes
+    etag: str | None = '"1"'
+    more: int = 0
+    """Bytes that the server says it has beyond those it has."""
+
+    then: Served | None = None
+    """What it is replaced by, with the connection broken, at byte `at` of the first answer."""
+
+    at: int = 0
+
+
+@dataclass
+class RangeServer:
+    """A running server: what it holds, and what was asked of it."""
+
+    objects: dict[str, Served] = field(default_factory=dict)
+    ranges: bool = True
+    bytes_per_s: float | None = None
+    """Of each answer."""
+
+    seen: list[tuple[str, int]] = field(default_factory=list)
+    """(path with query, first byte) of every answer with a body of more than one byte."""
+
+    headers: list[dict[str, str]] = field(default_factory=list)
+    sent: int = 0
+    """Bytes of bodies."""
+
+    url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, path: str, body: bytes, **more: object) -> str:
+        """Its URL."""
+        self.objects[path] = Served(body, **more)  # type: ignore[arg-type]
+        return self.url + path
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        holds = self.server.holds
+        found = holds.objects.get(self.path.partition("?")[0])
+        holds.headers.append({name.lower(): value for name, value in self.headers.items()})
+        if found is None:
+            self._head(404, 0, {})
+            return
+        total = len(found.body) + found.more
+        match = _RANGE.fullmatch(self.headers.get("Range", "")) if holds.ranges else None
+        start = int(match[1]) if match else 0
+        end = int(match[2]) + 1 if match and match[2] else total
+        if start >= total:
+            self._head(416, 0, {})
+            return
+        more = {} if found.etag is None else {"ETag": found.etag}
+        if match:
+            more["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
+        if end - start > 1:
+            with holds.lock:
+                holds.seen.append((self.path, start))
+        self._head(206 if match else 200, end - start, more)
+        self._body(found, start, end)
+
+    def _head(self, status: int, length: int, more: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**more, "Content-Length": str(length)}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _body(self, found: Served, start: int, end: int) -> None:
+        holds, began_s, at = self.server.holds, time.monotonic(), start
+        while at < end:
+            if found.then is not None and start == 0 and end > found.at:
+                stop = found.at
+            else:
+                stop = end
+            piece = found.body[at : min(at + _PIECE, stop)]
+            if not piece:  # the object ends, or is replaced
+                if found.then is not None and start == 0:
+                    holds.objects[self.path.partition("?")[0]] = found.then
+                self.close_connection = True
+                return
+            if holds.bytes_per_s is not None:
+                time.sleep(max(0.0, began_s + (at - start) / holds.bytes_per_s - time.monotonic()))
+            try:
+                self.wfile.write(piece)
+            except OSError:  # the client is gone
+                self.close_connection = True
+                return
+            at += len(piece)
+            with holds.lock:
+                holds.sent += len(piece)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, holds: RangeServer) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.holds = holds
+
+
+@contextmanager
+def range_server() -> Iterator[RangeServer]:
+    """An empty server in threads of this process."""
+    holds = RangeServer()
+    with _Server(holds) as server:
+        holds.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="range-server")
+        thread.start()
+        try:
+            yield holds
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,149 @@
+"""The parts of sources that decide: addresses, retries, limits, what an answer means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.cache.entry import Entry, ShardRef, url_key
+from data.cache.mounts import find_kind
+from data.errors import DataError
+from data.source.address import Address, masked
+from data.source.limits import Limits, TokenBucket
+from data.source.objects import judge
+from data.source.protocol import FinalError, PassingError
+from data.source.retry import Retry, next_wait_s
+from data.source.s3_options import S3Options, settings
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("url", "scheme", "host", "name"),
+        [
+            ("/a/b c.tar", "file", "", "b_c.tar"),
+            ("a.tar", "file", "", "a.tar"),
+            ("file:///a/b%20c.tar", "file", "", "b_c.tar"),
+            ("s3a://bucket/x/y.tar", "s3", "bucket", "y.tar"),
+            ("HTTPS://me:pw@h:8/x/y.tar?a=b", "https", "h:8", "y.tar"),
+            ("gs://b/ü/日本.tar", "gs", "b", "_.tar"),
+            ("pipe:cat a/b.tar", "pipe", "", "b.tar"),
+            ("http://[::1]:8/", "http", "[::1]:8", "shard"),
+        ],
+    )
+    def test_parts(self, url: str, scheme: str, host: str, name: str) -> None:
+        address = Address.parse(url)
+        assert (address.scheme, address.host, address.name) == (scheme, host, name)
+
+    @pytest.mark.parametrize("url", ["", "file://other/x.tar", "simplecache::s3://b/x.tar"])
+    def test_refused(self, url: str) -> None:
+        with pytest.raises(DataError):
+            Address.parse(url)
+
+    def test_one_object_has_one_key_whatever_signs_the_request(self) -> None:
+        one = "https://h/x.tar?X-Amz-Signature=1&X-Amz-Date=2&part=7"
+        assert url_key(one) == url_key("https://me:pw@h/x.tar?part=7&X-Amz-Signature=3")
+        others = ["https://h/x.tar?part=8", "https://h/y/x.tar?part=7", "http://h/x.tar?part=7"]
+        assert len({url_key(url) for url in [one, *others]}) == 4
+
+    @given(st.text(min_size=1), st.text(min_size=1), st.from_regex(r"[a-zA-Z0-9%._-]+"))
+    def test_nothing_secret_is_shown(self, user: str, query: str, path: str) -> None:
+        from urllib.parse import quote
+
+        secret_user, secret = quote(f"U{user}U", safe=""), quote(f"Q{query}Q", safe="&=")
+        shown = masked(f"https://{secret_user}@host/{quote(path)}?sig={secret}")
+        assert shown == f"https://host/{quote(path)}?…"
+        assert "secret" not in masked("pipe:curl -H 'Authorization: secret' http://x")
+
+    @given(st.text(), st.integers(0, 2**60), st.text())
+    def test_file_names_come_back_as_entries(self, path: str, size: int, tag: str) -> None:
+        entry = Entry.of(ShardRef(f"gs://b/{path}".replace("::", "")), size, tag)
+        assert Entry.parse(f"{entry.stem}.shard") == (entry, "shard")
+        assert len(entry.stem) < 200
+        assert "/" not in entry.stem
+
+    @pytest.mark.parametrize(
+        "name", ["ledger.lock", "x.shard", "plans", "", "..part", "a-b-1-c.json"]
+    )
+    def test_other_files_are_none(self, name: str) -> None:
+        assert Entry.parse(name) is None
+
+
+class TestRetries:
+    @given(st.integers(1, 200), st.floats(0, 1000), st.floats(0, 1))
+    def test_waits_are_bounded_and_end(self, failures: int, idle_s: float, jitter: float) -> None:
+        retry = Retry(budget_s=100.0, first_s=0.5, longest_s=8.0, least_tries=3)
+        wait_s = next_wait_s(retry, failures, idle_s, jitter)
+        if idle_s >= 100.0 and failures >= 3:
+            assert wait_s is None
+        else:
+            assert wait_s is not None
+            assert 0 <= wait_s <= min(8.0, 0.5 * 2.0 ** (failures - 1))
+            assert idle_s >= 100.0 or idle_s + wait_s <= 100.0 + 1e-6
+
+    @pytest.mark.parametrize(
+        ("status", "final"),
+        [(400, 1), (401, 1), (403, 1), (408, 0), (416, 1), (429, 0), (500, 0), (501, 1), (503, 0)],
+    )
+    def test_which_answers_pass(self, status: int, final: int) -> None:
+        error = judge(f"Server returned non-2xx status code: {status} x", "GenericError")
+        assert isinstance(error, FinalError if final else PassingError)
+        assert str(status) in str(error)
+
+    def test_no_query_is_shown_of_an_answer(self) -> None:
+        assert "abc" not in str(judge("error for url (http://h/x?sig=abc)", "GenericError"))
+
+
+class TestLimits:
+    @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 3)), max_size=30))
+    def test_no_more_than_the_rate_and_one_second_of_it(
+        self, requests: list[tuple[int, float]]
+    ) -> None:
+        rate, now_s, taken = 1000.0, 0.0, 0
+        bucket = TokenBucket(rate, now_s)
+        for size, pause_s in requests:
+            now_s += pause_s
+            now_s += bucket.take(size, now_s)
+            taken += size
+            assert taken <= rate * (now_s + 1) + 1e-3
+
+    def test_numbers_that_make_no_sense(self) -> None:
+        for bad in ({"requests": 0}, {"bytes_per_s": 0.0}):
+            with pytest.raises(DataError):
+                Limits(**bad)
+
+
+class TestS3Options:
+    def test_the_environment_is_obeyed_and_options_come_first(self) -> None:
+        env = {"AWS_ENDPOINT_URL": "http://e:1/", "AWS_REGION": "r", "AWS_ACCESS_KEY_ID": "k"}
+        config, provider, _ = settings(S3Options(), env, "b")
+        assert (config["endpoint"], config["region"], provider) == ("http://e:1", "r", None)
+        options = S3Options(endpoint="https://f", anonymous=True, virtual_host=True)
+        config, provider, _ = settings(options, env, "b")
+        assert config["endpoint"] == "https://b.f"
+        assert config["skip_signature"]
+
+    @pytest.mark.parametrize("endpoint", ["f", "ftp://f", "http://k:s@f"])
+    def test_endpoints_that_make_no_sense(self, endpoint: str) -> None:
+        with pytest.raises(DataError) as caught:
+            S3Options(endpoint=endpoint)
+        assert "k:s" not in str(caught.value)
+
+    def test_no_secret_is_shown(self) -> None:
+        options = S3Options(access_key_id="k", secret_access_key="hush", session_token="hush")
+        assert "hush" not in repr(options)
+        with pytest.raises(DataError, match="go together"):
+            S3Options(secret_access_key="hush")
+
+
+def test_the_innermost_mount_counts() -> None:
+    from pathlib import Path
+
+    mounts = """\
+1 0 8:1 / / rw shared:1 - ext4 /dev/a rw
+2 1 0:2 / /scratch rw - lustre x@tcp:/s rw
+3 2 0:3 / /scratch/my\\040disk rw master:1 - xfs /dev/b rw
+4 1 0:4 / /scratchy rw - tmpfs none rw
+"""
+    want = {"/": "ext4", "/x": "ext4", "/scratch/a": "lustre", "/scratch/my disk/c": "xfs"}
+    assert {path: find_kind(Path(path), mounts) for path in want} == want
+    assert find_kind(Path("/scratchy/a"), mounts) == "tmpfs"
+    assert find_kind(Path("/x"), "nonsense") == ""
