@@ -11,10 +11,8 @@ class DataError(Exception):
 class ShardError(DataError):
     """A shard is missing, damaged, or not what its index says.
 
-        `path` is the shard (a URL as str), `offset` the byte in it where the problem lies.
-    =======
-        `path` is the shard, or its URL as it may be shown; `offset` the byte in it where the problem
-        lies.
+    `path` is the shard, or its URL as it may be shown, `offset` the byte in it where the problem
+    lies.
     """
 
     def __init__(self, path: Path | str, offset: int, problem: str) -> None:
@@ -30,7 +28,7 @@ class ShardError(DataError):
 class SampleError(DataError):
     """Reading or transforming one sample failed; `__cause__` is the original exception."""
 
-    def __init__(self, position: int, key: str, shard: Path, problem: str) -> None:
+    def __init__(self, position: int, key: str, shard: Path | str, problem: str) -> None:
         super().__init__(position, key, shard, problem)
         self.position = position
         self.key = key

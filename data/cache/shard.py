@@ -69,6 +69,11 @@ class OpenShard:
             self._disk.metrics.add(waits=1, wait_s=time.monotonic() - began_s)
         return data
 
+    def whole_file(self) -> OpenFile | None:
+        """The file, where all of it lies in one of this machine, as far as is known."""
+        with self._lock:
+            return self._file if self._whole else None
+
     def quarantine(self, reason: str) -> None:
         """What was read is damaged: the shard is fetched once more, and later reads are of that.
 

@@ -1,0 +1,149 @@
+"""Shards are fetched before their samples are wanted, and the cache knows what is wanted when."""
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+from data.cache.entry import ShardRef
+from data.cache.store import NodeStore
+from data.errors import DataError
+from data.ordering.ahead import Use
+from data.reader.stream import Stream
+from data.source.address import Address
+
+PLANNED = 2048
+"""Shards whose next use the cache is told."""
+_AGAIN_S = 5.0
+_TICK_S = 0.2
+_GUESS_S = 1e-3  # a position, until it is known how fast they pass
+
+_log = logging.getLogger(__name__)
+
+
+class Ahead:
+    """Walks ahead of the position in threads, until it is closed or garbage.
+
+    Args:
+        position: where the consumer is; must not refer to the walker.
+        streams: that this rank reads; None: all.
+        downloads: shards that are fetched at the same time.
+        depth: shards beyond those in use now that may be fetched.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        position: Callable[[], int],
+        streams: Collection[int] | None,
+        *,
+        downloads: int = 4,
+        depth: int = 16,
+    ) -> None:
+        self._closing = threading.Event()
+        self._pool = ThreadPoolExecutor(downloads, thread_name_prefix="hpckit-data-ahead")
+        walk = _Walk(stream, position, streams, self._closing, depth)
+        for _ in range(downloads):
+            self._pool.submit(walk.work)
+        self._end = weakref.finalize(self, _stop, self._closing, self._pool)
+
+    def close(self) -> None:
+        """Stop; a download that is under way goes on for who waits for it."""
+        self._end()
+
+
+def has_far(stream: Stream) -> bool:
+    """Whether any shard is not a file of this machine."""
+    for dataset in stream.datasets:
+        urls = dataset.manifest.urls
+        if any(Address.parse(url).local is None for url in urls):
+            return True
+    return False
+
+
+def _stop(closing: threading.Event, pool: ThreadPoolExecutor) -> None:
+    closing.set()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Walk:
+    """What the threads share."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        position: Callable[[], int],
+        streams: Collection[int] | None,
+        closing: threading.Event,
+        depth: int,
+    ) -> None:
+        self._stream, self._position, self._streams = stream, position, streams
+        self._closing, self._depth = closing, depth
+        self._lock = threading.Lock()
+        self._begun = (position(), time.monotonic())
+        self._uses = stream.ahead(self._begun[0], streams)
+        self._running: list[Use] = []  # fetched, and not over
+        self._told_s = float("-inf")
+
+    def work(self) -> None:
+        """One thread: fetch what comes next, as often as there is room for it."""
+        while not self._closing.is_set():
+            found = self._next()
+            if found is None:
+                self._closing.wait(_TICK_S)
+                continue
+            dataset, use = found
+            ref = self._stream.datasets[dataset].ref(use.shard)
+            try:
+                fetched = self._stream.datasets[dataset].store.prefetch(
+                    ref, when_s=self._in_s(use.first)
+                )
+            except DataError as error:  # whoever reads it meets it, and says so
+                _log.info("ahead of its use: %s", error)
+                continue
+            if not fetched:
+                self._closing.wait(_AGAIN_S)  # no room yet
+
+    def _next(self) -> tuple[int, Use] | None:
+        """The next use to see to; None if enough is on its way."""
+        with self._lock:
+            at = self._position()
+            self._tell(at)
+            self._running = [use for use in self._running if use.last >= at]
+            waiting = sum(use.first > at for use in self._running)
+            if waiting >= self._depth:
+                return None
+            found = next(self._uses, None)
+            if found is not None:
+                self._running.append(found[1])
+            return found
+
+    def _tell(self, at: int) -> None:
+        """Publish what is used next, of each store that is read from."""
+        if time.monotonic() - self._told_s < _AGAIN_S:
+            return
+        self._told_s = time.monotonic()
+        plans: dict[NodeStore, list[tuple[ShardRef | str, float]]] = {}
+        for number, use in islice(self._next_uses(at), PLANNED):
+            dataset = self._stream.datasets[number]
+            told = (dataset.manifest.urls[use.shard], self._in_s(use.first))
+            plans.setdefault(dataset.store, []).append(told)
+        for store, plan in plans.items():
+            store.publish_plan(plan)
+
+    def _next_uses(self, at: int) -> Iterator[tuple[int, Use]]:
+        seen: set[tuple[int, int]] = set()
+        for dataset, use in islice(self._stream.ahead(at, self._streams), 4 * PLANNED):
+            if (dataset, use.shard) not in seen:
+                seen.add((dataset, use.shard))
+                yield dataset, use
+
+    def _in_s(self, first: int) -> float:
+        """Seconds until a position is read, at the speed so far."""
+        at, (begun, begun_s) = self._position(), self._begun
+        passed = at - begun
+        each_s = (time.monotonic() - begun_s) / passed if passed > 0 else _GUESS_S
+        return max(0, first - at) * each_s

@@ -1,0 +1,160 @@
+"""A dataset that is open: its manifest, its shards, and each sample readable by its number."""
+
+import resource
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.cache.entry import ShardRef
+from data.cache.store import NodeStore
+from data.indexing.access import is_url
+from data.indexing.build import build_index
+from data.indexing.listing import Shards
+from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
+from data.indexing.shard import ShardIndex
+from data.reader.opened import OpenedShard, Sample
+from data.source.sources import Sources
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class Dataset:
+    """The samples 0 .. len - 1 of a manifest's shards, in order. Safe to read from many threads."""
+
+    def __init__(self, manifest: Manifest, store: NodeStore) -> None:
+        self.manifest = manifest
+        self.store = store
+        self.starts: Ints = np.concatenate([[0], np.cumsum(manifest.samples, dtype=np.int64)])
+        """[shards + 1]: the number of each shard's first sample."""
+        self.first = memoryview(self.starts)
+        """The same, as plain integers."""
+        self._opened = _Opened(self)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        """As of the manifest: what the samples are, wherever they lie."""
+        return self.manifest.fingerprint
+
+    def opened(self, shard: int) -> OpenedShard:
+        """Shard `shard`, open; the shards used last stay so. Raises ShardError, FetchError."""
+        return self._opened.get(shard)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """(shard, sample in it) of a sample. Raises IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} is not in 0..{len(self) - 1}")
+        shard = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return shard, index - int(self.starts[shard])
+
+    def read(self, index: int) -> Sample:
+        """One sample: its key, its shard and the bytes of each member.
+
+        Raises IndexError outside [0, len), ShardError and FetchError as `OpenedShard.read`.
+        """
+        shard, sample = self.place(index)
+        return self.opened(shard).read(sample)
+
+    def ref(self, shard: int) -> ShardRef:
+        """What the node store needs to know of a shard."""
+        manifest = self.manifest
+        return ShardRef(manifest.urls[shard], int(manifest.bytes[shard]), manifest.hash(shard))
+
+    def close(self) -> None:
+        """Close the shards; a later read opens them again."""
+        self._opened.clear()
+
+
+class _Opened:
+    """The shards used last. Two threads may open different ones at a time."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._limit = _descriptor_budget()
+        self._found: OrderedDict[int, OpenedShard] = OrderedDict()
+        self._opening: dict[int, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, shard: int) -> OpenedShard:
+        with self._lock:
+            found = self._found.get(shard)
+            if found is not None:
+                self._found.move_to_end(shard)
+                return found
+            opening = self._opening.setdefault(shard, threading.Lock())
+        with opening:
+            if (found := self._found.get(shard)) is None:
+                found = self._open(shard)
+                self._keep(shard, found)
+            return found
+
+    def _open(self, shard: int) -> OpenedShard:
+        dataset = self._dataset
+        opened = dataset.store.open(dataset.ref(shard))
+        index = dataset.manifest.open_shard(shard, source=dataset.store.sources)
+        return OpenedShard(index, opened)
+
+    def _keep(self, shard: int, found: OpenedShard) -> None:
+        with self._lock:
+            self._found[shard] = found
+            self._opening.pop(shard, None)
+            while len(self._found) > self._limit:
+                self._found.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._found.clear()
+
+
+def open_dataset(
+    shards: Shards,
+    *,
+    cache: str | Path | None = None,
+    cache_bytes: int = 0,
+    sources: Sources | None = None,
+) -> Dataset:
+    """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
+
+    A manifest is a file, or a folder or URL that has one (`hpckit data index`). Without one, all
+    shards are indexed now, which for URLs reads their headers, and the order is that of the list.
+
+    Args:
+        cache: folder on a local disk for shards that are not files of this machine; needed for
+            `cache_bytes` > 0, the most that it may hold.
+
+    Raises DataError if nothing is found, a shard is given twice or is broken.
+    """
+    reach = sources or Sources()
+    return Dataset(_manifest(shards, reach), _store(cache, cache_bytes, reach))
+
+
+def index_of(dataset: Dataset, shard: int) -> ShardIndex:
+    """The index of one shard."""
+    return dataset.opened(shard).index
+
+
+def _manifest(shards: Shards, sources: Sources) -> Manifest:
+    if isinstance(shards, str | Path):
+        text = str(shards)
+        if is_url(text) and (text.endswith("/") or text.endswith(".index")):
+            place = f"{text}{NAME}" if text.endswith("/") else text
+            return open_manifest(place, source=sources)
+        if not is_url(text) and is_manifest(Path(text).expanduser()):
+            return open_manifest(Path(text).expanduser())
+    return build_index(shards, None, source=sources)
+
+
+def _store(cache: str | Path | None, cache_bytes: int, sources: Sources) -> NodeStore:
+    return NodeStore(Path(cache or "."), cache_bytes if cache else 0, sources=sources)
+
+
+def _descriptor_budget() -> int:
+    """How many shards to hold open: a quarter of what the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1024 if soft == resource.RLIM_INFINITY else max(16, soft // 4)

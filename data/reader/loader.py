@@ -1,0 +1,234 @@
+"""The loader: a stream of batches whose whole state is one position."""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from data.errors import DataError
+from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
+from data.reader.ahead import Ahead, has_far
+from data.reader.batch import Batch, SampleContext
+from data.reader.dataset import Dataset
+from data.reader.faults import Faults, Policy
+from data.reader.fetch import Fetcher, Times
+from data.reader.metrics import Meter, Usage
+from data.reader.opened import Sample
+from data.reader.prefetch import Prefetcher
+from data.reader.stream import One, Stream, order_of
+
+
+class Loader(Iterable[Batch]):
+    """Delivers this rank's share of each global step of `global_batch` samples, for ever.
+
+    Every sample comes exactly once per epoch over all ranks. `rank` and `world_size` are those of
+    the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
+    reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
+    batch is one thread's work. None of these, nor the world size, changes the order.
+
+    Args:
+        dataset: one that is open, or a `Stream` such as `mixed` makes; `seed`, `streams`, `window`
+            and `shuffle` are then its own affair.
+        streams, window: as of `data.ordering.order.Order`: samples are shuffled among so many
+            times so many shards.
+        uneven: where world_size does not divide global_batch, see `share`.
+        tail: what becomes of the end of an epoch, see `step_at`.
+        epochs: after which it ends; None: never.
+        errors, most_errors, most_errors_in_a_row: as of `Faults`.
+        downloads: shards that are fetched at a time, where they are not files of this machine.
+
+    Raises DataError for an argument that makes no sense.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | Stream,
+        *,
+        global_batch: int,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        streams: int = 48,
+        window: int = 8,
+        shuffle: bool = True,
+        transform: Callable[[Sample, SampleContext], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        prefetch: int = 2,
+        threads: int = 2,
+        uneven: Uneven = "error",
+        tail: Tail = "straddle",
+        epochs: int | None = None,
+        errors: Policy = "raise",
+        most_errors: int = 100,
+        most_errors_in_a_row: int = 10,
+        downloads: int = 4,
+    ) -> None:
+        if isinstance(dataset, Dataset):
+            order = order_of(dataset, seed=seed, streams=streams, window=window, shuffle=shuffle)
+            self._stream: Stream = One(dataset, order)
+        else:
+            self._stream = dataset
+        if prefetch < 1 or threads < 1 or downloads < 1:
+            raise DataError("prefetch, threads and downloads must be at least 1")
+        if epochs is not None and epochs < 1:
+            raise DataError(f"epochs must be at least 1, or None for no end; got {epochs}")
+        self._faults = Faults(errors, most_errors, most_errors_in_a_row)
+        self._transform, self._collate = transform, collate
+        self._batch, self._rank, self._world = global_batch, rank, world_size
+        self._uneven, self._tail, self._epochs = uneven, tail, epochs
+        self._prefetch, self._threads, self._downloads = prefetch, threads, downloads
+        self._share(0)  # raises what is wrong with them
+        self._position = 0
+        self._began = False
+        self._current: weakref.ref[_Iteration] | None = None
+        self._meter = Meter()
+        self.wait_s = 0.0
+        """Seconds the consumer waited for the last delivered batch."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go on at the first batch not yet delivered. Ends an earlier iteration of this loader."""
+        self._end("another iteration of this loader has begun")
+        self._began = True
+        iteration = _Iteration(self)
+        self._current = weakref.ref(iteration)
+        return iteration
+
+    @property
+    def usage(self) -> Usage:
+        """Where the time has gone so far."""
+        stores = {dataset.store for dataset in self._stream.datasets}
+        iteration = self._current() if self._current else None
+        ready = iteration.ready if iteration is not None else 0
+        waited_s = sum(store.metrics.wait_s for store in stores)
+        return self._meter.usage(ready=ready, download_s=waited_s)
+
+    @property
+    def bytes_read(self) -> int:
+        """Sample bytes of all batches this loader has delivered."""
+        return self.usage.bytes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands: the same on every rank; under 200 bytes as JSON for a dataset.
+
+        `position` counts the samples of all ranks in the batches delivered so far.
+        """
+        return {**self._stream.identity, "position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; world size and batch size may be others than then.
+
+        Raises FingerprintError if it belongs to another stream, DataError if it is no state of a
+        loader or iteration has begun.
+        """
+        if self._began:
+            raise DataError("load_state_dict came after iteration began; call it before")
+        told = dict(state)
+        position = told.pop("position", None)
+        if type(position) is not int or position < 0:
+            raise DataError(f"not a loader's state: position is {position!r}")
+        self._stream = self._stream.resumed(told, position)
+        self._position = position
+
+    def close(self) -> None:
+        """Stop the reader threads and wait for them. Iterating again goes on from here."""
+        self._end("the loader was closed")
+
+    def shares(self, position: int) -> Iterator[Share]:
+        """This rank's shares of the global steps from `position` on."""
+        end = None if self._epochs is None else self._epochs * self._stream.samples
+        while end is None or position < end:
+            found = self._share(position)
+            if end is not None and found.positions.size and int(found.positions.min()) >= end:
+                return  # what was left of the last epoch is dropped
+            yield found
+            position = found.after
+
+    def fetcher(self) -> Fetcher:
+        """What makes batches of shares."""
+        return Fetcher(self._stream, self._transform, self._collate, self._faults)
+
+    def _share(self, position: int) -> Share:
+        try:
+            return share(
+                position,
+                self._batch,
+                self._rank,
+                self._world,
+                self._stream,
+                uneven=self._uneven,
+                tail=self._tail,
+            )
+        except ValueError as error:
+            raise DataError(str(error)) from error
+
+    def _streams(self) -> range | None:
+        """Those that this rank reads, as far as one can tell."""
+        if self._stream.streams == 1:
+            return None
+        rank, world = self._rank, self._world
+        return streams_of_ranks(rank, rank + 1, world, self._batch, self._stream.streams)
+
+    def _end(self, reason: str) -> None:
+        iteration = self._current() if self._current else None
+        if iteration is not None:
+            iteration.close(reason)
+        self._current = None
+
+
+class _Iteration(Iterator[Batch]):
+    """One pass over a loader. The loader refers to it weakly, so dropping it ends its threads."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._meter = loader._meter
+        fetch = loader.fetcher().fetch
+        self._prefetcher: Prefetcher[Share, tuple[Batch, Times, int]] = Prefetcher(
+            lambda share: (*fetch(share), share.after),
+            loader.shares(loader._position),
+            depth=loader._prefetch,
+            threads=loader._threads,
+        )
+        self._ahead = self._walk_ahead(loader)
+        self._last_s = time.perf_counter()
+
+    @property
+    def ready(self) -> int:
+        return self._prefetcher.ready
+
+    def close(self, reason: str) -> None:
+        self._prefetcher.close(reason)
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def __next__(self) -> Batch:
+        began_s = time.perf_counter()
+        batch, times, after = self._prefetcher.next()
+        now_s = time.perf_counter()
+        loader = self._loader
+        loader._position = after
+        loader.wait_s = now_s - began_s
+        self._meter.add(
+            batches=1,
+            samples=len(batch.keys),
+            bytes=batch.bytes,
+            errors=batch.errors,
+            wait_s=now_s - began_s,
+            elapsed_s=now_s - self._last_s,
+            read_s=times.read_s,
+            transform_s=times.transform_s,
+        )
+        self._last_s = now_s
+        return batch
+
+    @staticmethod
+    def _walk_ahead(loader: Loader) -> Ahead | None:
+        if not has_far(loader._stream):
+            return None
+        of = weakref.ref(loader)
+        last = loader._position
+
+        def position() -> int:
+            it = of()
+            return last if it is None else it._position
+
+        return Ahead(loader._stream, position, loader._streams(), downloads=loader._downloads)

@@ -1,0 +1,88 @@
+"""Where the time of a loader goes, and one line that says what to do about it."""
+
+import threading
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+Bound: TypeAlias = Literal["consumer", "download", "read", "decode", "start"]
+
+WELL = 0.03
+"""Share of its time that a consumer may wait and nobody need do anything."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a loader, since it began or between two looks (`-`)."""
+
+    batches: int = 0
+    samples: int = 0
+    bytes: int = 0
+    errors: int = 0
+    """Samples that were left out or replaced."""
+    wait_s: float = 0.0
+    """That the consumer waited for batches."""
+    elapsed_s: float = 0.0
+    """From the first batch that was asked for to the last one that was delivered."""
+    read_s: float = 0.0
+    """Of all reader threads: waiting for downloads included."""
+    transform_s: float = 0.0
+    """Of all reader threads: transforms and collate."""
+    download_s: float = 0.0
+    """Of all reader threads: waiting for bytes that are on their way."""
+    ready: int = 0
+    """Batches that were there when the last one was asked for."""
+
+    def __sub__(self, before: "Usage") -> "Usage":
+        mine = {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(Usage)}
+        return Usage(**{**mine, "ready": self.ready})
+
+    @property
+    def wait_share(self) -> float:
+        return self.wait_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def bound(self) -> Bound:
+        """What keeps the consumer waiting, if it waits."""
+        if self.wait_share <= WELL:
+            return "consumer"
+        if self.batches < 2:
+            return "start"
+        reading_s = max(0.0, self.read_s - self.download_s)
+        times: dict[Bound, float] = {"download": self.download_s}
+        times |= {"read": reading_s, "decode": self.transform_s}
+        return max(times, key=times.__getitem__)
+
+    def diagnosis(self) -> str:
+        """One line for people."""
+        told = f"{self.wait_share:.0%} of the time waiting for data"
+        match self.bound:
+            case "consumer":
+                return f"the loader keeps up: {told}"
+            case "start":
+                return f"the first batch took {self.wait_s:.1f} s"
+            case "download":
+                return f"waiting for downloads: {told}; warm the cache, or read further ahead"
+            case "read":
+                return f"waiting for reads: {told}; more threads, or a faster disk for the cache"
+            case "decode":
+                return f"decode-bound: {told}; more threads, or workers if it is Python that works"
+
+
+class Meter:
+    """Adds up; thread-safe."""
+
+    def __init__(self) -> None:
+        self._sums = {field.name: 0.0 for field in fields(Usage)}
+        self._lock = threading.Lock()
+
+    def add(self, **amounts: float) -> None:
+        with self._lock:
+            for name, amount in amounts.items():
+                self._sums[name] += amount
+
+    def usage(self, *, ready: int, download_s: float) -> Usage:
+        """What it has come to."""
+        with self._lock:
+            sums = dict(self._sums)
+        whole = {n: int(sums[n]) for n in ("batches", "samples", "bytes", "errors")}
+        return Usage(**{**sums, **whole, "ready": ready, "download_s": download_s})

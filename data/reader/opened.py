@@ -1,0 +1,113 @@
+"""A shard that is open: its index and its bytes, made into samples."""
+
+import os
+import threading
+import zlib
+from typing import Any, TypeAlias
+
+from data.cache.openfile import OpenFile
+from data.cache.shard import OpenShard
+from data.errors import DamagedShardError, ShardError
+from data.indexing.header import BLOCK
+from data.indexing.shard import ShardIndex
+
+# {"__key__": str, "__url__": path or URL of the shard, extension: bytes, ...}
+Sample: TypeAlias = dict[str, Any]
+
+# A sample of up to so many bytes is read at once, headers and all, and then cut up: a copy of them
+# costs less than a call. Above, each member is read into bytes of its own.
+_WHOLE_BYTES = 32 << 10
+_TODO = "index the dataset again (`hpckit data index`)"
+
+
+class OpenedShard:
+    """Samples of one shard; thread-safe."""
+
+    def __init__(self, index: ShardIndex, shard: OpenShard) -> None:
+        self.index = index
+        self._shard = shard
+        self._url = shard.ref.url
+        self._file: OpenFile | None = None  # once all of it lies in a file of this machine
+        self._repairs = 0
+        self._lock = threading.Lock()
+        columns = index.columns
+        # a memoryview gives a plain integer, several times as fast as numpy
+        self._first = memoryview(columns["first"])
+        self._offset, self._size = memoryview(columns["offset"]), memoryview(columns["size"])
+        self._header = memoryview(columns["header"])
+        self._extension = memoryview(columns["extension"])
+        self._names = index.extensions
+
+    def read(self, i: int) -> Sample:
+        """Sample i, each member checked against its header.
+
+        Raises IndexError; ShardError if the shard is not what its index says, FetchError if it
+        cannot be had.
+        """
+        while True:
+            repairs = self._repairs
+            try:
+                return self._read(i)
+            except _BadHeaderError as error:
+                self._repair(error, repairs)
+
+    def _read(self, i: int) -> Sample:
+        if not 0 <= i < len(self.index):
+            raise IndexError(f"sample {i} is not in 0..{len(self.index) - 1}")
+        first, end = self._first[i], self._first[i + 1]
+        sample: Sample = {"__key__": self.index.key(i), "__url__": self._url}
+        begin = self._offset[first] - BLOCK
+        size = self._offset[end - 1] + self._size[end - 1] - begin
+        block = self._pread(begin, size) if size <= _WHOLE_BYTES else None
+        for member in range(first, end):
+            at, length = self._offset[member], self._size[member]
+            if block is not None:
+                header = block[at - begin - BLOCK : at - begin]
+                content = block[at - begin : at - begin + length]
+            else:
+                header, content = self._pread(at - BLOCK, BLOCK), self._pread(at, length)
+            if zlib.crc32(header) != self._header[member]:
+                raise _BadHeaderError(at - BLOCK)
+            sample[self._names[self._extension[member]]] = content
+        return sample
+
+    def close(self) -> None:
+        """Let go of the file; who still reads is not disturbed."""
+        self._file = None
+        self._shard.close()
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        file = self._file
+        if file is None:
+            file = self._file = self._shard.whole_file()
+        if file is not None:
+            try:
+                found = os.pread(file.fd, size, offset)
+            except OSError:  # said, and got around if that can be, by the shard
+                found = b""
+            if len(found) == size:
+                return found
+            self._file = None
+        return self._shard.pread(offset, size)
+
+    def _repair(self, error: "_BadHeaderError", repairs: int) -> None:
+        """Have the shard fetched once more, if that was not done since the read began."""
+        with self._lock:
+            if self._repairs != repairs:
+                return
+            if self._repairs:
+                raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from error
+            self._file = None
+            try:
+                self._shard.quarantine(str(error))
+            except DamagedShardError as damaged:
+                raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from damaged
+            self._repairs += 1
+
+
+class _BadHeaderError(Exception):
+    """What lies at `offset` is not the tar header that was indexed."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__("the tar header here is not the indexed one: the shard was changed")
+        self.offset = offset

@@ -1,0 +1,223 @@
+"""What a loader reads: one dataset in its order, or several under a mixture."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.errors import DataError, FingerprintError
+from data.ordering.ahead import Use, uses_ahead
+from data.ordering.bijection import Ints
+from data.ordering.mixing import MIX, MixedOrder, Mixture, Segment, segment
+from data.ordering.order import Order
+from data.reader.dataset import Dataset
+
+State: TypeAlias = Mapping[str, Any]
+
+
+class Places(NamedTuple):
+    """Where the samples of some positions lie; each of shape (positions,)."""
+
+    datasets: Ints
+    shards: Ints
+    samples: Ints
+
+
+class Stream(Protocol):
+    """An endless sequence of samples, the same on any number of ranks."""
+
+    @property
+    def datasets(self) -> Sequence[Dataset]: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+
+    @property
+    def streams(self) -> int:
+        """How many take turns."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What names it: JSON values."""
+
+    def locate(self, positions: Ints) -> Places: ...
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
+
+    def ahead(self, position: int, streams: Collection[int] | None) -> Iterator[tuple[int, Use]]:
+        """(dataset, use of one of its shards), by first position, in positions of this stream."""
+
+    def resumed(self, state: State, position: int) -> Stream:
+        """The one that goes on where `state`, its identity then, was at `position`.
+
+        Raises FingerprintError if that is none of its own.
+        """
+
+
+class One:
+    """One dataset."""
+
+    def __init__(self, dataset: Dataset, order: Order) -> None:
+        self.datasets = (dataset,)
+        self.order, self.seed = order, order.seed
+
+    @property
+    def samples(self) -> int:
+        return self.order.samples
+
+    @property
+    def streams(self) -> int:
+        return self.order.streams
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {**self.order.identity, "fingerprint": self.datasets[0].fingerprint}
+
+    def locate(self, positions: Ints) -> Places:
+        shards, samples = self.order.locate(positions)
+        return Places(np.zeros_like(shards), shards, samples)
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints:
+        return self.order.stream_of(positions)
+
+    def ahead(self, position: int, streams: Collection[int] | None) -> Iterator[tuple[int, Use]]:
+        return ((0, use) for use in uses_ahead(self.order, position, streams))
+
+    def resumed(self, state: State, position: int) -> Stream:
+        check_same(state, self.identity)
+        return self
+
+
+class Mixed:
+    """Several datasets, mixed by weights that may change when a run goes on."""
+
+    def __init__(
+        self, datasets: Sequence[Dataset], orders: Sequence[Order], mixture: Mixture
+    ) -> None:
+        self.datasets = tuple(datasets)
+        self.orders, self.mixture, self.seed = tuple(orders), mixture, mixture.seed
+        self._order = MixedOrder(self.orders, mixture)
+
+    @property
+    def samples(self) -> int:
+        return self.mixture.samples
+
+    @property
+    def streams(self) -> int:
+        return 1  # of which ranks that read one another's shards is not known
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        orders = [dict(order.identity) for order in self.orders]
+        return {
+            "order": MIX,
+            "seed": self.seed,
+            "block": self.mixture.block,
+            "datasets": [
+                {**order, "fingerprint": dataset.fingerprint}
+                for order, dataset in zip(orders, self.datasets, strict=True)
+            ],
+            "segments": [[part.position, list(part.parts)] for part in self.mixture.segments],
+        }
+
+    def locate(self, positions: Ints) -> Places:
+        return Places(*self._order.locate(positions))
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints:
+        return self._order.stream_of(positions)
+
+    def ahead(self, position: int, streams: Collection[int] | None) -> Iterator[tuple[int, Use]]:
+        """Of each dataset in turn, by what it has given so far; `streams` are not told apart."""
+        at = self.mixture.consumed(position).tolist()
+        parts = self.mixture.segments[-1].parts
+        walks = []
+        for number, (order, begun, part) in enumerate(zip(self.orders, at, parts, strict=True)):
+            if part:
+                scale = sum(parts) / part
+                walks.append(_scaled(number, uses_ahead(order, begun), begun, position, scale))
+        return _merged(walks)
+
+    def resumed(self, state: State, position: int) -> Stream:
+        told = dict(state)
+        segments = [Segment(int(at), tuple(parts)) for at, parts in told.pop("segments", [])]
+        mine = self.identity
+        weights = mine.pop("segments")[-1][1]
+        check_same(told, mine)
+        try:
+            before = Mixture(segments, seed=self.seed, block=self.mixture.block)
+            if list(segments[-1].parts) != weights:
+                before = before.then(position, weights)
+        except (ValueError, TypeError, IndexError) as error:
+            raise DataError(f"not a loader's state: its segments cannot be: {error}") from error
+        return Mixed(self.datasets, self.orders, before)
+
+
+def mixed(
+    datasets: Sequence[Dataset],
+    weights: Sequence[float],
+    *,
+    seed: int = 0,
+    streams: int = 48,
+    window: int = 8,
+    block: int = 1024,
+) -> Mixed:
+    """Datasets mixed by weight: of K positions each gives its share, for ever.
+
+    A loader that loads the state of one with other weights goes on with these ones; each dataset's
+    own samples go on where they were. Raises DataError for impossible arguments.
+    """
+    try:
+        if len(datasets) != len(weights):
+            raise ValueError(f"{len(datasets)} datasets and {len(weights)} weights")
+        orders = [
+            order_of(dataset, seed=seed, streams=streams, window=window) for dataset in datasets
+        ]
+        mixture = Mixture([segment(0, weights)], seed=seed, block=block)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return Mixed(datasets, orders, mixture)
+
+
+def order_of(
+    dataset: Dataset, *, seed: int, streams: int = 48, window: int = 8, shuffle: bool = True
+) -> Order:
+    """The order of a dataset's samples. Raises DataError for impossible arguments."""
+    if len(dataset) == 0:
+        raise DataError(f"the dataset has no samples in its {len(dataset.manifest)} shards")
+    try:
+        return Order(
+            dataset.manifest.samples, seed=seed, streams=streams, window=window, shuffle=shuffle
+        )
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def check_same(state: State, mine: State) -> None:
+    """Raises FingerprintError for a state of another stream, DataError for none at all."""
+    if "order" not in state:
+        raise DataError(f"not a loader's state: it has the fields {sorted(state)}")
+    names = sorted({*state, *mine})
+    differences = {n: (state.get(n), mine.get(n)) for n in names if state.get(n) != mine.get(n)}
+    if differences:
+        raise FingerprintError(differences)
+
+
+def _scaled(
+    number: int, uses: Iterator[Use], begun: int, position: int, scale: float
+) -> Iterator[tuple[int, Use]]:
+    """Positions of a dataset's own as positions of the mixture, nearly."""
+    for use in uses:
+        first = position + int((use.first - begun) * scale)
+        yield number, Use(first, position + int((use.last - begun) * scale), use.shard)
+
+
+def _merged(walks: Sequence[Iterator[tuple[int, Use]]]) -> Iterator[tuple[int, Use]]:
+    return heapq.merge(*walks, key=lambda found: found[1].first)
