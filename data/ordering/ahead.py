@@ -12,6 +12,7 @@ import numpy as np
 
 from data.ordering.bijection import Ints
 from data.ordering.order import Order, checked_positions
+from data.ordering.streams import stream_cuts
 
 NEVER = 2**63 - 1
 _CHUNK = 256  # windows that become Python objects at a time
@@ -35,7 +36,8 @@ def uses_ahead(
     Raises ValueError for an impossible position or stream.
     """
     epoch = _epoch_at(order, position)
-    if not any(_uses(order, number, position, streams)[0].size for number in (epoch, epoch + 1)):
+    sizes = np.diff(stream_cuts(order.samples, order.streams))
+    if streams is not None and not sizes[_mask(order.streams, streams)].any():
         return
     for chunk in _chunks(order, position, streams, count(epoch)):
         for first, last, shard in zip(*(column.tolist() for column in chunk), strict=True):

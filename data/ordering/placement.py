@@ -126,7 +126,7 @@ def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int)
 
     If V divides the batch these are about V (last - first) / world; otherwise streams move slowly
     between ranks and all that can come up are given. A step that crosses an epoch's border may
-    reach one stream further. Raises ValueError for impossible arguments.
+    reach further. Raises ValueError for impossible arguments.
     """
     if not 0 <= first < last <= world or size < 1 or streams < 1:
         raise ValueError(

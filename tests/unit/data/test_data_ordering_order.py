@@ -2,6 +2,10 @@
 
 import json
 import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -179,6 +183,32 @@ def test_shapes_are_kept_and_far_positions_work() -> None:
     assert order.locate(MAX_POSITION)[0].shape == ()
     copied = pickle.loads(pickle.dumps(order))
     assert samples_at(copied, range(20)) == samples_at(order, range(20))
+
+
+def test_many_threads_may_read_far_apart_epochs() -> None:
+    order, alone = Order([30] * 9, streams=5), Order([30] * 9, streams=5)
+    places = [range(270 * e + e, 270 * e + 100) for e in (0, 5, 1, 7, 0, 3, 2, 9)] * 20
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(partial(samples_at, order), places))
+    assert found == [samples_at(alone, place) for place in places]
+
+
+COLD = """
+import numpy as np
+from data.ordering.order import Order
+order = Order(np.full(10**6, 1000), seed=1)
+shards, samples = order.locate(np.arange(9 * 10**8, 9 * 10**8 + 1024))
+print(len(set(shards.tolist())))
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+
+
+def test_a_plan_of_a_million_shards_stays_small() -> None:
+    """The peak of a fresh process that goes on at nine tenths of 10**9 samples: 105 MB."""
+    done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
+    shards, peak_kb = map(int, done.stdout.split())
+    assert 300 < shards <= 48 * 8
+    assert peak_kb < 200_000
 
 
 @pytest.mark.parametrize(
