@@ -59,7 +59,7 @@ class Dataset:
         Raises IndexError outside [0, len), ShardError and FetchError as `OpenedShard.read`.
         """
         shard, sample = self.place(index)
-        return self.opened(shard).read(sample)
+        return self.opened(shard).read(sample)[0]
 
     def ref(self, shard: int) -> ShardRef:
         """What the node store needs to know of a shard."""

@@ -8,22 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import DataError, SampleError
-from data.ordering.bijection import Ints
 from data.ordering.placement import Share
 from data.reader.batch import Batch, SampleContext
 from data.reader.faults import SUBSTITUTES, Faults
 from data.reader.opened import OpenedShard, Sample
-from data.reader.stream import Stream
+from data.reader.stream import Places, Stream
 
 
-class Item(NamedTuple):
-    """One sample of a batch."""
+class Work(NamedTuple):
+    """One batch to make: what this rank takes of a step, and where that lies."""
 
-    data: Any
-    key: str
-    number: int
-    dataset: int
-    bytes: int
+    share: Share
+    places: Places
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,24 @@ class Times:
 
     read_s: float
     transform_s: float
+
+
+@dataclass
+class _Rows:
+    """The samples of a batch, as lists of equal length."""
+
+    positions: list[int]
+    datasets: list[int]
+    numbers: list[int]
+    samples: list[Any]
+    errors: dict[int, SampleError]
+    """Of those that could not be read or transformed, by their number here."""
+    bytes: int = 0
+
+    def keep(self, kept: list[int]) -> None:
+        for name in ("positions", "datasets", "numbers", "samples"):
+            column = getattr(self, name)
+            setattr(self, name, [column[number] for number in kept])
 
 
 @dataclass(frozen=True)
@@ -43,115 +57,125 @@ class Fetcher:
     collate: Callable[[list[Any]], Any] | None
     faults: Faults
 
-    def fetch(self, share: Share) -> tuple[Batch, Times]:
+    def fetch(self, work: Work) -> tuple[Batch, Times]:
         """The batch of one share.
 
         Raises SampleError for a sample that is not to be borne, DataError for a collate that fails.
         """
         begun_s = time.perf_counter()
         before = self.faults.count
-        samples = self._read(share.positions)
+        share = work.share
+        rows = self._read(share.positions.tolist(), work.places)
+        keys = [sample and sample["__key__"] for sample in rows.samples]
         read_s = time.perf_counter() - begun_s
-        items, kept = self._transformed(samples, share.positions)
-        positions = share.positions[kept] if len(kept) < len(samples) else share.positions
-        data = self._collate([item.data for item in items], positions)
+        self._transform(rows)
+        kept = self._mend(rows, keys)
         batch = Batch(
-            data=data,
-            keys=tuple(item.key for item in items),
-            indices=tuple(item.number for item in items),
-            datasets=tuple(item.dataset for item in items),
-            positions=tuple(positions.tolist()),
-            mask=share.mask[kept],
+            data=self._collate(rows),
+            keys=tuple(keys),
+            indices=tuple(rows.numbers),
+            datasets=tuple(rows.datasets),
+            positions=tuple(rows.positions),
+            mask=share.mask if kept is None else share.mask[kept],
             weight=share.weight,
-            epoch=int(share.positions[0]) // self.stream.samples if len(share.positions) else 0,
+            epoch=rows.positions[0] // self.stream.samples if rows.positions else 0,
             errors=self.faults.count - before,
-            bytes=sum(item.bytes for item in items),
+            bytes=rows.bytes,
         )
         return batch, Times(read_s, time.perf_counter() - begun_s - read_s)
 
-    def _read(self, positions: Ints) -> list[Item | SampleError]:
-        places = self.stream.locate(positions)
-        opened: dict[tuple[int, int], OpenedShard] = {}
-        found: list[Item | SampleError] = []
-        rows = (positions.tolist(), *(column.tolist() for column in places))
-        for position, number, shard, sample in zip(*rows, strict=True):
+    def _read(self, positions: list[int], places: Places) -> _Rows:
+        rows = _Rows(positions, places.datasets.tolist(), [], [], {})
+        opened: dict[tuple[int, int], tuple[OpenedShard, int]] = {}
+        columns = (rows.datasets, places.shards.tolist(), places.samples.tolist())
+        samples, numbers = rows.samples.append, rows.numbers.append
+        for row, (which, shard, sample) in enumerate(zip(*columns, strict=True)):
             try:
-                found.append(self._read_one(number, shard, sample, opened))
+                found = opened.get((which, shard))
+                if found is None:
+                    dataset = self.stream.datasets[which]
+                    found = (dataset.opened(shard), dataset.first[shard])
+                    opened[which, shard] = found
+                content, size = found[0].read(sample)
+                numbers(found[1] + sample)
+                samples(content)
+                rows.bytes += size
             except (DataError, OSError) as error:
-                found.append(self._said(position, number, shard, sample, error))
-        return found
+                rows.errors[row] = self._said(positions[row], which, shard, sample, error)
+                numbers(self.stream.datasets[which].first[shard] + sample)
+                samples(None)
+        return rows
 
-    def _read_one(
-        self, number: int, shard: int, sample: int, opened: dict[tuple[int, int], OpenedShard]
-    ) -> Item:
-        dataset = self.stream.datasets[number]
-        if (found := opened.get((number, shard))) is None:
-            found = opened[number, shard] = dataset.opened(shard)
-        content = found.read(sample)
-        size = sum(len(value) for value in content.values() if isinstance(value, bytes))
-        return Item(content, content["__key__"], dataset.first[shard] + sample, number, size)
+    def _transform(self, rows: _Rows) -> None:
+        if self.transform is None:
+            return
+        for row, (sample, position) in enumerate(zip(rows.samples, rows.positions, strict=True)):
+            if row in rows.errors:
+                continue
+            context = SampleContext(position, position // self.stream.samples, self.stream.seed)
+            try:
+                rows.samples[row] = self.transform(sample, context)
+            except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
+                said = SampleError(position, sample["__key__"], sample["__url__"], _say(error))
+                rows.errors[row] = _caused(said, error)
 
-    def _transformed(
-        self, samples: list[Item | SampleError], positions: Ints
-    ) -> tuple[list[Item], list[int]]:
-        """What becomes of the samples, and the numbers of those that are not left out."""
-        items: list[Item] = []
-        kept: list[int] = []
-        for number, (found, position) in enumerate(zip(samples, positions.tolist(), strict=True)):
-            item: Item | SampleError | None = self._transform(found, position)
-            if isinstance(item, SampleError):
-                item = self._instead(item, position)
-            elif self.faults.in_a_row:
+    def _mend(self, rows: _Rows, keys: list[str]) -> list[int] | None:
+        """Put other samples in the place of bad ones, or leave them out: then the numbers of those
+        that are kept. Raises what is not to be borne."""
+        if not rows.errors:
+            if rows.samples and self.faults.in_a_row:
                 self.faults.good()
-            if item is not None:
-                items.append(item)
-                kept.append(number)
-        return items, kept
-
-    def _transform(self, found: Item | SampleError, position: int) -> Item | SampleError:
-        if isinstance(found, SampleError) or self.transform is None:
-            return found
-        context = SampleContext(position, position // self.stream.samples, self.stream.seed)
-        try:
-            return found._replace(data=self.transform(found.data, context))
-        except Exception as error:  # noqa: BLE001 (whatever the user's code raises)
-            url = found.data["__url__"]
-            return _caused(SampleError(position, found.key, url, _say(error)), error)
-
-    def _instead(self, error: SampleError, position: int) -> Item | None:
-        """Another sample for a bad one; None to leave it out. Raises what is not to be borne."""
-        self.faults.bad(error)
-        if self.faults.policy == "skip":
             return None
+        errors, rows.errors = rows.errors, {}
+        for row, error in sorted(errors.items()):
+            self.faults.bad(error)
+            if self.faults.policy == "substitute":
+                self._substitute(rows, keys, row, error)
+        if self.faults.policy == "substitute":
+            return None
+        kept = [row for row in range(len(keys)) if row not in errors]
+        if kept:
+            self.faults.good()
+        rows.keep(kept)
+        keys[:] = [keys[row] for row in kept]
+        return kept
+
+    def _substitute(self, rows: _Rows, keys: list[str], row: int, error: SampleError) -> None:
         for attempt in range(1, SUBSTITUTES + 1):
+            position = rows.positions[row]
             other = substitute(position, attempt, self.stream.samples, self.stream.streams)
-            (found,) = self._read(np.array([other]))
-            item = self._transform(found, position)
-            if isinstance(item, Item):
+            found = self._read([other], self.stream.locate(np.array([other])))
+            found.positions = [position]  # whose place, and randomness, it takes
+            (sample,) = found.samples
+            self._transform(found)
+            if not found.errors:
                 self.faults.good()
-                return item
-            self.faults.bad(item)
+                keys[row] = sample["__key__"]
+                rows.datasets[row], rows.numbers[row] = found.datasets[0], found.numbers[0]
+                rows.samples[row] = found.samples[0]
+                rows.bytes += found.bytes
+                return
+            self.faults.bad(found.errors[0])
         raise error
 
-    def _collate(self, items: list[Any], positions: Ints) -> Any:
-        if self.collate is None or not items:
-            return items
+    def _collate(self, rows: _Rows) -> Any:
+        if self.collate is None or not rows.samples:
+            return rows.samples
         try:
-            return self.collate(items)
+            return self.collate(rows.samples)
         except Exception as error:
-            where = f"positions {positions[0]}..{positions[-1]}"
+            where = f"positions {rows.positions[0]}..{rows.positions[-1]}"
             raise DataError(f"collate failed on {where}: {_say(error)}") from error
 
     def _said(
-        self, position: int, number: int, shard: int, sample: int, error: Exception
+        self, position: int, which: int, shard: int, sample: int, error: Exception
     ) -> SampleError:
-        dataset = self.stream.datasets[number]
+        dataset = self.stream.datasets[which]
         try:
             key = dataset.opened(shard).index.key(sample)
         except (DataError, OSError):  # that is the error that is told already
             key = f"number {sample}"
-        url = dataset.manifest.urls[shard]
-        return _caused(SampleError(position, key, url, _say(error)), error)
+        return _caused(SampleError(position, key, dataset.manifest.urls[shard], _say(error)), error)
 
 
 def substitute(position: int, attempt: int, samples: int, streams: int) -> int:

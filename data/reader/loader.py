@@ -3,7 +3,10 @@
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from data.errors import DataError
 from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
@@ -11,11 +14,13 @@ from data.reader.ahead import Ahead, has_far
 from data.reader.batch import Batch, SampleContext
 from data.reader.dataset import Dataset
 from data.reader.faults import Faults, Policy
-from data.reader.fetch import Fetcher, Times
+from data.reader.fetch import Fetcher, Times, Work
 from data.reader.metrics import Meter, Usage
 from data.reader.opened import Sample
 from data.reader.prefetch import Prefetcher
-from data.reader.stream import One, Stream, order_of
+from data.reader.stream import One, Places, Stream, order_of
+
+_LOCATED = 8192  # positions of all ranks that are located at a time, batches permitting
 
 
 class Loader(Iterable[Batch]):
@@ -133,6 +138,17 @@ class Loader(Iterable[Batch]):
         """Stop the reader threads and wait for them. Iterating again goes on from here."""
         self._end("the loader was closed")
 
+    def work(self, position: int) -> Iterator[Work]:
+        """This rank's batches from `position` on. Many are located at a time, which costs little
+        more than one."""
+        shares = self.shares(position)
+        while block := list(islice(shares, max(1, _LOCATED // self._batch))):
+            places = self._stream.locate(np.concatenate([share.positions for share in block]))
+            ends = np.cumsum([len(share.positions) for share in block]).tolist()
+            for each, end in zip(block, ends, strict=True):
+                part = slice(end - len(each.positions), end)
+                yield Work(each, Places(*(column[part] for column in places)))
+
     def shares(self, position: int) -> Iterator[Share]:
         """This rank's shares of the global steps from `position` on."""
         end = None if self._epochs is None else self._epochs * self._stream.samples
@@ -182,9 +198,9 @@ class _Iteration(Iterator[Batch]):
         self._loader = loader
         self._meter = loader._meter
         fetch = loader.fetcher().fetch
-        self._prefetcher: Prefetcher[Share, tuple[Batch, Times, int]] = Prefetcher(
-            lambda share: (*fetch(share), share.after),
-            loader.shares(loader._position),
+        self._prefetcher: Prefetcher[Work, tuple[Batch, Times, int]] = Prefetcher(
+            lambda work: (*fetch(work), work.share.after),
+            loader.work(loader._position),
             depth=loader._prefetch,
             threads=loader._threads,
         )

@@ -2,8 +2,8 @@
 
 import os
 import threading
-import zlib
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from data.cache.openfile import OpenFile
 from data.cache.shard import OpenShard
@@ -37,9 +37,10 @@ class OpenedShard:
         self._header = memoryview(columns["header"])
         self._extension = memoryview(columns["extension"])
         self._names = index.extensions
+        self._keys, self._key_at = memoryview(columns["keys"]), memoryview(columns["key_at"])
 
-    def read(self, i: int) -> Sample:
-        """Sample i, each member checked against its header.
+    def read(self, i: int) -> tuple[Sample, int]:
+        """Sample i, each member checked against its header, and how many bytes that are.
 
         Raises IndexError; ShardError if the shard is not what its index says, FetchError if it
         cannot be had.
@@ -51,25 +52,32 @@ class OpenedShard:
             except _BadHeaderError as error:
                 self._repair(error, repairs)
 
-    def _read(self, i: int) -> Sample:
-        if not 0 <= i < len(self.index):
+    def _read(self, i: int) -> tuple[Sample, int]:
+        if i < 0:
             raise IndexError(f"sample {i} is not in 0..{len(self.index) - 1}")
         first, end = self._first[i], self._first[i + 1]
-        sample: Sample = {"__key__": self.index.key(i), "__url__": self._url}
+        key = str(self._keys[self._key_at[i] : self._key_at[i + 1]], "utf-8", "surrogateescape")
+        sample: Sample = {"__key__": key, "__url__": self._url}
         begin = self._offset[first] - BLOCK
         size = self._offset[end - 1] + self._size[end - 1] - begin
-        block = self._pread(begin, size) if size <= _WHOLE_BYTES else None
+        if size > _WHOLE_BYTES:
+            return sample, sum(self._read_member(sample, member) for member in range(first, end))
+        block = self._pread(begin, size)
+        total = 0
         for member in range(first, end):
-            at, length = self._offset[member], self._size[member]
-            if block is not None:
-                header = block[at - begin - BLOCK : at - begin]
-                content = block[at - begin : at - begin + length]
-            else:
-                header, content = self._pread(at - BLOCK, BLOCK), self._pread(at, length)
-            if zlib.crc32(header) != self._header[member]:
-                raise _BadHeaderError(at - BLOCK)
-            sample[self._names[self._extension[member]]] = content
-        return sample
+            at, length = self._offset[member] - begin, self._size[member]
+            if crc32(block[at - BLOCK : at]) != self._header[member]:
+                raise _BadHeaderError(at + begin - BLOCK)
+            sample[self._names[self._extension[member]]] = block[at : at + length]
+            total += length
+        return sample, total
+
+    def _read_member(self, sample: Sample, member: int) -> int:
+        at, length = self._offset[member], self._size[member]
+        if crc32(self._pread(at - BLOCK, BLOCK)) != self._header[member]:
+            raise _BadHeaderError(at - BLOCK)
+        sample[self._names[self._extension[member]]] = self._pread(at, length)
+        return length
 
     def close(self) -> None:
         """Let go of the file; who still reads is not disturbed."""
