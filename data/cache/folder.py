@@ -118,24 +118,26 @@ class Folder:
             path.chmod(mode)
             path.unlink()
 
-    def old_part(self, entry: Entry, tag: str | None) -> bool:
-        """Whether there is a part that can be gone on with; any other is removed."""
+    def keep_part(self, entry: Entry, tag: str | None, known: bool) -> None:
+        """Leave a part that can be gone on with, remove any other.
+
+        None can if it is not `known` by tag or hash that the object is still the same.
+        """
         path = self.path(entry, "part")
         try:
             status = path.lstat()
         except FileNotFoundError:
-            return False
+            return
         found = record.read(self.path(entry, "json"))
-        if (
-            found is not None
+        if not (
+            known
+            and found is not None
             and found.boot == record.boot()
             and found.tag == tag
             and stat.S_IMODE(status.st_mode) == GROWING
             and status.st_size <= entry.bytes
         ):
-            return True
-        self.discard_part(entry, DROPPED)
-        return False
+            self.discard_part(entry, DROPPED)
 
     def note_failure(self, entry: Entry, problem: str, attempts: tuple[str, ...]) -> None:
         """Tell all who wait for this download why it failed."""

@@ -27,6 +27,7 @@ from data.source.sources import Sources
 
 _log = logging.getLogger(__name__)
 
+_TELL_S = 0.005
 POLL_S = 0.02  # how often another process's download is looked at
 
 
@@ -61,6 +62,7 @@ class Job:
         self.done = False
         self._tools, self._when_s = tools, when_s
         self._url = masked(ref.url)
+        self._told_s = float("-inf")
 
     def run(self) -> None:
         """Do all of it in this thread."""
@@ -140,7 +142,8 @@ class Job:
     def _download(self, entry: Entry, origin: Origin) -> str | None:
         """The hash of what came; the shard is in place if it is the right one. None: no room."""
         folder = self._tools.folder
-        folder.old_part(entry, origin.tag)
+        known = origin.tag is not None or self.ref.hash is not None
+        folder.keep_part(entry, origin.tag, known)
         fd = room.allocate(folder, self._tools.budget, entry, self._when_s, self._tools.metrics)
         if fd is None:
             self._no_room("finds no room in the cache")
@@ -198,8 +201,12 @@ class Job:
         self.bypass = True
 
     def _step(self) -> None:
-        with self._tools.changed:
-            self._tools.changed.notify_all()
+        """Wake those who wait, though not for every piece."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TELL_S:
+            self._told_s = now_s
+            with self._tools.changed:
+                self._tools.changed.notify_all()
 
 
 def _checked(origin: Origin, ref: ShardRef) -> Origin:

@@ -64,11 +64,6 @@ def quarantined(folder: Folder) -> list[tuple[Path, int, float]]:
     return sorted(((p, s.st_size, s.st_mtime) for p, s in files), key=lambda one: one[2])
 
 
-def needed_s(folder: Folder, key: str, otherwise_s: float) -> float:
-    """When the shard of this URL key is next used by the plans of all jobs."""
-    return plans.next_uses(folder.plans).get(key, otherwise_s)
-
-
 def allocate(
     folder: Folder, budget: Budget, entry: Entry, when_s: float, metrics: Metrics
 ) -> int | None:
@@ -115,14 +110,24 @@ def make_room(
         shortage -= kept - _trim_quarantine(folder, 0)
     if shortage <= 0:
         return True
-    return evict(folder, others, shortage, when_s, metrics)
+    return evict(folder, others, shortage, when_s, metrics, entry.key)
 
 
 def evict(
-    folder: Folder, everything: list[Held], shortage: int, when_s: float, metrics: Metrics
+    folder: Folder,
+    everything: list[Held],
+    shortage: int,
+    when_s: float,
+    metrics: Metrics,
+    replaced: str = "",
 ) -> bool:
-    """Remove what gains `shortage` bytes, or nothing. The ledger must be held."""
+    """Remove what gains `shortage` bytes, or nothing. The ledger must be held.
+
+    Args:
+        replaced: URL key of an object of which older versions are in no plan any more.
+    """
     uses = plans.next_uses(folder.plans)
+    uses.pop(replaced, None)
     unused = {one.entry.stem: one for one in everything if idle(folder, one)}
     candidates = [
         Candidate(stem, one.entry.bytes, uses.get(one.entry.key), one.used_s)

@@ -73,7 +73,7 @@ class Address:
     def identity(self) -> str:
         """The URL without credentials and signatures: equal for all addresses of one object."""
         if self.scheme == "file":
-            return str(self.local)
+            return str(self.local and self.local.absolute())
         if self.scheme == "pipe":
             return self.url
         parts = urlsplit(self.url)

@@ -279,6 +279,27 @@ class TestFailing:
             with pytest.raises(DataError, match="the store is closed"):
                 store.open(shard.ref)
 
+    @pytest.mark.parametrize("hashed", [False, True])
+    def test_what_nothing_identifies_is_not_gone_on_with(
+        self, tmp_path: Path, server: RangeServer, hashed: bool
+    ) -> None:
+        """A server without tags: only the hash can tell that it is the same object."""
+        server.bytes_per_s = 4.0 * MIB
+        ref = (
+            whole(server.put("/x.tar", BODY, etag=None))
+            if hashed
+            else ShardRef(server.url + "/x.tar")
+        )
+        server.put("/x.tar", BODY, etag=None)
+        with make(tmp_path) as store, store.open(ref) as shard:
+            shard.pread(MIB, 1)
+            store.close()
+            with pytest.raises(FetchError, match="was closed"):
+                shard.pread(0, len(BODY))
+        with make(tmp_path) as store:
+            assert read_all(store, ref) == BODY
+            assert (store.metrics.bytes_resumed > 0) == hashed
+
 
 class TestDamage:
     def test_wrong_bytes_on_the_way_are_fetched_once_more(

@@ -54,6 +54,18 @@ def test_a_full_disk_makes_room(small_disk: Path, server: RangeServer) -> None:
     assert all(right for _, right in upkeep.verified(small_disk / "c"))
 
 
+def test_space_is_reserved_before_the_bytes_come(small_disk: Path, server: RangeServer) -> None:
+    server.bytes_per_s = 1.0 * MIB
+    with (
+        NodeStore(small_disk / "c", 10 * MIB, free_reserve=0) as store,
+        store.open(refs(server)[0]) as shard,
+    ):
+        shard.pread(0, 1)
+        (part,) = (small_disk / "c").glob("*.part")
+        status = part.stat()
+        assert status.st_size < SIZE <= status.st_blocks * 512
+
+
 def test_space_is_left_for_others(small_disk: Path, server: RangeServer) -> None:
     with NodeStore(small_disk / "c", 10 * MIB, free_reserve=2 * MIB) as store:
         read_all(store, server)
