@@ -30,7 +30,7 @@ class Dataset:
         self.store = store
         self.starts: Ints = np.concatenate([[0], np.cumsum(manifest.samples, dtype=np.int64)])
         """[shards + 1]: the number of each shard's first sample."""
-        self.first = memoryview(self.starts)
+        self.first = self.starts.data
         """The same, as plain integers."""
         self._opened = _Opened(self)
 

@@ -32,12 +32,12 @@ class OpenedShard:
         self._lock = threading.Lock()
         columns = index.columns
         # a memoryview gives a plain integer, several times as fast as numpy
-        self._first = memoryview(columns["first"])
-        self._offset, self._size = memoryview(columns["offset"]), memoryview(columns["size"])
-        self._header = memoryview(columns["header"])
-        self._extension = memoryview(columns["extension"])
+        self._first = columns["first"].data
+        self._offset, self._size = columns["offset"].data, columns["size"].data
+        self._header = columns["header"].data
+        self._extension = columns["extension"].data
         self._names = index.extensions
-        self._keys, self._key_at = memoryview(columns["keys"]), memoryview(columns["key_at"])
+        self._keys, self._key_at = columns["keys"].data, columns["key_at"].data
 
     def read(self, i: int) -> tuple[Sample, int]:
         """Sample i, each member checked against its header, and how many bytes that are.
