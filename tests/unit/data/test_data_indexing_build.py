@@ -160,6 +160,17 @@ def test_all_errors_come_together_and_the_others_are_done(tmp_path: Path, scans:
     assert scans.take() == []
 
 
+def test_what_a_killed_writer_left_long_ago_is_removed(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 1)
+    kept = [".s-0.tar.index.mine", f"s-0.tar.index.{'0' * 32}", f".s-0.tar.index.{'1' * 32}"]
+    for name in [*kept, f".s-0.tar.index.{'0' * 32}"]:
+        (folder / name).write_bytes(b"")
+        if not name.endswith("1" * 32):
+            os.utime(folder / name, (1, 1))
+    build_index(folder)
+    assert {path.name for path in folder.iterdir()} == {*kept, "s-0.tar", "s-0.tar.index", NAME}
+
+
 def test_progress_counts_shards(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     folder = fill(tmp_path / "d", 3)
