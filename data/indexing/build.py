@@ -41,6 +41,7 @@ def build_index(
     found = list_shards(shards)
     place = _place(out, found)
     job = _job(hash, tokens, source, index_folder)
+    sidecar.remove_debris({str(Path(shard).parent) for shard in found if not access.is_url(shard)})
     known, rest_bytes = _known(found, place, job)
     missing = [i for i in range(len(found)) if i not in known]
     errors: dict[int, DataError] = {}

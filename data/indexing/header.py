@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 BLOCK = 512  # bytes of a header; members are padded to a multiple of it
+MOST_SIZE = 1 << 62  # bytes; base 256 has room for numbers that no file can have
 NO_BLOCK = bytes(BLOCK)
 REGULAR = frozenset(b"0\x007")
 SPARSE = ord("S")
@@ -36,7 +37,7 @@ class Extended:
 
 
 def check(block: bytes) -> None:
-    """Compare the sum of the header. Raises HeaderError if it is wrong.
+    """Compare the sum of the header. Raises HeaderError if it is wrong, or a number is none.
 
     Adler-32's low half is 1 + the sum of the bytes modulo 65521, much faster than sum(); 512 bytes
     below 128 add up to less than that.
@@ -47,6 +48,17 @@ def check(block: bytes) -> None:
         high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
         if stated != total - 256 * high:  # some old tars add up signed bytes
             raise HeaderError("bad checksum")
+    _check_numbers(block[100:124])  # mode, uid, gid
+    _check_numbers(block[136:148])  # time of change
+    _check_numbers(block[329:345])  # device
+
+
+@lru_cache(4096)
+def _check_numbers(fields: bytes) -> None:
+    """Nobody here needs them, but tarfile takes a header without them for the end of the tar."""
+    width = 12 if len(fields) == 12 else 8
+    for at in range(0, len(fields), width):
+        number(fields[at : at + width])
 
 
 @lru_cache(4096)  # there are few sums: names of one length differ in few digits
@@ -66,6 +78,8 @@ def size_of(block: bytes) -> int:
         size = number(block[124:136])
     if size < 0:  # would send a reader back and forth for ever (CVE-2025-8194)
         raise HeaderError("negative size")
+    if size > MOST_SIZE:
+        raise HeaderError(f"a size of {size} bytes")
     return size
 
 
@@ -136,4 +150,6 @@ def _records(content: bytes) -> list[tuple[bytes, bytes]]:
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
         raise HeaderError(f"{text[:40]!r} in a pax header is no number")
+    if int(text) > MOST_SIZE:
+        raise HeaderError(f"{int(text)} in a pax header is no size")
     return int(text)

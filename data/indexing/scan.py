@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from data.indexing import access, sidecar, tokens
+from data.indexing import access, foreign, sidecar, tokens
 from data.indexing.access import Opened, Source
 from data.indexing.columns import Column
 from data.indexing.grouping import Grouping
@@ -102,6 +102,8 @@ def _scan(shard: str, file: Opened, hash: bool, way: Tokens | None) -> ShardInde
     walk(file.scan, file.bytes, TarWalk(place, grouping.add))
     whole = access.hash_of(file.read, file.bytes) if hash else None
     index = ShardIndex(_facts(file.bytes, file.tag, whole), grouping.columns())
+    if isinstance(place, Path):
+        foreign.compare(place, index)
     if way is None:
         return index
     return with_tokens(index, tokens.count(index, file.read, way, place), tokens.name_of(way))

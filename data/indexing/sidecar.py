@@ -6,7 +6,10 @@ by default in the user's cache, under a name that tells the shard's URL and vers
 
 import logging
 import os
+import re
+import time
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from blake3 import blake3
@@ -20,7 +23,10 @@ from data.indexing.shard import KIND, ShardIndex, checked
 from data.indexing.tar import Read
 
 SUFFIX = ".index"
+DEBRIS_AGE_S = 24 * 3600  # longer than any write of a sidecar takes
 PROBES = 16  # headers that are compared where a shard's time of change is another
+
+_DEBRIS = re.compile(r"\..+\.index\.[0-9a-f]{32}")
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +120,22 @@ def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
         _log.warning("%s: its index cannot be kept (%s), using it from memory", shard, error)
         return None
     return place
+
+
+def remove_debris(folders: Iterable[str]) -> None:
+    """Remove what writers of sidecars left in these folders when they were killed, days ago."""
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                old = [e for e in entries if _DEBRIS.fullmatch(e.name) and _is_old(e)]
+            for entry in old:
+                Path(entry.path).unlink(missing_ok=True)
+        except OSError as error:
+            _log.info("%s: nothing is cleaned up here (%s)", folder, error)
+
+
+def _is_old(entry: "os.DirEntry[str]") -> bool:
+    return time.time() - entry.stat(follow_symlinks=False).st_mtime > DEBRIS_AGE_S
 
 
 def _load_remote(shard: str, source: Source) -> ShardIndex | None:

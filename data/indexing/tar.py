@@ -106,7 +106,7 @@ class TarWalk:
             self._extended = Extended()
         self.offset += BLOCK
         if size:
-            self._kind, self.want = kind, size
+            self._kind, self.want = kind, size + -size % BLOCK
 
     def _take_extended(self, block: bytes) -> None:
         if len(block) < self.want:
@@ -121,7 +121,7 @@ class TarWalk:
                 raise HeaderError("a global pax header gives all members one name or size")
         except HeaderError as error:
             raise self._error(str(error), self._start) from None
-        self.offset += self.want + -self.want % BLOCK
+        self.offset += self.want
         self._kind, self.want = 0, BLOCK
 
     def _end(self) -> None:

@@ -1,0 +1,353 @@
+"""Building: what is used again, where sidecars lie, tokens, URLs, and all errors at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data.errors import DataError, IndexFileError, IndexingError, ShardError
+from data.indexing import scan, sidecar
+from data.indexing.build import build_index
+from data.indexing.manifest import NAME, open_manifest
+from data.indexing.scan import scan_shard, shard_index
+from data.indexing.verify import verify
+from tests.unit.data.tars import Files, by_index, tar_bytes, write_tar
+
+
+class Scans:
+    """How many shards were really scanned."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[str] = []
+        real = scan._scan
+
+        def counted(shard: str, *rest: object) -> object:
+            self.seen.append(Path(shard).name)
+            return real(shard, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(scan, "_scan", counted)
+
+    def take(self) -> list[str]:
+        seen, self.seen = sorted(self.seen), []
+        return seen
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> Scans:
+    return Scans(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+class Store:
+    """URLs in memory."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.reads = 0
+
+    def stat(self, url: str) -> SimpleNamespace:
+        if url not in self.files:
+            raise DataError(f"{url} is not there")
+        return SimpleNamespace(bytes=len(self.files[url]), tag=f"etag{hash(self.files[url])}")
+
+    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
+        self.reads += 1
+        return self.files[url][start : start + size]
+
+
+def fill(folder: Path, count: int = 4) -> Path:
+    folder.mkdir(exist_ok=True)
+    for n in range(count):
+        write_tar(folder / f"s-{n}.tar", [(f"{n}.txt", b"x" * n), (f"{n}.json", b'{"n": 7}')])
+    return folder
+
+
+def test_only_new_and_changed_shards_are_scanned(tmp_path: Path, scans: Scans) -> None:
+    folder = fill(tmp_path / "d")
+    first = build_index(folder)
+    assert scans.take() == [f"s-{n}.tar" for n in range(4)]
+    assert (len(first), first.total_samples, first.place) == (4, 4, folder / NAME)
+    assert build_index(folder).fingerprint == first.fingerprint
+    assert scans.take() == []
+    write_tar(folder / "s-4.tar", [("new.txt", b"")])
+    write_tar(folder / "s-1.tar", [("other.txt", b"")])
+    (folder / "s-2.tar.index").unlink()
+    found = build_index(folder)
+    assert scans.take() == ["s-1.tar", "s-2.tar", "s-4.tar"]
+    assert [found.open_shard(i).key(0) for i in range(5)] == ["0", "other", "2", "3", "new"]
+
+
+def test_without_the_manifest_the_sidecars_are_used(tmp_path: Path, scans: Scans) -> None:
+    folder = fill(tmp_path / "d")
+    first = build_index(folder).fingerprint
+    scans.take()
+    (folder / NAME).write_bytes(b"damaged")
+    assert build_index(folder).fingerprint == first
+    assert scans.take() == []
+
+
+def test_broken_sidecars_are_made_anew(
+    tmp_path: Path, scans: Scans, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_tar(tmp_path / "s.tar", [("a.txt", b"")])
+    shard_index(path)
+    whole = (tmp_path / "s.tar.index").read_bytes()
+    scans.take()
+    for content in (b"", whole[:-1], b"{}"):
+        (tmp_path / "s.tar.index").write_bytes(content)
+        assert shard_index(path).key(0) == "a"
+        assert scans.take() == ["s.tar"]
+        assert "is of no use and is made anew" in caplog.text
+        assert (tmp_path / "s.tar.index").read_bytes() == whole
+
+
+def test_a_copy_with_another_time_keeps_its_index(tmp_path: Path, scans: Scans) -> None:
+    path = write_tar(tmp_path / "s.tar", [(f"{n}.txt", b"x") for n in range(50)])
+    shard_index(path, hash=True)
+    scans.take()
+    os.utime(path, (1, 1))
+    assert shard_index(path).hash is not None
+    assert scans.take() == []
+    write_tar(path, [(f"{n + 1}.txt", b"x") for n in range(50)])  # as long
+    os.utime(path, (1, 1))
+    assert shard_index(path).key(0) == "1"
+    assert scans.take() == ["s.tar"]
+
+
+def test_where_the_folder_cannot_be_written_the_index_folder_is_used(
+    tmp_path: Path, scans: Scans
+) -> None:
+    path = write_tar(tmp_path / "s.tar", [("a.txt", b"")])
+    (tmp_path / "s.tar.index").mkdir()  # not writable, even for root
+    for folder in (tmp_path / "mine", None):
+        for _ in range(2):
+            assert len(shard_index(path, index_folder=folder)) == 1
+        assert scans.take() == ["s.tar"]
+        made = list((folder or sidecar.default_folder()).iterdir())
+        assert len(made) == 1
+        assert made[0].parent.stat().st_mode & 0o777 == 0o700
+        write_tar(path, [("b.txt", b"")])
+        os.utime(path, (5, 5))
+
+
+def test_all_errors_come_together_and_the_others_are_done(tmp_path: Path, scans: Scans) -> None:
+    folder = fill(tmp_path / "d", 30)
+    for n in range(25):
+        (folder / f"s-{n}.tar").write_bytes(b"no tar" * 100)
+    with pytest.raises(IndexingError, match=r"25 of 30 shards") as caught:
+        build_index(folder)
+    assert len(caught.value.errors) == 25
+    text = str(caught.value)
+    assert text.count("not a tar file") == 20
+    assert "and 5 more" in text
+    assert not (folder / NAME).exists()
+    scans.take()
+    for n in range(25):
+        (folder / f"s-{n}.tar").unlink()
+    assert len(build_index(folder)) == 5
+    assert scans.take() == []
+
+
+def test_what_a_killed_writer_left_long_ago_is_removed(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 1)
+    kept = [".s-0.tar.index.mine", f"s-0.tar.index.{'0' * 32}", f".s-0.tar.index.{'1' * 32}"]
+    for name in [*kept, f".s-0.tar.index.{'0' * 32}"]:
+        (folder / name).write_bytes(b"")
+        if not name.endswith("1" * 32):
+            os.utime(folder / name, (1, 1))
+    build_index(folder)
+    assert {path.name for path in folder.iterdir()} == {*kept, "s-0.tar", "s-0.tar.index", NAME}
+
+
+def test_progress_counts_shards(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    folder = fill(tmp_path / "d", 3)
+    build_index(folder, progress=lambda *n: seen.append(n))
+    build_index(folder, progress=lambda *n: seen.append(n))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3), (3, 3)]
+
+
+def test_a_hash_is_added_when_it_is_asked_for(tmp_path: Path, scans: Scans) -> None:
+    from blake3 import blake3
+
+    folder = fill(tmp_path / "d", 2)
+    first = build_index(folder)
+    assert first.hash(0) is None
+    scans.take()
+    found = build_index(folder, hash=True)
+    assert scans.take() == ["s-0.tar", "s-1.tar"]
+    assert found.hash(1) == blake3((folder / "s-1.tar").read_bytes()).hexdigest()
+    assert found.fingerprint == first.fingerprint
+    assert build_index(folder).hash(1) == found.hash(1)
+    assert scans.take() == []
+
+
+def npy(*shape: int) -> bytes:
+    made = io.BytesIO()
+    np.save(made, np.zeros(shape, np.uint16))
+    return made.getvalue()
+
+
+def lengths(sample: Mapping[str, bytes]) -> int:
+    return sum(map(len, sample.values()))
+
+
+def test_tokens_are_counted(tmp_path: Path, scans: Scans) -> None:
+    files: Files = [
+        *[("a.npy", npy(5)), ("a.bin", b"1234"), ("a.json", b'{"n": 3}')],
+        *[("b.npy", npy(2, 3)), ("b.bin", b""), ("b.json", b'{"n": 0}')],
+    ]
+    path = write_tar(tmp_path / "s.tar", files)
+    for way, counts in (("npy", [5, 6]), ("bin:uint16", [2, 0]), ("json:n", [3, 0])):
+        found = build_index(path, tokens=way)
+        assert scans.take() == ["s.tar"]
+        assert found.tokens == way
+        assert found.n_tokens is not None
+        assert found.n_tokens.tolist() == [sum(counts)]
+        index = found.open_shard(0)
+        assert index.n_tokens is not None
+        assert index.n_tokens.tolist() == counts
+        assert build_index(path, tokens=way).tokens == way
+        assert scans.take() == []
+    index = scan_shard(path, tokens=lengths)
+    assert index.n_tokens is not None
+    assert index.n_tokens.tolist() == [len(npy(5)) + 12, len(npy(2, 3)) + 8]
+    assert index.tokens == f"{__name__}.lengths"
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "way"),
+    [
+        ("a.npy", b"no array", "npy"),
+        ("a.txt", b"", "npy"),
+        ("a.bin", b"123", "bin:uint16"),
+        ("a.json", b"{", "json:n"),
+        ("a.json", b"[]", "json:n"),
+        ("a.json", b'{"n": "3"}', "json:n"),
+        ("a.json", b'{"n": -1}', "json:n"),
+        ("a.json", b'{"n": 4294967296}', "json:n"),
+    ],
+)
+def test_tokens_that_cannot_be_counted_are_named(
+    tmp_path: Path, member: str, content: bytes, way: str
+) -> None:
+    path = write_tar(tmp_path / "s.tar", [(member, content)])
+    with pytest.raises(ShardError, match=r"s\.tar, offset 512: sample 'a': no tokens by"):
+        scan_shard(path, tokens=way)
+
+
+@pytest.mark.parametrize("way", ["", "bin", "bin:float", "json", "json:", "npy:x", "x"])
+def test_ways_of_counting_are_checked(tmp_path: Path, way: str) -> None:
+    with pytest.raises(DataError, match="expected npy, bin:uint16"):
+        build_index(fill(tmp_path / "d"), tokens=way)
+
+
+def test_urls_are_read_from_a_source(tmp_path: Path, scans: Scans) -> None:
+    files: Files = [(f"{n}.txt", b"x" * 5_000_000) for n in range(3)]
+    urls = [f"mem://bucket/a/s-{n}.tar" for n in range(2)]
+    store = Store({url: tar_bytes(files) for url in urls})
+    out = tmp_path / "d.index"
+    found = build_index("mem://bucket/a/s-{0..1}.tar", out, source=store)
+    assert store.reads < 20
+    assert list(found.urls) == urls
+    local = write_tar(tmp_path / "s.tar", files)
+    assert by_index(found.open_shard(1, source=store)) == by_index(scan_shard(local))
+    scans.take()
+    assert build_index(urls, out, source=store).fingerprint == found.fingerprint
+    assert scans.take() == []
+    store.files[urls[1]] = tar_bytes([("a.txt", b"")])
+    assert build_index(urls, out, source=store).samples.tolist() == [3, 1]
+    assert scans.take() == ["s-1.tar"]
+    with pytest.raises(DataError, match="say where the manifest"):
+        build_index(urls, source=store)
+    del store.files[urls[0]]
+    with pytest.raises(IndexingError, match=r"1 of 2 shards.*\n.*s-0\.tar is not there"):
+        build_index(urls, tmp_path / "e.index", source=store)
+
+
+def test_a_dataset_that_was_uploaded_brings_its_indexes(tmp_path: Path, scans: Scans) -> None:
+    folder = fill(tmp_path / "d", 2)
+    first = build_index(folder)
+    store = Store({f"mem://b/d/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    scans.take()
+    found = open_manifest("mem://b/d/dataset.index", source=store)
+    assert found.fingerprint == first.fingerprint
+    assert [found.open_shard(i, source=store).key(0) for i in range(2)] == ["0", "1"]
+    assert scans.take() == []
+
+
+def test_energon_s_list_is_taken_over(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 3)
+    (folder / "part").mkdir()
+    shutil.move(folder / "s-0.tar", folder / "part/s-0.tar")
+    (folder / ".nv-meta").mkdir()
+    counts = {"s-2.tar": 1, "part/s-0.tar": 1}
+    info = folder / ".nv-meta/.info.json"
+    info.write_text(json.dumps({"shard_counts": counts}))
+    found = build_index(folder, folder)
+    assert list(found.urls) == [f"{folder}/s-2.tar", f"{folder}/part/s-0.tar"]
+    info.unlink()
+    (folder / ".nv-meta/.info.yaml").write_text("shard_counts:\n  s-1.tar: 1\n")
+    assert list(build_index(folder).urls) == [f"{folder}/s-1.tar"]
+    for broken in ("shard_counts: []", "x: !!python/object:os.system", "[", "shard_counts: {a: b}"):
+        (folder / ".nv-meta/.info.yaml").write_text(broken)
+        with pytest.raises(DataError, match="cannot be read"):
+            build_index(folder)
+
+
+def test_bad_requests_are_refused(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 2)
+    for shards, problem in (
+        ([], "no shards given"),
+        (tmp_path / "none-*.tar", "nothing is there"),
+        ([folder, folder / "s-1.tar"], "given twice"),
+        ("s3://bucket/*.tar", "give a range"),
+        ("s3://bucket/folder/", "give a range"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            build_index(shards, tmp_path / "x.index")
+    with pytest.raises(IndexFileError, match="give another place"):
+        build_index(folder, folder / "s-1.tar" / "x.index")
+
+
+def test_verify_says_what_differs(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "d", 6)
+    build_index(folder, hash=True)
+    assert [verdict.problem for verdict in verify(folder, full=True)] == [None] * 6
+    (folder / "s-0.tar").unlink()
+    write_tar(folder / "s-1.tar", [("1.txt", b"x" * 20_000)])
+    write_tar(folder / "s-2.tar", [("2.txt", b"xxx"), ("2.json", b'{"n": 7}')])
+    content = bytearray((folder / "s-3.tar").read_bytes())
+    content[512] ^= 1
+    (folder / "s-3.tar").write_bytes(content)
+    content = bytearray((folder / "s-4.tar").read_bytes())
+    content[0] ^= 1
+    (folder / "s-4.tar").write_bytes(content)
+    shutil.copy(folder / "s-4.tar.index", folder / "s-5.tar.index")
+    quick = [verdict.problem for verdict in verify(folder)]
+    full = [verdict.problem for verdict in verify(folder, full=True)]
+    said = [
+        "cannot be read",
+        "has 30720 bytes, had 10240",
+        "txt of 3 bytes, json of 8 bytes, had txt of 2 bytes",
+        None,
+        "offset 0: not a tar file",
+        "its index does not fit it",
+    ]
+    for found, part in zip(quick, said, strict=True):
+        assert found is part or (found and part and part in found)
+    assert full[3] is not None
+    assert "BLAKE3 differs" in full[3]
+    assert full[:3] + full[4:] == quick[:3] + quick[4:]
