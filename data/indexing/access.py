@@ -5,32 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from blake3 import blake3
 
 from data.errors import DataError, ShardError
 from data.indexing.tar import Read
 from data.indexing.window import REMOTE_FAR_BYTES, REMOTE_NEAR_BYTES, Window
+from data.source.address import masked
+from data.source.protocol import Source
 
 AHEAD_BYTES = 1 << 20  # asked of the file system before it is read, where members are small
 _CHUNK = 4 << 20
-
-
-class Origin(Protocol):
-    """What a source says of a file: its size, and what tells this version of it."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def tag(self) -> str | None: ...
-
-
-class Source(Protocol):
-    """Where shards with a URL are read from."""
-
-    def stat(self, url: str) -> Origin: ...
-    def read(self, url: str, start: int, size: int, tag: str | None) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ def stat(shard: str, source: Source | None) -> tuple[int, str | None]:
         origin = _needed(source, shard).stat(shard)
     except OSError as error:
         raise ShardError(shard, 0, f"cannot be read: {error}") from error
-    return origin.bytes, origin.tag
+    return _length(shard, origin.bytes), origin.tag
 
 
 @contextmanager
@@ -95,7 +80,7 @@ def _of_status(status: os.stat_result) -> tuple[int, str]:
 
 def _needed(source: Source | None, shard: str) -> Source:
     if source is None:
-        raise DataError(f"{shard} is a URL, and no source was given to read it from")
+        raise DataError(f"{masked(shard)} is a URL, and no source was given to read it from")
     return source
 
 
@@ -125,9 +110,16 @@ def _local(fd: int) -> Opened:
 
 def _remote(url: str, source: Source) -> Opened:
     origin = source.stat(url)
+    length = _length(url, origin.bytes)
 
     def read(offset: int, size: int) -> bytes:
         return source.read(url, offset, size, origin.tag)
 
-    window = Window(read, origin.bytes, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
-    return Opened(origin.bytes, origin.tag, read, window)
+    window = Window(read, length, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
+    return Opened(length, origin.tag, read, window)
+
+
+def _length(url: str, length: int | None) -> int:
+    if length is None:
+        raise DataError(f"{masked(url)}: its length is not known before its end; fetch it first")
+    return length

@@ -7,11 +7,18 @@ from pathlib import Path
 
 from data.errors import DataError, IndexFileError, IndexingError
 from data.indexing import access, sidecar, tokens
-from data.indexing.access import Source
 from data.indexing.listing import Shards, list_shards
-from data.indexing.manifest import NAME, Manifest, ShardRow, open_manifest, save_manifest
+from data.indexing.manifest import (
+    NAME,
+    Manifest,
+    ShardRow,
+    make_manifest,
+    open_manifest,
+    save_manifest,
+)
 from data.indexing.pool import Job, index_all
 from data.indexing.tokens import Tokens
+from data.source.protocol import Source
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +48,32 @@ def build_index(
     found = list_shards(shards)
     place = _place(out, found)
     job = _job(hash, tokens, source, index_folder)
+    return _save(_rows(found, _old(place), job, workers, progress), place, job)
+
+
+def read_index(
+    shards: Shards,
+    *,
+    workers: int | None = None,
+    source: Source | None = None,
+    index_folder: Path | None = None,
+) -> Manifest:
+    """As `build_index`, sidecars and all, but the manifest is kept nowhere: every shard is looked
+    at, each time."""
+    job = _job(False, None, source, index_folder)
+    return make_manifest(_rows(list_shards(shards), None, job, workers, None))
+
+
+def _rows(
+    found: Sequence[str],
+    old: Manifest | None,
+    job: Job,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[ShardRow]:
+    """One per shard; what holds of an `old` manifest is taken over. Raises IndexingError."""
     sidecar.remove_debris({str(Path(shard).parent) for shard in found if not access.is_url(shard)})
-    known, rest_bytes = _known(found, place, job)
+    known, rest_bytes = _known(found, old, job)
     missing = [i for i in range(len(found)) if i not in known]
     errors: dict[int, DataError] = {}
     tell = progress or _silent
@@ -55,8 +86,7 @@ def build_index(
         tell(len(known) + len(errors), len(found))
     if errors:
         raise IndexingError([errors[i] for i in sorted(errors)], len(found))
-    rows = [known[i] for i in range(len(found))]
-    return _save(rows, place, job)
+    return [known[i] for i in range(len(found))]
 
 
 def _silent(done: int, total: int) -> None:
@@ -88,12 +118,13 @@ def _place(out: str | Path | None, shards: Sequence[str]) -> Path:
     return Path(os.path.commonpath([Path(shard).parent for shard in shards])) / NAME
 
 
-def _known(shards: Sequence[str], place: Path, job: Job) -> tuple[dict[int, ShardRow], int]:
+def _known(
+    shards: Sequence[str], old: Manifest | None, job: Job
+) -> tuple[dict[int, ShardRow], int]:
     """Rows of the manifest that is there which still hold, and the bytes of all other shards.
 
     A row holds if its shard is of the same size and version and has its sidecar.
     """
-    old = _old(place)
     numbers = {url: i for i, url in enumerate(old.urls)} if old is not None else {}
     known: dict[int, ShardRow] = {}
     rest_bytes = 0

@@ -13,10 +13,10 @@ from blake3 import blake3
 from data.errors import IndexFileError, ShardError
 from data.files import write_atomically
 from data.indexing import access, columns
-from data.indexing.access import Source
 from data.indexing.columns import Column, Columns
 from data.indexing.scan import shard_index
 from data.indexing.shard import IntArray, ShardIndex
+from data.source.protocol import Source
 
 NAME = "dataset.index"
 KIND = "dataset"
@@ -178,6 +178,12 @@ def save_manifest(rows: Iterable[ShardRow], out: Path, tokens: str | None = None
     out = out.absolute()
     write_atomically(out, _pack(list(rows), f"{out.parent}/", tokens))
     return open_manifest(out)
+
+
+def make_manifest(rows: Iterable[ShardRow], tokens: str | None = None) -> Manifest:
+    """A manifest that is kept nowhere."""
+    place = "a manifest in memory"
+    return Manifest(columns.unpack(_pack(list(rows), "", tokens), KIND, place), "", place)
 
 
 def row_of(url: str, index: ShardIndex) -> ShardRow:

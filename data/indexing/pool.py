@@ -14,10 +14,10 @@ from typing import Any
 import data
 from data.errors import DataError, ShardError
 from data.indexing import access
-from data.indexing.access import Source
 from data.indexing.manifest import ShardRow, row_of
 from data.indexing.scan import shard_index
 from data.indexing.tokens import Tokens
+from data.source.protocol import Source
 
 REMOTE_WORKERS = 16  # threads, which mostly wait
 FEW_BYTES = 64 << 20  # of a worker's share: less is indexed before its process has started

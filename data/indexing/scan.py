@@ -8,12 +8,13 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from data.indexing import access, foreign, sidecar, tokens
-from data.indexing.access import Opened, Source
+from data.indexing.access import Opened
 from data.indexing.columns import Column
 from data.indexing.grouping import Grouping
 from data.indexing.shard import ShardIndex
 from data.indexing.tar import TarFeed, TarWalk, walk
 from data.indexing.tokens import Tokens
+from data.source.protocol import Source
 
 
 def scan_shard(

@@ -17,10 +17,10 @@ from blake3 import blake3
 from data.errors import DataError, IndexFileError
 from data.files import write_atomically
 from data.indexing import access, columns
-from data.indexing.access import Source
 from data.indexing.header import BLOCK
 from data.indexing.shard import KIND, ShardIndex, checked
 from data.indexing.tar import Read
+from data.source.protocol import Source
 
 SUFFIX = ".index"
 DEBRIS_AGE_S = 24 * 3600  # longer than any write of a sidecar takes
@@ -142,7 +142,7 @@ def _load_remote(shard: str, source: Source) -> ShardIndex | None:
     url = beside(shard)
     try:
         origin = source.stat(url)
-        return from_bytes(source.read(url, 0, origin.bytes, origin.tag), url)
+        return from_bytes(source.read(url, 0, origin.bytes or 0, origin.tag), url)
     except IndexFileError as error:
         _log.warning("the index of a shard is of no use and is made anew: %s", error)
     except (DataError, OSError) as error:

@@ -9,10 +9,10 @@ import numpy as np
 
 from data.errors import DataError, ShardError
 from data.indexing import access, sidecar
-from data.indexing.access import Source
 from data.indexing.manifest import Manifest, open_manifest
 from data.indexing.scan import scan_shard
 from data.indexing.shard import ShardIndex
+from data.source.protocol import Source
 
 WORKERS = 4  # threads: hashing and reading run side by side, headers do not
 

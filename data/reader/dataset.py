@@ -12,7 +12,7 @@ import numpy.typing as npt
 from data.cache.entry import ShardRef
 from data.cache.store import NodeStore
 from data.indexing.access import is_url
-from data.indexing.build import build_index
+from data.indexing.build import read_index
 from data.indexing.listing import Shards
 from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
 from data.indexing.shard import ShardIndex
@@ -147,7 +147,7 @@ def _manifest(shards: Shards, sources: Sources) -> Manifest:
             return open_manifest(place, source=sources)
         if not is_url(text) and is_manifest(Path(text).expanduser()):
             return open_manifest(Path(text).expanduser())
-    return build_index(shards, None, source=sources)
+    return read_index(shards, source=sources)
 
 
 def _store(cache: str | Path | None, cache_bytes: int, sources: Sources) -> NodeStore:

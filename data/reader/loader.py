@@ -224,14 +224,16 @@ class _Iteration(Iterator[Batch]):
         loader._position = after
         loader.wait_s = now_s - began_s
         self._meter.add(
-            batches=1,
-            samples=len(batch.keys),
-            bytes=batch.bytes,
-            errors=batch.errors,
-            wait_s=now_s - began_s,
-            elapsed_s=now_s - self._last_s,
-            read_s=times.read_s,
-            transform_s=times.transform_s,
+            Usage(
+                batches=1,
+                samples=len(batch.keys),
+                bytes=batch.bytes,
+                errors=batch.errors,
+                wait_s=now_s - began_s,
+                elapsed_s=now_s - self._last_s,
+                read_s=times.read_s,
+                transform_s=times.transform_s,
+            )
         )
         self._last_s = now_s
         return batch

@@ -1,7 +1,7 @@
 """Where the time of a loader goes, and one line that says what to do about it."""
 
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias
 
 Bound: TypeAlias = Literal["consumer", "download", "read", "decode", "start"]
@@ -32,9 +32,12 @@ class Usage:
     ready: int = 0
     """Batches that were there when the last one was asked for."""
 
+    def __add__(self, more: "Usage") -> "Usage":
+        return Usage(*(a + b for a, b in zip(astuple(self), astuple(more), strict=True)))
+
     def __sub__(self, before: "Usage") -> "Usage":
-        mine = {f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(Usage)}
-        return Usage(**{**mine, "ready": self.ready})
+        both = zip(astuple(self), astuple(before), strict=True)
+        return replace(Usage(*(a - b for a, b in both)), ready=self.ready)
 
     @property
     def wait_share(self) -> float:
@@ -72,17 +75,14 @@ class Meter:
     """Adds up; thread-safe."""
 
     def __init__(self) -> None:
-        self._sums = {field.name: 0.0 for field in fields(Usage)}
+        self._usage = Usage()
         self._lock = threading.Lock()
 
-    def add(self, **amounts: float) -> None:
+    def add(self, more: Usage) -> None:
         with self._lock:
-            for name, amount in amounts.items():
-                self._sums[name] += amount
+            self._usage = self._usage + more
 
     def usage(self, *, ready: int, download_s: float) -> Usage:
         """What it has come to."""
         with self._lock:
-            sums = dict(self._sums)
-        whole = {n: int(sums[n]) for n in ("batches", "samples", "bytes", "errors")}
-        return Usage(**{**sums, **whole, "ready": ready, "download_s": download_s})
+            return replace(self._usage, ready=ready, download_s=download_s)
