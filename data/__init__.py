@@ -10,56 +10,83 @@ Usable alone: needs neither torch nor the rest of hpckit.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from data.errors import DataError, FingerprintError, SampleError, ShardError
+from data.errors import (
+    DamagedShardError,
+    DataError,
+    FetchError,
+    FingerprintError,
+    IndexFileError,
+    IndexingError,
+    ObjectChangedError,
+    SampleError,
+    ShardError,
+)
 
 if TYPE_CHECKING:
-    from data.batch import Batch, SampleContext
-    from data.dataset import Dataset, Sample, open_dataset
-    from data.index import Member, SampleEntry, ShardIndex, index_shard
-    from data.loader import Loader
-    from data.order import ORDER, sample_at
-    from data.pack import pack_folder
-    from data.placement import share
-    from data.report import PackedShard, PackReport
-    from data.sidecar import load_or_build
+    from data.cache.store import NodeStore
+    from data.indexing.build import build_index
+    from data.indexing.manifest import Manifest, open_manifest
+    from data.ordering.order import ORDER, Order
+    from data.reader.batch import Batch, SampleContext
+    from data.reader.dataset import Dataset, open_dataset
+    from data.reader.loader import Loader
+    from data.reader.metrics import Usage
+    from data.reader.opened import Sample
+    from data.reader.stream import mixed
+    from data.source.sources import Sources
     from data.stdlib import python_stdlib
+    from data.writing.pack import pack_folder
+    from data.writing.report import PackedShard, PackReport
+    from data.writing.writer import ShardWriter
 
 __all__ = [
     "ORDER",
     "Batch",
+    "DamagedShardError",
     "DataError",
     "Dataset",
+    "FetchError",
     "FingerprintError",
+    "IndexFileError",
+    "IndexingError",
     "Loader",
-    "Member",
+    "Manifest",
+    "NodeStore",
+    "ObjectChangedError",
+    "Order",
     "PackReport",
     "PackedShard",
     "Sample",
     "SampleContext",
-    "SampleEntry",
     "SampleError",
     "ShardError",
-    "ShardIndex",
-    "index_shard",
-    "load_or_build",
+    "ShardWriter",
+    "Sources",
+    "Usage",
+    "build_index",
+    "mixed",
     "open_dataset",
+    "open_manifest",
     "pack_folder",
     "python_stdlib",
-    "sample_at",
-    "share",
 ]
 
 _MODULES = {
-    "batch": ("Batch", "SampleContext"),
-    "dataset": ("Dataset", "Sample", "open_dataset"),
-    "index": ("Member", "SampleEntry", "ShardIndex", "index_shard"),
-    "loader": ("Loader",),
-    "order": ("ORDER", "sample_at"),
-    "pack": ("pack_folder",),
-    "placement": ("share",),
-    "report": ("PackedShard", "PackReport"),
-    "sidecar": ("load_or_build",),
+    "cache.store": ("NodeStore",),
+    "indexing.build": ("build_index",),
+    "indexing.manifest": ("Manifest", "open_manifest"),
+    "ordering.order": ("ORDER", "Order"),
+    "reader.batch": ("Batch", "SampleContext"),
+    "reader.dataset": ("Dataset", "open_dataset"),
+    "reader.loader": ("Loader",),
+    "reader.metrics": ("Usage",),
+    "reader.opened": ("Sample",),
+    "reader.stream": ("mixed",),
+    "source.sources": ("Sources",),
     "stdlib": ("python_stdlib",),
+    "writing.pack": ("pack_folder",),
+    "writing.report": ("PackReport", "PackedShard"),
+    "writing.writer": ("ShardWriter",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

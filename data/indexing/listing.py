@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from data.errors import DataError
 from data.indexing import access, energon
-from data.shards import expand_ranges, find_shards
+from data.indexing.shards import expand_ranges, find_shards
 
 Shards: TypeAlias = str | Path | Sequence[str | Path]
 
