@@ -9,8 +9,9 @@ from data.errors import DataError, IndexFileError, IndexingError
 from data.indexing import access, sidecar, tokens
 from data.indexing.access import Source
 from data.indexing.listing import Shards, list_shards
-from data.indexing.manifest import NAME, Manifest, ShardRow, open_manifest, save_manifest
+from data.indexing.manifest import NAME, Manifest, open_manifest, save_manifest
 from data.indexing.pool import Job, index_all
+from data.indexing.rows import ShardRow
 from data.indexing.tokens import Tokens
 
 _log = logging.getLogger(__name__)
