@@ -8,15 +8,9 @@ from pathlib import Path
 from data.errors import DataError, IndexFileError, IndexingError
 from data.indexing import access, sidecar, tokens
 from data.indexing.listing import Shards, list_shards
-from data.indexing.manifest import (
-    NAME,
-    Manifest,
-    ShardRow,
-    make_manifest,
-    open_manifest,
-    save_manifest,
-)
+from data.indexing.manifest import NAME, Manifest, make_manifest, open_manifest, save_manifest
 from data.indexing.pool import Job, index_all
+from data.indexing.rows import ShardRow
 from data.indexing.tokens import Tokens
 from data.source.protocol import Source
 

@@ -24,9 +24,8 @@ class Grouping:
         self._keys: dict[str, None] = {}
         self._present: list[int] = []  # extensions of the sample at hand
         self._extensions: dict[str, int] = {}
-        self._begin, self._first = array("Q"), array("Q")
-        self._offset, self._size = array("Q"), array("Q")
-        self._extension, self._header = array("Q"), array("Q")
+        # One row after the other: (begin, first member), (offset, size, extension, header).
+        self._samples, self._members = array("Q"), array("Q")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -40,44 +39,41 @@ class Grouping:
         number = self._extensions.get(extension)
         if number is None:
             number = self._new_extension(name, extension, start)
-        if key == self._key:
-            if number in self._present:
-                problem = f"{name!r}: extension {extension!r} occurs twice in its sample"
-                raise ShardError(self._shard, start, problem)
-            self._present.append(number)
-        else:
-            self._new_sample(name, key, number, start)
-        self._offset.append(offset)
-        self._size.append(size)
-        self._extension.append(number)
-        self._header.append(header)
+        if key != self._key:
+            self._new_sample(name, key, start)
+        elif number in self._present:
+            problem = f"{name!r}: extension {extension!r} occurs twice in its sample"
+            raise ShardError(self._shard, start, problem)
+        self._present.append(number)
+        self._members.extend((offset, size, number, header))
 
     def columns(self) -> dict[str, Column]:
         """The columns of a `ShardIndex`."""
         key_at, keys = _texts(self._keys)
         extension_at, extensions = _texts(self._extensions)
+        begin, first = np.array(self._samples, np.uint64).reshape(-1, 2).T
+        offset, size, extension, header = np.array(self._members, np.uint64).reshape(-1, 4).T
         return {
-            "begin": narrow(self._begin),
-            "first": narrow([*self._first, len(self._offset)]),
-            "offset": narrow(self._offset),
-            "size": narrow(self._size),
-            "extension": narrow(self._extension),
-            "header": narrow(self._header),
+            "begin": narrow(begin),
+            "first": narrow(np.append(first, np.uint64(len(offset)))),
+            "offset": narrow(offset),
+            "size": narrow(size),
+            "extension": narrow(extension),
+            "header": narrow(header),
             "key_at": key_at,
             "keys": keys,
             "extension_at": extension_at,
             "extensions": extensions,
         }
 
-    def _new_sample(self, name: str, key: str, extension: int, start: int) -> None:
+    def _new_sample(self, name: str, key: str, start: int) -> None:
         if key in self._keys:
             problem = f"{name!r} comes back to key {key!r} after other samples; sort the tar"
             raise ShardError(self._shard, start, problem)
         self._keys[key] = None
         self._key = key
-        self._present = [extension]
-        self._begin.append(start)
-        self._first.append(len(self._offset))
+        self._present = []
+        self._samples.extend((start, len(self._members) // 4))
 
     def _new_extension(self, name: str, extension: str, start: int) -> int:
         if extension in RESERVED_EXTENSIONS:

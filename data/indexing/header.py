@@ -19,6 +19,8 @@ EXTENDED = PAX | {LONG_NAME, LONG_LINK, PAX_GLOBAL}
 # Whatever size these state, no bytes follow: links, devices, folders, pipes.
 NO_DATA = frozenset(b"123456")
 
+_NUMBERS: set[bytes] = set()  # fields that are numbers: most headers of a tar have the same ones
+
 
 class HeaderError(ValueError):
     """These bytes are no header that can be used; the text says why."""
@@ -48,17 +50,20 @@ def check(block: bytes) -> None:
         high = sum(1 for byte in block[:148] + block[156:] if byte > 127)
         if stated != total - 256 * high:  # some old tars add up signed bytes
             raise HeaderError("bad checksum")
-    _check_numbers(block[100:124])  # mode, uid, gid
-    _check_numbers(block[136:148])  # time of change
-    _check_numbers(block[329:345])  # device
+    for fields in (block[100:124], block[136:148], block[329:345]):
+        if fields not in _NUMBERS:
+            _check_numbers(fields)
 
 
-@lru_cache(4096)
 def _check_numbers(fields: bytes) -> None:
-    """Nobody here needs them, but tarfile takes a header without them for the end of the tar."""
+    """Mode, uid and gid; the time of change; the device. Nobody here needs them, but tarfile takes
+    a header without them for the end of the tar."""
     width = 12 if len(fields) == 12 else 8
     for at in range(0, len(fields), width):
         number(fields[at : at + width])
+    if len(_NUMBERS) >= 4096:
+        _NUMBERS.clear()
+    _NUMBERS.add(fields)
 
 
 @lru_cache(4096)  # there are few sums: names of one length differ in few digits

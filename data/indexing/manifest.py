@@ -1,42 +1,24 @@
 """A dataset as one file: its shards in order, with what is known of each, and its fingerprint."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, overload
 
 import numpy as np
-import numpy.typing as npt
 from blake3 import blake3
 
 from data.errors import IndexFileError, ShardError
 from data.files import write_atomically
 from data.indexing import access, columns
-from data.indexing.columns import Column, Columns
+from data.indexing.columns import Columns
+from data.indexing.rows import HASH, KIND, ShardRow, pack_rows, short_tag
 from data.indexing.scan import shard_index
 from data.indexing.shard import IntArray, ShardIndex
+from data.indexing.urls import Urls
 from data.source.protocol import Source
 
 NAME = "dataset.index"
-KIND = "dataset"
-HASH = 32  # bytes
-
-
-class ShardRow(NamedTuple):
-    """One shard: its absolute path or URL, its samples, its size, and what tells its version.
-
-    `hash` and `digest` as in `ShardIndex`; `tokens` is the sum over its samples, None if not
-    counted.
-    """
-
-    url: str
-    samples: int
-    bytes: int
-    tag: str | None
-    hash: str | None
-    digest: str
-    tokens: int | None = None
 
 
 class Manifest:
@@ -124,35 +106,6 @@ class Manifest:
         return index
 
 
-class Urls(Sequence[str]):
-    """The shards' absolute paths or URLs, decoded when asked for."""
-
-    def __init__(self, at: Column, content: Column, base: str) -> None:
-        self._at, self._content, self._base = at, content, base
-
-    def __len__(self) -> int:
-        return len(self._at) - 1
-
-    @overload
-    def __getitem__(self, i: int) -> str: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[str]: ...
-    def __getitem__(self, i: int | slice) -> str | list[str]:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"shard {i} is not in 0..{len(self) - 1}")
-        start, end = int(self._at[i % len(self)]), int(self._at[i % len(self) + 1])
-        return self._absolute(self._content[start:end].tobytes())
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-    def _absolute(self, stored: bytes) -> str:
-        url = stored.decode("utf-8", "surrogateescape")
-        return url if access.is_url(url) or url.startswith("/") else f"{self._base}{url}"
-
-
 def open_manifest(place: str | Path, *, source: Source | None = None) -> Manifest:
     """Open the manifest at a path, in a folder, or at a URL.
 
@@ -176,54 +129,14 @@ def open_manifest(place: str | Path, *, source: Source | None = None) -> Manifes
 def save_manifest(rows: Iterable[ShardRow], out: Path, tokens: str | None = None) -> Manifest:
     """Write a manifest, durably and at once, and open it. Raises OSError."""
     out = out.absolute()
-    write_atomically(out, _pack(list(rows), f"{out.parent}/", tokens))
+    write_atomically(out, pack_rows(list(rows), f"{out.parent}/", tokens))
     return open_manifest(out)
 
 
 def make_manifest(rows: Iterable[ShardRow], tokens: str | None = None) -> Manifest:
     """A manifest that is kept nowhere."""
     place = "a manifest in memory"
-    return Manifest(columns.unpack(_pack(list(rows), "", tokens), KIND, place), "", place)
-
-
-def row_of(url: str, index: ShardIndex) -> ShardRow:
-    """What a manifest keeps of a shard."""
-    tokens = None if index.n_tokens is None else int(index.n_tokens.sum(dtype=np.int64))
-    return ShardRow(url, len(index), index.bytes, index.tag, index.hash, index.digest, tokens)
-
-
-def short_tag(tag: str | None) -> int:
-    """A tag as a number of 64 bits; 0 if there is none."""
-    return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
-
-
-def _pack(rows: Sequence[ShardRow], base: str, tokens: str | None) -> bytes:
-    urls = [_relative(row.url, base).encode("utf-8", "surrogateescape") for row in rows]
-    packed: dict[str, Column] = {
-        "samples": np.array([row.samples for row in rows], np.int64),
-        "bytes": np.array([row.bytes for row in rows], np.int64),
-        "tags": np.array([short_tag(row.tag) for row in rows], np.uint64),
-        "hashes": _hashes(row.hash for row in rows),
-        "digests": _hashes(row.digest for row in rows),
-        "url_at": columns.narrow(np.cumsum([0, *map(len, urls)], dtype=np.uint64)),
-        "urls": np.frombuffer(b"".join(urls), np.uint8),
-    }
-    counts = [row.tokens for row in rows if row.tokens is not None]
-    has_tokens = bool(rows) and len(counts) == len(rows)
-    if has_tokens:
-        packed["tokens"] = np.array(counts, np.int64)
-    return columns.pack(KIND, {"tokens": tokens if has_tokens else None}, packed)
-
-
-def _relative(url: str, base: str) -> str:
-    inside = url.startswith(base) and len(url) > len(base)
-    rest = url[len(base) :] if inside else url
-    return url if rest.startswith("/") or access.is_url(rest) else rest
-
-
-def _hashes(hashes: Iterable[str | None]) -> npt.NDArray[np.uint8]:
-    """Hex hashes as bytes [n * 32], zeros for none."""
-    return np.frombuffer(b"".join(bytes.fromhex(h or "00" * HASH) for h in hashes), np.uint8)
+    return Manifest(columns.unpack(pack_rows(list(rows), "", tokens), KIND, place), "", place)
 
 
 def _check(content: Columns, place: Path | str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import data
 from data.errors import DataError, ShardError
 from data.indexing import access
-from data.indexing.manifest import ShardRow, row_of
+from data.indexing.rows import ShardRow, row_of
 from data.indexing.scan import shard_index
 from data.indexing.tokens import Tokens
 from data.source.protocol import Source

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data.errors import DataError, ShardError
-from data.indexing.manifest import row_of
+from data.indexing.rows import row_of
 from data.indexing.scan import shard_index
 
 

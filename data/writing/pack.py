@@ -12,7 +12,8 @@ from data.errors import DataError
 from data.files import fsync_path, locked
 from data.indexing import sidecar
 from data.indexing.build import build_index
-from data.indexing.manifest import NAME, ShardRow, row_of, save_manifest
+from data.indexing.manifest import NAME, save_manifest
+from data.indexing.rows import ShardRow, row_of
 from data.indexing.shard import ShardIndex
 from data.writing.report import PackedShard, PackReport, read_report, write_report
 from data.writing.scan import Plan, SourceFile, plan_folder

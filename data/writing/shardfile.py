@@ -1,15 +1,14 @@
 """One shard as it is written: whole and durable or not there, with its index, read never again."""
 
-import io
 import os
 import tarfile
 import uuid
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from data.errors import DataError
 from data.files import fsync_path
 from data.indexing import access
+from data.indexing.header import BLOCK
 from data.indexing.scan import PassingIndex
 from data.indexing.shard import ShardIndex
 
@@ -25,38 +24,35 @@ class ShardFile:
         self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         self._file = self._temporary.open("xb")
         self._passing = PassingIndex(path)
-        self._stream = _Stream(self._file, self._passing)
-        self._tar = tarfile.open(  # noqa: SIM115 (closed by finish and abort)
-            fileobj=cast(BinaryIO, self._stream),
-            mode="w",
-            format=tarfile.PAX_FORMAT,
-            encoding="utf-8",
-        )
-
-    @property
-    def size(self) -> int:
-        """The bytes written so far, without the padding of the end."""
-        return self._stream.bytes
+        self.size = 0  # bytes written so far, without the padding of the end
 
     def add(self, name: str, content: bytes | memoryview) -> None:
         """Append a member. Raises ShardError if it cannot be of a sample, OSError."""
-        info = _header(name, len(content))
-        self._tar.addfile(info, io.BytesIO(content))
-        self._tar.members.clear()  # type: ignore[attr-defined]  # else it keeps every header
+        size = len(content)
+        self._write(_header(name, size))
+        self._write(content)
+        self._write(bytes(-size % BLOCK))
+
+    def _write(self, chunk: bytes | memoryview) -> None:
+        self._passing.feed(chunk)
+        self._file.write(chunk)
+        self.size += len(chunk)
 
     def finish(self) -> ShardIndex:
         """End the tar, make it durable and give it its name, which must be free.
 
         Raises DataError if it is not, OSError.
         """
-        self._tar.close()
+        self._write(bytes(2 * BLOCK))
+        self._write(bytes(-self.size % tarfile.RECORDSIZE))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         _, tag = access.stat(str(self._temporary), None)
+        index = self._passing.finish(tag)
         _publish(self._temporary, self.path)
         fsync_path(self.path.parent)
-        return self._passing.finish(tag)
+        return index
 
     def abort(self) -> None:
         """Leave nothing behind."""
@@ -64,30 +60,32 @@ class ShardFile:
         self._temporary.unlink(missing_ok=True)
 
 
-class _Stream:
-    """What tarfile writes into: the file, and the index that watches."""
+def _header(name: str, size: int) -> bytes:
+    """The header of a member, as tarfile writes it in pax format.
 
-    def __init__(self, file: BinaryIO, passing: PassingIndex) -> None:
-        self.bytes = 0
-        self._file = file
-        self._passing = passing
-
-    def write(self, chunk: bytes) -> int:
-        self._passing.feed(chunk)
-        self.bytes += len(chunk)
-        return self._file.write(chunk)
-
-    def tell(self) -> int:
-        return self.bytes
+    Without anything of this machine: no owner, no times, no permissions of its own.
+    """
+    if not name.isascii() or len(name) > 100 or size > _MOST_OCTAL:
+        return _info(name, size).tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    block = bytearray(_EMPTY)
+    block[: len(name)] = name.encode()
+    block[124:135] = b"%011o" % size
+    block[148:154] = b"%06o" % sum(block)  # the field itself is spaces by now
+    block[154] = 0
+    return bytes(block)
 
 
-def _header(name: str, size: int) -> tarfile.TarInfo:
-    """A header without anything of this machine: no owner, no times, no permissions of its own."""
+def _info(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size = size
     info.mtime = 0
     info.mode = 0o644
     return info
+
+
+_MOST_OCTAL = 8**11 - 1  # bytes
+_EMPTY = bytearray(_info("", 0).tobuf(tarfile.USTAR_FORMAT))
+_EMPTY[148:156] = b" " * 8
 
 
 def _publish(temporary: Path, path: Path) -> None:

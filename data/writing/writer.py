@@ -7,7 +7,8 @@ from types import TracebackType
 
 from data.errors import DataError
 from data.indexing import sidecar, tokens
-from data.indexing.manifest import NAME, Manifest, ShardRow, row_of, save_manifest
+from data.indexing.manifest import NAME, Manifest, save_manifest
+from data.indexing.rows import ShardRow, row_of
 from data.indexing.scan import with_tokens
 from data.indexing.tokens import Tokens
 from data.naming import RESERVED_EXTENSIONS, split_name

@@ -12,17 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.errors import DataError, IndexFileError, ShardError
-from data.indexing import columns, manifest
+from data.indexing import columns
 from data.indexing.build import build_index
 from data.indexing.manifest import (
     NAME,
     Manifest,
-    ShardRow,
     is_manifest,
     open_manifest,
     save_manifest,
-    short_tag,
 )
+from data.indexing.rows import KIND, ShardRow, short_tag
 from tests.unit.data.tars import write_tar
 
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
@@ -178,13 +177,13 @@ def changed(**changes: Any) -> dict[str, Any]:
 )
 def test_columns_that_cannot_be_are_refused(tmp_path: Path, listed: dict[str, Any]) -> None:
     path = tmp_path / "d.index"
-    path.write_bytes(columns.pack(manifest.KIND, {}, listed))
+    path.write_bytes(columns.pack(KIND, {}, listed))
     with pytest.raises(IndexFileError, match="is no manifest"):
         open_manifest(path)
 
 
 def test_the_columns_that_the_others_are_made_from_will_do(tmp_path: Path) -> None:
-    (tmp_path / "d.index").write_bytes(columns.pack(manifest.KIND, {}, changed()))
+    (tmp_path / "d.index").write_bytes(columns.pack(KIND, {}, changed()))
     assert list(open_manifest(tmp_path / "d.index").urls) == [f"{tmp_path}/a", f"{tmp_path}/b"]
 
 

@@ -18,6 +18,7 @@ from data.indexing.scan import scan_shard, shard_index
 from data.indexing.verify import verify
 from data.pack import pack_folder as old_pack_folder
 from data.writing.pack import pack_folder
+from data.writing.shardfile import _header
 from data.writing.writer import ShardWriter
 from tests.unit.data.tars import by_index
 
@@ -206,6 +207,14 @@ def test_any_key_comes_back(
     ]
     with tarfile.open(folder / "s-0.tar") as tar:
         assert [info.name for info in tar] == [f"{key}.b" for key in samples]
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=120), st.integers(0, 9 * 2**30) | st.integers(0, 3000))
+def test_headers_are_those_of_the_standard_library(name: str, size: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    assert _header(name, size) == info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def test_a_pack_has_an_index_and_the_bytes_it_always_had(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""The addresses of a dataset's shards, many of them as one column."""
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from data.indexing import access
+from data.indexing.columns import Column
+
+
+class Urls(Sequence[str]):
+    """The shards' absolute paths or URLs, decoded when asked for."""
+
+    def __init__(self, at: Column, content: Column, base: str) -> None:
+        self._at, self._content, self._base = at, content, base
+
+    def __len__(self) -> int:
+        return len(self._at) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"shard {i} is not in 0..{len(self) - 1}")
+        start, end = int(self._at[i % len(self)]), int(self._at[i % len(self) + 1])
+        return self._absolute(self._content[start:end].tobytes())
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def _absolute(self, stored: bytes) -> str:
+        url = stored.decode("utf-8", "surrogateescape")
+        return url if access.is_url(url) or url.startswith("/") else f"{self._base}{url}"
+
+
+def relative(url: str, base: str) -> str:
+    """What is kept of an absolute path or URL: the part after `base`, where it lies in there."""
+    inside = url.startswith(base) and len(url) > len(base)
+    rest = url[len(base) :] if inside else url
+    return url if rest.startswith("/") or access.is_url(rest) else rest
