@@ -78,7 +78,7 @@ class Fetcher:
             positions=tuple(rows.positions),
             mask=share.mask if kept is None else share.mask[kept],
             weight=share.weight,
-            epoch=rows.positions[0] // self.stream.samples if rows.positions else 0,
+            epoch=min(rows.positions, default=0) // self.stream.samples,
             errors=self.faults.count - before,
             bytes=rows.bytes,
         )
