@@ -12,10 +12,10 @@ from data.errors import DataError
 from data.ordering.order import MAX_POSITION
 from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
 from data.reader.ahead import Ahead, has_far
-from data.reader.batch import Batch, SampleContext
+from data.reader.batch import Batch, SampleContext, Times
 from data.reader.dataset import Dataset
 from data.reader.faults import Faults, Policy
-from data.reader.fetch import Fetcher, Times, Work
+from data.reader.fetch import Fetcher, Work
 from data.reader.metrics import Meter, Usage
 from data.reader.opened import Sample
 from data.reader.prefetch import Prefetcher
@@ -226,18 +226,7 @@ class _Iteration(Iterator[Batch]):
         loader = self._loader
         loader._position = after
         loader.wait_s = now_s - began_s
-        self._meter.add(
-            Usage(
-                batches=1,
-                samples=len(batch.keys),
-                bytes=batch.bytes,
-                errors=batch.errors,
-                wait_s=now_s - began_s,
-                elapsed_s=now_s - self._last_s,
-                read_s=times.read_s,
-                transform_s=times.transform_s,
-            )
-        )
+        self._meter.delivered(batch, times, wait_s=now_s - began_s, elapsed_s=now_s - self._last_s)
         self._last_s = now_s
         return batch
 
