@@ -101,6 +101,11 @@ class Loader(Iterable[Batch]):
         return iteration
 
     @property
+    def samples(self) -> int:
+        """Of an epoch, over all ranks."""
+        return self._stream.samples
+
+    @property
     def usage(self) -> Usage:
         """Where the time has gone so far."""
         stores = {dataset.store for dataset in self._stream.datasets}

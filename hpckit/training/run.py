@@ -224,7 +224,7 @@ class TrainingRun:
                 step=self._step,
                 world_size=self.world_size,
                 global_batch=self.global_batch,
-                samples=stands["samples"],
+                samples=loader.samples,
                 position=stands["position"],
                 restore_s=time.monotonic() - begun,
             )
