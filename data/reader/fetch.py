@@ -33,6 +33,8 @@ class _Rows:
     errors: dict[int, SampleError]
     """Of those that could not be read or transformed, by their number here."""
     bytes: int = 0
+    bad: int = 0
+    """How many errors there were."""
 
     def keep(self, kept: list[int]) -> None:
         for name in ("positions", "datasets", "numbers", "samples"):
@@ -55,7 +57,6 @@ class Fetcher:
         Raises SampleError for a sample that is not to be borne, DataError for a collate that fails.
         """
         begun_s = time.perf_counter()
-        before = self.faults.count
         share = work.share
         rows = self._read(share.positions.tolist(), work.places)
         keys = [sample and sample["__key__"] for sample in rows.samples]
@@ -71,7 +72,7 @@ class Fetcher:
             mask=share.mask if kept is None else share.mask[kept],
             weight=share.weight,
             epoch=min(rows.positions, default=0) // self.stream.samples,
-            errors=self.faults.count - before,
+            errors=rows.bad,
             bytes=rows.bytes,
         )
         return batch, Times(read_s, time.perf_counter() - begun_s - read_s)
@@ -119,6 +120,7 @@ class Fetcher:
                 self.faults.good()
             return None
         errors, rows.errors = rows.errors, {}
+        rows.bad = len(errors)
         for row, error in sorted(errors.items()):
             self.faults.bad(error)
             if self.faults.policy == "substitute":
@@ -174,7 +176,7 @@ def substitute(position: int, attempt: int, samples: int, streams: int) -> int:
     """The position whose sample takes the place of a bad one: further on in the same stream, and
     most likely in the same window, then farther and farther; within the epoch, on any topology."""
     epoch, within = divmod(position, samples)
-    step = streams * ((1 << attempt) - 1)
+    step = streams * ((1 << attempt) - 1) % samples or attempt  # in a small epoch it may be none
     return epoch * samples + (within + step) % samples
 
 

@@ -1,0 +1,89 @@
+"""Several datasets under weights: their shares, and going on with other weights."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from data import Batch, DataError, Dataset, FingerprintError, Loader, mixed, open_dataset
+from tests.unit.data.tars import write_tar
+
+SIZES = (50, 30)
+
+
+@pytest.fixture
+def datasets(tmp_path: Path) -> list[Dataset]:
+    for name, size in zip("ab", SIZES, strict=True):
+        (tmp_path / name).mkdir()
+        for shard in range(2):
+            files = [(f"{name}{i:02d}.txt", b"x") for i in range(shard, size, 2)]
+            write_tar(tmp_path / name / "same-name-0.tar".replace("0", str(shard)), files)
+    return [open_dataset(tmp_path / name) for name in "ab"]
+
+
+def take(loader: Loader, count: int) -> list[Batch]:
+    return list(islice(loader, count))
+
+
+def test_each_dataset_gives_its_share_and_each_of_its_samples_once_per_epoch(
+    datasets: list[Dataset],
+) -> None:
+    batches = take(Loader(mixed(datasets, [3, 1], seed=2, block=64), global_batch=8), 40)
+    which = Counter(number for batch in batches for number in batch.datasets)
+    assert which == {0: 240, 1: 80}
+    keys = [key for batch in batches for key in batch.keys]
+    assert all(
+        key[0] == "ab"[n] for b in batches for key, n in zip(b.keys, b.datasets, strict=True)
+    )
+    at = sorted((p, k) for b in batches for p, k in zip(b.positions, b.keys, strict=True))
+    of_a = [key for _, key in at if key[0] == "a"]
+    for epoch in range(4):
+        assert len(set(of_a[epoch * 50 : epoch * 50 + 50])) == 50
+    assert Counter(keys)["b00"] in (2, 3)
+
+
+def test_the_mixture_is_the_same_on_any_world(datasets: list[Dataset]) -> None:
+    one = take(Loader(mixed(datasets, [3, 1]), global_batch=8), 10)
+    ranks = [
+        take(Loader(mixed(datasets, [3, 1]), global_batch=8, rank=rank, world_size=4), 10)
+        for rank in range(4)
+    ]
+    for step, batch in enumerate(one):
+        assert sorted(batch.keys) == sorted(k for rank in ranks for k in rank[step].keys)
+
+
+def test_weights_may_change_where_a_run_goes_on(datasets: list[Dataset]) -> None:
+    before = Loader(mixed(datasets, [1, 1]), global_batch=10)
+    first = take(before, 4)
+    state = json.loads(json.dumps(before.state_dict()))
+    after = Loader(mixed(datasets, [4, 1]), global_batch=10)
+    after.load_state_dict(state)
+    second = take(after, 3)
+    which = Counter(number for batch in second for number in batch.datasets)
+    assert which[0] in (23, 24, 25)
+    seen = [key for batch in first + second for key in batch.keys if key[0] == "a"]
+    assert len(seen) == len(set(seen)), "its own samples go on where they were"
+    again = Loader(mixed(datasets, [4, 1]), global_batch=10)
+    again.load_state_dict(json.loads(json.dumps(after.state_dict())))
+    assert len(again.state_dict()["segments"]) == 2
+
+
+def test_a_state_of_other_datasets_is_refused(datasets: list[Dataset]) -> None:
+    state = Loader(mixed(datasets, [1, 1]), global_batch=10).state_dict()
+    with pytest.raises(FingerprintError, match="datasets is"):
+        Loader(mixed(datasets[::-1], [1, 1]), global_batch=10).load_state_dict(state)
+    with pytest.raises(FingerprintError):
+        Loader(datasets[0], global_batch=10).load_state_dict(state)
+    broken = {**state, "segments": [[5, [1, 1]]]}
+    with pytest.raises(DataError, match="its segments cannot be"):
+        Loader(mixed(datasets, [1, 1]), global_batch=10).load_state_dict(broken)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1, -1], [0, 0], [float("nan"), 1]])
+def test_impossible_weights_are_refused(datasets: list[Dataset], weights: list[float]) -> None:
+    with pytest.raises(DataError, match="weights"):
+        mixed(datasets, weights)
