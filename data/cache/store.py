@@ -60,6 +60,18 @@ class NodeStore:
         if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
             raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
         self.sources = sources or Sources()
+        self._anew = partial(
+            NodeStore,
+            folder,
+            budget_bytes,
+            sources=self.sources,
+            free_reserve=free_reserve,
+            cache_local=cache_local,
+            read_growing=read_growing,
+            wait_bytes=wait_bytes,
+            retry_cache_s=retry_cache_s,
+            allow_shared=allow_shared,
+        )
         self.metrics = Metrics()
         place = Folder(Path(folder).absolute())
         trouble = Trouble(place.root, self.metrics, retry_cache_s)
@@ -74,6 +86,10 @@ class NodeStore:
             )
         )
         self._usable()
+
+    def __reduce__(self) -> "tuple[partial[NodeStore], tuple[()]]":
+        """In another process: one of its own, over the same folder."""
+        return self._anew, ()
 
     def open(self, ref: ShardRef, *, when_s: float = 0.0) -> OpenShard:
         """The shard; comes back at once, while what is missing is fetched in the background.

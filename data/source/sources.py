@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from data.errors import DataError, ObjectChangedError
@@ -65,6 +66,18 @@ class Sources:
         self.traffic = Traffic()
         for scheme in self._options:
             self._source(scheme)
+
+    def __reduce__(self) -> "tuple[partial[Sources], tuple[()]]":
+        """In another process: one with the same options, secrets among them."""
+        anew = partial(
+            Sources,
+            self._options,
+            retry=self._retry,
+            limits=self._limits,
+            stall_s=self._stall_s,
+            pipes=self._pipes,
+        )
+        return anew, ()
 
     def stat(self, url: str) -> Origin:
         """The object as it is now. Raises FetchError."""
