@@ -28,6 +28,8 @@ class Times:
 
     read_s: float
     transform_s: float
+    grown: int = 0
+    """1 if the shared memory that it was handed over in did not suffice."""
 
 
 @dataclass

@@ -262,6 +262,7 @@ class _Iteration(Iterator[Batch]):
                 elapsed_s=now_s - self._last_s,
                 read_s=times.read_s,
                 transform_s=times.transform_s,
+                grown=times.grown,
             )
         )
         self._last_s = now_s

@@ -29,6 +29,8 @@ class Usage:
     """Of all reader threads: transforms and collate."""
     download_s: float = 0.0
     """Of all reader threads: waiting for bytes that are on their way."""
+    grown: int = 0
+    """Batches for which the shared memory of a process had to grow, after its first ones."""
     ready: int = 0
     """Batches that were there when the last one was asked for."""
 

@@ -17,7 +17,7 @@ from data.errors import DataError, SampleError
 from data.reader.batch import Batch
 from data.reader.carried import restore
 from data.reader.fetch import Fetcher, Times, Work
-from data.reader.serving import KEPT_BACK, Functions, Made, culprits, stores_of
+from data.reader.serving import KEPT_BACK, Functions, Inherited, Made, culprits, stores_of
 from data.reader.slot import Parcel, Slot
 from data.reader.worker import Worker
 
@@ -51,16 +51,16 @@ class Ring:
         depth: int,
         start: StartMethod = "spawn",
     ) -> None:
-        self.grown = 0
-        """Batches for which the shared memory that was there did not suffice."""
+        self._has_grown = False
         self._faults, self._stores = fetcher.faults, stores_of(fetcher.stream)
         self._steps, self._ended = steps, ""
         self._pending: deque[Work] = deque()
         self._asked = self._given = 0
         setup = _setup(fetcher, start)
-        functions = Functions(fetcher.transform, fetcher.collate) if start == "fork" else None
+        functions = Functions(fetcher.transform, fetcher.collate)
+        inherited = Inherited(functions, []) if start == "fork" else None
         context = _context(start)
-        self._workers = [Worker(i, context, depth, functions) for i in range(workers)]
+        self._workers = [Worker(i, context, depth, inherited) for i in range(workers)]
         self._staying = _start(self._workers, setup)
         # When Python ends, before multiprocessing waits for them; or when this is garbage
         self._abandon = util.Finalize(
@@ -90,7 +90,9 @@ class Ring:
             self._stop("this iteration ended with an error", 0)
             raise
         worker.done()
-        self._note(grown)
+        if grown:
+            self._tell_grown()
+            times = replace(times, grown=1)
         self._given += 1
         after = self._pending.popleft().share.after
         self._submit()
@@ -143,10 +145,10 @@ class Ring:
             self._faults.good()
         return made.batch, made.times
 
-    def _note(self, grown: bool) -> None:
-        if grown and not self.grown:
-            _log.info("a batch was larger than those before: its shared memory has grown")
-        self.grown += grown
+    def _tell_grown(self) -> None:
+        if not self._has_grown:
+            _log.info("a batch is larger than the first ones: its shared memory has grown")
+        self._has_grown = True
 
     def _end_error(self) -> DataError:
         return DataError(f"{self._ended}; iterate over the loader again to go on")

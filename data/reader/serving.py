@@ -61,7 +61,15 @@ class Noted(Faults):
         self.events.append(carry(error))
 
 
-def serve(connection: Connection, parent: int, depth: int, functions: Functions | None) -> None:
+class Inherited(NamedTuple):
+    """What a fork has of its parent, and a new Python has not."""
+
+    functions: Functions
+    connections: list[Connection]
+    """Of all workers, both ends: as long as anybody has one open, the other does not end."""
+
+
+def serve(connection: Connection, parent: int, depth: int, inherited: Inherited | None) -> None:
     """All that the process does, until `parent` ends or closes its side.
 
     Over `connection` come a slot that holds the `Fetcher`, and its parcel; then `Work`. There go
@@ -69,13 +77,16 @@ def serve(connection: Connection, parent: int, depth: int, functions: Functions 
     in the slots in turn. So a slot is free again once `depth` - 1 more have been asked for.
 
     Args:
-        functions: those of the fetcher; None: it has them itself.
+        inherited: of a fork, whose fetcher comes without its functions.
     """
     _begin(parent)
+    for other in inherited.connections if inherited else ():
+        if other is not connection:
+            other.close()
     slots = [Slot.make() for _ in range(depth)]
     for slot in slots:
         send_handle(connection, slot.fd, parent)
-    maker = _Maker(connection, functions)
+    maker = _Maker(connection, inherited.functions if inherited else None)
     for number in range(sys.maxsize):
         try:
             work = connection.recv()

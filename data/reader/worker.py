@@ -10,7 +10,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 
 from data.errors import ReaderProcessError
 from data.reader.fetch import Work
-from data.reader.serving import Functions, Made, serve
+from data.reader.serving import Inherited, Made, serve
 from data.reader.slot import Parcel, Slot
 
 _LOOK_S = 1.0  # how often a process is looked after whose end nobody may have told of
@@ -25,13 +25,15 @@ class Worker:
         number: int,
         context: ForkContext | SpawnContext,
         depth: int,
-        functions: Functions | None,
+        inherited: Inherited | None,
     ) -> None:
         self._depth = depth
         self._connection, self._its_end = context.Pipe()
+        if inherited is not None:
+            inherited.connections.extend((self._connection, self._its_end))
         self._process = context.Process(
             target=serve,
-            args=(self._its_end, os.getpid(), depth, functions),
+            args=(self._its_end, os.getpid(), depth, inherited),
             name=f"hpckit-reader-{number}",
             daemon=True,
         )
