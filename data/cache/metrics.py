@@ -40,6 +40,9 @@ class Metrics:
     no_room: int = 0
     """Shards that were not cached because everything else is needed sooner, or is too small."""
 
+    frozen: int = 0
+    """Shards that were not waited for because who downloads them does not get on."""
+
     quarantined: int = 0
     """Shards whose bytes were wrong, as a hash or a reader said."""
 

@@ -39,7 +39,8 @@ class Sources:
             the fsspec driver for others.
         retry: how long to try again.
         limits: of each host.
-        stall_s: seconds without a byte after which a request counts as failed.
+        stall_s: seconds without a byte after which a request counts as failed; not of files, see
+            `FileSource`.
         pipes: whether `pipe:` URLs are run; see `PipeSource`.
 
     Raises DataError for options that nothing knows.
