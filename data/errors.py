@@ -1,5 +1,6 @@
 """Everything that can go wrong in the data pipeline, as exceptions that say where."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -117,3 +118,29 @@ class ObjectChangedError(FetchError):
 
 class DamagedShardError(FetchError):
     """A shard's bytes are wrong, and to fetch them again did not help or came too late."""
+
+
+class ReaderProcessError(DataError):
+    """A process that made batches has ended before its time.
+
+    `code` is its exit code; that of a signal is negative, None one that is not known.
+    """
+
+    def __init__(self, process: str, code: int | None, problem: str) -> None:
+        super().__init__(process, code, problem)
+        self.process = process
+        self.code = code
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.process} {self._ended()}: {self.problem}"
+
+    def _ended(self) -> str:
+        if self.code is None:
+            return "is gone"
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        try:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        except ValueError:  # a real-time signal
+            return f"was killed by signal {-self.code}"

@@ -25,10 +25,14 @@ _FAILED_S = 3600.0  # how long a .failed file is kept at most
 
 
 class Folder:
-    """The folder `root`; holds no state beside it, so any process may come and go."""
+    """The folder `root`; holds no state beside it, so any process may come and go.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    Args:
+        patience_s: how long to wait for what another process holds for moments.
+    """
+
+    def __init__(self, root: Path, patience_s: float = 30.0) -> None:
+        self.root, self._patience_s = root, patience_s
         self.plans = root / "plans"
         self.quarantine = root / "quarantine"
 
@@ -59,8 +63,11 @@ class Folder:
         return self.root / f"{entry.stem}.{kind}"
 
     def ledger(self) -> FileLock:
-        """Held while room is made, shortly; the files themselves are the ledger."""
-        return FileLock.acquire(self.root / "ledger.lock")
+        """Held while room is made, shortly; the files themselves are the ledger.
+
+        Raises TimeoutError if somebody has it who does not get on.
+        """
+        return FileLock.acquire(self.root / "ledger.lock", self._patience_s)
 
     def open_whole(self, entry: Entry) -> OpenFile | None:
         """The whole shard, open and marked as used; None if it is not there or not to be trusted
@@ -81,6 +88,13 @@ class Folder:
         if file is not None:
             mark_used(file.fd)
         return file
+
+    def part_size(self, entry: Entry) -> int | None:
+        """How far the download is; None if there is none."""
+        try:
+            return self.path(entry, "part").lstat().st_size
+        except FileNotFoundError:
+            return None
 
     def finish(self, entry: Entry, fd: int, found: Record) -> None:
         """Make the part the shard; `fd` is the open part, whole and verified."""

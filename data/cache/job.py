@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from data.cache import record, room
 from data.cache.entry import DAMAGED, DROPPED, Entry, ShardRef
 from data.cache.folder import Folder, hash_upto
+from data.cache.frozen import Watch
 from data.cache.locks import FileLock
 from data.cache.metrics import Metrics
 from data.cache.quarantine import put_aside
@@ -44,6 +45,8 @@ class Tools:
     """Notified of every step of every download of this process."""
 
     closing: threading.Event
+    frozen_s: float
+    """Seconds without a new byte after which another process's download is not waited for."""
 
 
 class Job:
@@ -108,6 +111,7 @@ class Job:
             self._tools.metrics.add(hits=1)
             return
         self._tools.metrics.add(misses=1)
+        watch = Watch(self._tools.frozen_s)
         while not self._tools.closing.is_set():
             if folder.open_whole(entry) is not None:
                 return
@@ -118,6 +122,9 @@ class Job:
                     if failure is not None:  # of who had the lock while we waited
                         raise FetchError(self._url, *failure)
                     self._locked(entry, origin)
+                return
+            if watch.is_frozen(folder.part_size(entry), time.monotonic()):
+                self._leave_frozen()
                 return
             with self._tools.changed:
                 self._tools.changed.wait(POLL_S)
@@ -194,6 +201,19 @@ class Job:
         else:
             os.fchmod(fd, DAMAGED)
         return found
+
+    def _leave_frozen(self) -> None:
+        """Whoever downloads it holds the lock and does not get on: nobody is to wait for that."""
+        metrics = self._tools.metrics
+        metrics.add(frozen=1)
+        if metrics.frozen == 1:
+            _log.warning(
+                "shard %s is downloaded by a process that has not got on for %.0f s: it is read"
+                " from its source; this is said once, see the metrics for how often it happens",
+                self._url,
+                self._tools.frozen_s,
+            )
+        self.bypass = True
 
     def _no_room(self, problem: str) -> None:
         self._tools.metrics.add(no_room=1)

@@ -1,12 +1,17 @@
 """Kernel locks that end with their process, even where it was forked meanwhile."""
 
+import errno
 import fcntl
 import os
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+
+_LOOK_S = 0.002  # between two tries
+_MARK_S = 1.0
 
 
 class FileLock:
@@ -20,22 +25,25 @@ class FileLock:
         _held.add(self)
 
     @classmethod
-    def acquire(cls, path: Path) -> "FileLock":
-        """Wait for the lock. Raises OSError, also where the file system has no locks."""
-        while (lock := cls._lock(path, fcntl.LOCK_EX)) is None:
-            pass  # the last holder removed the file while we waited: lock the new one
+    def acquire(cls, path: Path, within_s: float) -> "FileLock":
+        """Wait for the lock, though not for ever: its holder may be stopped (SIGSTOP).
+
+        Raises TimeoutError, and OSError, also where the file system has no locks.
+        """
+        until_s = time.monotonic() + within_s
+        while (lock := cls.try_acquire(path)) is None:
+            if time.monotonic() > until_s:
+                problem = f"its holder has not freed it for {within_s:.0f} s"
+                raise TimeoutError(errno.ETIMEDOUT, problem, str(path))
+            time.sleep(_LOOK_S)
         return lock
 
     @classmethod
     def try_acquire(cls, path: Path) -> "FileLock | None":
-        """The lock, or None if somebody has it. Raises OSError."""
-        return cls._lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    @classmethod
-    def _lock(cls, path: Path, how: int) -> "FileLock | None":
+        """The lock, or None if somebody has it or had it just now. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, how)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_file(fd, path):
                 return cls(fd, path)
         except BlockingIOError:
@@ -100,8 +108,20 @@ def in_use(fd: int) -> Iterator[bool]:
 
 
 def mark_used(fd: int) -> None:
-    """Until `fd` is closed, or this process ends, the file counts as used. Raises OSError."""
-    fcntl.flock(fd, fcntl.LOCK_SH)
+    """Until `fd` is closed, or this process ends, the file counts as used. Raises OSError.
+
+    Who looks whether it is used is in the way for a moment. One that was stopped just then is not
+    waited for: the file stays unmarked, and readable if it is removed.
+    """
+    until_s = time.monotonic() + _MARK_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                return
+        time.sleep(_LOOK_S)
 
 
 def _is_file(fd: int, path: Path) -> bool:

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(eq=False)
@@ -40,6 +40,9 @@ class Metrics:
     no_room: int = 0
     """Shards that were not cached because everything else is needed sooner, or is too small."""
 
+    frozen: int = 0
+    """Shards that were not waited for because who downloads them does not get on."""
+
     quarantined: int = 0
     """Shards whose bytes were wrong, as a hash or a reader said."""
 
@@ -60,6 +63,11 @@ class Metrics:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
 
+    def counts(self) -> dict[str, float]:
+        """All counters by their names, as `add` takes them, but for the errors of the disk."""
+        with self._lock:
+            return {name: getattr(self, name) for name in _COUNTERS}
+
     def cache_error(self, name: str) -> int:
         """Count an error of the cache's disk; how many of its kind there were before."""
         with self._lock:
@@ -73,6 +81,8 @@ class Metrics:
         """Another thread may have held the lock when this process was forked."""
         self._lock = threading.Lock()
 
+
+_COUNTERS = [one.name for one in fields(Metrics) if one.type in (int, float)]
 
 _all: "weakref.WeakSet[Metrics]" = weakref.WeakSet()
 

@@ -38,6 +38,9 @@ class NodeStore:
         wait_bytes: read a range from the source rather than wait for a download that has so many
             bytes to go before it gets there.
         retry_cache_s: how long a cache whose disk failed is left alone.
+        frozen_s: how long to wait for another process that does not get on, for it was stopped or
+            its disk hangs: if no byte comes of the shard that it downloads, or it does not free the
+            folder. Shards are then read from their source.
         allow_shared: allow a folder on NFS, Lustre and the like.
 
     Raises DataError for a folder that cannot be used safely or numbers that make no sense. A disk
@@ -55,13 +58,29 @@ class NodeStore:
         read_growing: bool = True,
         wait_bytes: int = 64 << 20,
         retry_cache_s: float = 30.0,
+        frozen_s: float = 30.0,
         allow_shared: bool = False,
     ) -> None:
         if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
             raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
+        if frozen_s <= 0:
+            raise DataError(f"frozen_s must be above 0, got {frozen_s}")
         self.sources = sources or Sources()
+        self._anew = partial(
+            NodeStore,
+            folder,
+            budget_bytes,
+            sources=self.sources,
+            free_reserve=free_reserve,
+            cache_local=cache_local,
+            read_growing=read_growing,
+            wait_bytes=wait_bytes,
+            retry_cache_s=retry_cache_s,
+            frozen_s=frozen_s,
+            allow_shared=allow_shared,
+        )
         self.metrics = Metrics()
-        place = Folder(Path(folder).absolute())
+        place = Folder(Path(folder).absolute(), frozen_s)
         trouble = Trouble(place.root, self.metrics, retry_cache_s)
         self._disk = Disk(place, trouble, self.metrics, allow_shared)
         self._cached, self._cache_local = budget_bytes > 0, cache_local
@@ -70,10 +89,21 @@ class NodeStore:
         budget = Budget(budget_bytes, free_reserve)
         self._jobs = Jobs(
             partial(
-                Tools, place, self.sources, budget, self.metrics, trouble, closing=self._closing
+                Tools,
+                place,
+                self.sources,
+                budget,
+                self.metrics,
+                trouble,
+                closing=self._closing,
+                frozen_s=frozen_s,
             )
         )
         self._usable()
+
+    def __reduce__(self) -> "tuple[partial[NodeStore], tuple[()]]":
+        """In another process: one of its own, over the same folder."""
+        return self._anew, ()
 
     def open(self, ref: ShardRef, *, when_s: float = 0.0) -> OpenShard:
         """The shard; comes back at once, while what is missing is fetched in the background.

@@ -135,8 +135,13 @@ class _Walk:
             store.publish_plan(plan)
 
     def _next_uses(self, at: int) -> Iterator[tuple[int, Use]]:
+        """Each shard's next one, as long as others may come: few shards recur for ever."""
         seen: set[tuple[int, int]] = set()
+        shards = sum(len(dataset.manifest) for dataset in self._stream.datasets)
+        end = at + self._stream.samples
         for dataset, use in islice(self._stream.ahead(at, self._streams), 4 * PLANNED):
+            if use.first >= end or len(seen) == shards or self._closing.is_set():
+                return
             if (dataset, use.shard) not in seen:
                 seen.add((dataset, use.shard))
                 yield dataset, use

@@ -60,3 +60,5 @@ class Times(NamedTuple):
     """Waiting for downloads included."""
     transform_s: float
     """Transforms and collate."""
+    grown: int = 0
+    """1 if the shared memory that it was handed over in did not suffice."""

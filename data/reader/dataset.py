@@ -37,6 +37,10 @@ class Dataset:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
+    def __reduce__(self) -> tuple[type["Dataset"], tuple[Manifest, NodeStore]]:
+        """In another process the shards are opened anew."""
+        return Dataset, (self.manifest, self.store)
+
     @property
     def fingerprint(self) -> str:
         """As of the manifest: what the samples are, wherever they lie."""

@@ -4,7 +4,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from data.reader.fetch import Fetcher, Work
 from data.reader.metrics import Meter, Usage
 from data.reader.opened import Sample
 from data.reader.prefetch import Prefetcher
+from data.reader.ring import Ring, StartMethod
 from data.reader.stream import One, Places, Stream, order_of
 
 _LOCATED = 8192  # positions of all ranks that are located at a time, if batches are no larger
@@ -31,7 +32,9 @@ class Loader(Iterable[Batch]):
     Every sample comes exactly once per epoch over all ranks. `rank` and `world_size` are those of
     the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
     reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
-    batch is one thread's work. None of these, nor the world size, changes the order.
+    batch is one thread's work. Or in `workers` processes instead, each at most `prefetch` batches
+    ahead: for Python that does not let other threads run. None of these, nor the world size,
+    changes the order.
 
     Args:
         dataset: one that is open, or a `Stream` such as `mixed` makes; `seed`, `streams`, `window`
@@ -43,6 +46,7 @@ class Loader(Iterable[Batch]):
         epochs: after which it ends; None: never.
         errors, most_errors, most_errors_in_a_row: as of `Faults`.
         downloads: shards that are fetched at a time, where they are not files of this machine.
+        start_method: how workers begin, see `Ring`.
 
     Raises DataError for an argument that makes no sense.
     """
@@ -69,6 +73,8 @@ class Loader(Iterable[Batch]):
         most_errors: int = 100,
         most_errors_in_a_row: int = 10,
         downloads: int = 4,
+        workers: int = 0,
+        start_method: StartMethod = "spawn",
     ) -> None:
         if isinstance(dataset, Dataset):
             order = order_of(dataset, seed=seed, streams=streams, window=window, shuffle=shuffle)
@@ -77,6 +83,11 @@ class Loader(Iterable[Batch]):
             self._stream = dataset
         if prefetch < 1 or threads < 1 or downloads < 1:
             raise DataError("prefetch, threads and downloads must be at least 1")
+        if workers < 0 or start_method not in get_args(StartMethod):
+            raise DataError(
+                f"workers must be 0 or more, start_method one of {get_args(StartMethod)};"
+                f" got {workers}, {start_method!r}"
+            )
         if epochs is not None and epochs < 1:
             raise DataError(f"epochs must be at least 1, or None for no end; got {epochs}")
         self._faults = Faults(errors, most_errors, most_errors_in_a_row)
@@ -84,6 +95,7 @@ class Loader(Iterable[Batch]):
         self._batch, self._rank, self._world = global_batch, rank, world_size
         self._uneven, self._tail, self._epochs = uneven, tail, epochs
         self._prefetch, self._threads, self._downloads = prefetch, threads, downloads
+        self._workers, self._start_method = workers, start_method
         self._share(0)  # raises what is wrong with them
         self._position = 0
         self._began = False
@@ -142,7 +154,7 @@ class Loader(Iterable[Batch]):
         self._position = position
 
     def close(self) -> None:
-        """Stop the reader threads and wait for them. Iterating again goes on from here."""
+        """Stop the reader threads or processes and wait for them. Iterating again goes on here."""
         self._end("the loader was closed")
 
     def work(self, position: int) -> Iterator[Work]:
@@ -199,19 +211,23 @@ class Loader(Iterable[Batch]):
         self._current = None
 
 
+class Taken(NamedTuple):
+    """A batch that is made, and not delivered."""
+
+    batch: Batch
+    times: Times
+    after: int
+    """The position once it is delivered."""
+    wait_s: float
+
+
 class _Iteration(Iterator[Batch]):
     """One pass over a loader. The loader refers to it weakly, so dropping it ends its threads."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._meter = loader._meter
-        fetch = loader.fetcher().fetch
-        self._prefetcher: Prefetcher[Work, tuple[Batch, Times, int]] = Prefetcher(
-            lambda work: (*fetch(work), work.share.after),
-            loader.work(loader._position),
-            depth=loader._prefetch,
-            threads=loader._threads,
-        )
+        self._prefetcher = self._begun(loader)
         self._ahead = self._walk_ahead(loader)
         self._last_s = time.perf_counter()
 
@@ -225,15 +241,47 @@ class _Iteration(Iterator[Batch]):
             self._ahead.close()
 
     def __next__(self) -> Batch:
+        return self.deliver(self.take())
+
+    def take(self) -> Taken:
+        """Wait for the next batch, and do not count it as delivered yet: so somebody may be ahead
+        of the consumer, as `to_device` is."""
         began_s = time.perf_counter()
         batch, times, after = self._prefetcher.next()
+        return Taken(batch, times, after, time.perf_counter() - began_s)
+
+    def deliver(self, taken: Taken) -> Batch:
+        """What was taken first, and was not delivered yet, is the consumer's: the position moves.
+
+        Does nothing but that once this iteration has ended.
+        """
+        batch, times, after, wait_s = taken
         now_s = time.perf_counter()
         loader = self._loader
         loader._position = after
-        loader.wait_s = now_s - began_s
-        self._meter.delivered(batch, times, wait_s=now_s - began_s, elapsed_s=now_s - self._last_s)
+        loader.wait_s = wait_s
+        self._meter.delivered(batch, times, wait_s=wait_s, elapsed_s=now_s - self._last_s)
         self._last_s = now_s
         return batch
+
+    @staticmethod
+    def _begun(loader: Loader) -> "Prefetcher[Work, tuple[Batch, Times, int]] | Ring":
+        """What makes the batches. It must not refer to the iteration."""
+        fetcher, work = loader.fetcher(), loader.work(loader._position)
+        if loader._workers:
+            return Ring(
+                fetcher,
+                work,
+                workers=loader._workers,
+                depth=loader._prefetch,
+                start=loader._start_method,
+            )
+        return Prefetcher(
+            lambda work: (*fetcher.fetch(work), work.share.after),
+            work,
+            depth=loader._prefetch,
+            threads=loader._threads,
+        )
 
     @staticmethod
     def _walk_ahead(loader: Loader) -> Ahead | None:

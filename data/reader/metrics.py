@@ -30,6 +30,8 @@ class Usage:
     """Of all reader threads: transforms and collate."""
     download_s: float = 0.0
     """Of all reader threads: waiting for bytes that are on their way."""
+    grown: int = 0
+    """Batches for which the shared memory of a process had to grow, after its first ones."""
     ready: int = 0
     """Batches that were there when the last one was asked for."""
 
@@ -87,6 +89,7 @@ class Meter:
             before.elapsed_s + elapsed_s,
             before.read_s + times.read_s,
             before.transform_s + times.transform_s,
+            grown=before.grown + times.grown,
         )
 
     def usage(self, *, ready: int, download_s: float) -> Usage:

@@ -13,7 +13,12 @@ _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
 
 
 class FileSource:
-    """A `Source` of paths and file:// URLs. Calls wait as long as the file system does."""
+    """A `Source` of paths and file:// URLs.
+
+    No call has a deadline: on a mount whose server is gone a read waits in the kernel, where not
+    even SIGKILL may end it (NFS mounted `hard`, Lustre). Whoever needs a bound mounts it `soft`, so
+    that reads end with an error and are tried again, or reads the shards by another protocol.
+    """
 
     def stat(self, url: str) -> Origin:
         with _opened(url) as fd:

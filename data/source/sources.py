@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from data.errors import DataError, ObjectChangedError
@@ -38,7 +39,8 @@ class Sources:
             the fsspec driver for others.
         retry: how long to try again.
         limits: of each host.
-        stall_s: seconds without a byte after which a request counts as failed.
+        stall_s: seconds without a byte after which a request counts as failed; not of files, see
+            `FileSource`.
         pipes: whether `pipe:` URLs are run; see `PipeSource`.
 
     Raises DataError for options that nothing knows.
@@ -65,6 +67,18 @@ class Sources:
         self.traffic = Traffic()
         for scheme in self._options:
             self._source(scheme)
+
+    def __reduce__(self) -> "tuple[partial[Sources], tuple[()]]":
+        """In another process: one with the same options, secrets among them."""
+        anew = partial(
+            Sources,
+            self._options,
+            retry=self._retry,
+            limits=self._limits,
+            stall_s=self._stall_s,
+            pipes=self._pipes,
+        )
+        return anew, ()
 
     def stat(self, url: str) -> Origin:
         """The object as it is now. Raises FetchError."""
