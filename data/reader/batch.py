@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,3 +51,12 @@ class Batch:
     """Samples that could not be read, and were left out or replaced: see `Faults`."""
     bytes: int
     """Of its samples, as they lie in the shards."""
+
+
+class Times(NamedTuple):
+    """Seconds that a reader spent on a batch."""
+
+    read_s: float
+    """Waiting for downloads included."""
+    transform_s: float
+    """Transforms and collate."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from data.errors import DataError, SampleError
 from data.ordering.placement import Share
-from data.reader.batch import Batch, SampleContext
+from data.reader.batch import Batch, SampleContext, Times
 from data.reader.faults import SUBSTITUTES, Faults
 from data.reader.opened import OpenedShard, Sample
 from data.reader.stream import Places, Stream
@@ -20,14 +20,6 @@ class Work(NamedTuple):
 
     share: Share
     places: Places
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds that a reader spent on a batch."""
-
-    read_s: float
-    transform_s: float
 
 
 @dataclass
@@ -78,7 +70,7 @@ class Fetcher:
             positions=tuple(rows.positions),
             mask=share.mask if kept is None else share.mask[kept],
             weight=share.weight,
-            epoch=rows.positions[0] // self.stream.samples if rows.positions else 0,
+            epoch=min(rows.positions, default=0) // self.stream.samples,
             errors=self.faults.count - before,
             bytes=rows.bytes,
         )

@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 
 from data.errors import DataError
+from data.ordering.order import MAX_POSITION
 from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
 from data.reader.ahead import Ahead, has_far
-from data.reader.batch import Batch, SampleContext
+from data.reader.batch import Batch, SampleContext, Times
 from data.reader.dataset import Dataset
 from data.reader.faults import Faults, Policy
-from data.reader.fetch import Fetcher, Times, Work
+from data.reader.fetch import Fetcher, Work
 from data.reader.metrics import Meter, Usage
 from data.reader.opened import Sample
 from data.reader.prefetch import Prefetcher
 from data.reader.stream import One, Places, Stream, order_of
 
-_LOCATED = 8192  # positions of all ranks that are located at a time, batches permitting
+_LOCATED = 8192  # positions of all ranks that are located at a time, if batches are no larger
+_MOST_STEPS = 64  # that are located at a time
 
 
 class Loader(Iterable[Batch]):
@@ -129,7 +131,7 @@ class Loader(Iterable[Batch]):
             raise DataError("load_state_dict came after iteration began; call it before")
         told = dict(state)
         position = told.pop("position", None)
-        if type(position) is not int or position < 0:
+        if type(position) is not int or not 0 <= position < MAX_POSITION:
             raise DataError(f"not a loader's state: position is {position!r}")
         self._stream = self._stream.resumed(told, position)
         self._position = position
@@ -139,10 +141,11 @@ class Loader(Iterable[Batch]):
         self._end("the loader was closed")
 
     def work(self, position: int) -> Iterator[Work]:
-        """This rank's batches from `position` on. Many are located at a time, which costs little
-        more than one."""
-        shares = self.shares(position)
-        while block := list(islice(shares, max(1, _LOCATED // self._batch))):
+        """This rank's batches from `position` on. After the first ones many are located at a time,
+        which costs little more than one."""
+        shares, count = self.shares(position), 1
+        while block := list(islice(shares, count)):
+            count = min(2 * count, max(1, _LOCATED // self._batch), _MOST_STEPS)
             places = self._stream.locate(np.concatenate([share.positions for share in block]))
             ends = np.cumsum([len(share.positions) for share in block]).tolist()
             for each, end in zip(block, ends, strict=True):
@@ -223,18 +226,7 @@ class _Iteration(Iterator[Batch]):
         loader = self._loader
         loader._position = after
         loader.wait_s = now_s - began_s
-        self._meter.add(
-            Usage(
-                batches=1,
-                samples=len(batch.keys),
-                bytes=batch.bytes,
-                errors=batch.errors,
-                wait_s=now_s - began_s,
-                elapsed_s=now_s - self._last_s,
-                read_s=times.read_s,
-                transform_s=times.transform_s,
-            )
-        )
+        self._meter.delivered(batch, times, wait_s=now_s - began_s, elapsed_s=now_s - self._last_s)
         self._last_s = now_s
         return batch
 

@@ -1,8 +1,9 @@
 """Where the time of a loader goes, and one line that says what to do about it."""
 
-import threading
 from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias
+
+from data.reader.batch import Batch, Times
 
 Bound: TypeAlias = Literal["consumer", "download", "read", "decode", "start"]
 
@@ -31,9 +32,6 @@ class Usage:
     """Of all reader threads: waiting for bytes that are on their way."""
     ready: int = 0
     """Batches that were there when the last one was asked for."""
-
-    def __add__(self, more: "Usage") -> "Usage":
-        return Usage(*(a + b for a, b in zip(astuple(self), astuple(more), strict=True)))
 
     def __sub__(self, before: "Usage") -> "Usage":
         both = zip(astuple(self), astuple(before), strict=True)
@@ -72,17 +70,25 @@ class Usage:
 
 
 class Meter:
-    """Adds up; thread-safe."""
+    """Adds up what one consumer gets. Its sums may be read at any time."""
 
     def __init__(self) -> None:
         self._usage = Usage()
-        self._lock = threading.Lock()
 
-    def add(self, more: Usage) -> None:
-        with self._lock:
-            self._usage = self._usage + more
+    def delivered(self, batch: Batch, times: Times, *, wait_s: float, elapsed_s: float) -> None:
+        """One more batch, and the seconds since the one before."""
+        before = self._usage
+        self._usage = Usage(
+            before.batches + 1,
+            before.samples + len(batch.keys),
+            before.bytes + batch.bytes,
+            before.errors + batch.errors,
+            before.wait_s + wait_s,
+            before.elapsed_s + elapsed_s,
+            before.read_s + times.read_s,
+            before.transform_s + times.transform_s,
+        )
 
     def usage(self, *, ready: int, download_s: float) -> Usage:
         """What it has come to."""
-        with self._lock:
-            return replace(self._usage, ready=ready, download_s=download_s)
+        return replace(self._usage, ready=ready, download_s=download_s)

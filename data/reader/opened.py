@@ -1,7 +1,7 @@
 """A shard that is open: its index and its bytes, made into samples."""
 
-import os
 import threading
+from os import pread
 from typing import Any, TypeAlias
 from zlib import crc32
 
@@ -37,7 +37,7 @@ class OpenedShard:
         self._header = columns["header"].data
         self._extension = columns["extension"].data
         self._names = index.extensions
-        self._keys, self._key_at = columns["keys"].data, columns["key_at"].data
+        self._keys, self._key_at = columns["keys"].tobytes(), columns["key_at"].data
 
     def read(self, i: int) -> tuple[Sample, int]:
         """Sample i, each member checked against its header, and how many bytes that are.
@@ -56,13 +56,18 @@ class OpenedShard:
         if i < 0:
             raise IndexError(f"sample {i} is not in 0..{len(self.index) - 1}")
         first, end = self._first[i], self._first[i + 1]
-        key = str(self._keys[self._key_at[i] : self._key_at[i + 1]], "utf-8", "surrogateescape")
+        key = self._keys[self._key_at[i] : self._key_at[i + 1]].decode("utf-8", "surrogateescape")
         sample: Sample = {"__key__": key, "__url__": self._url}
         begin = self._offset[first] - BLOCK
         size = self._offset[end - 1] + self._size[end - 1] - begin
         if size > _WHOLE_BYTES:
             return sample, sum(self._read_member(sample, member) for member in range(first, end))
         block = self._pread(begin, size)
+        if end - first == 1:
+            if crc32(block[:BLOCK]) != self._header[first]:
+                raise _BadHeaderError(begin)
+            sample[self._names[self._extension[first]]] = block[BLOCK:]
+            return sample, size - BLOCK
         total = 0
         for member in range(first, end):
             at, length = self._offset[member] - begin, self._size[member]
@@ -90,7 +95,7 @@ class OpenedShard:
             file = self._file = self._shard.whole_file()
         if file is not None:
             try:
-                found = os.pread(file.fd, size, offset)
+                found = pread(file.fd, size, offset)
             except OSError:  # said, and got around if that can be, by the shard
                 found = b""
             if len(found) == size:

@@ -51,7 +51,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     if dataset is None:
         yield f"# data        to be packed into {spec.data.shards}"
     else:
-        yield f"# data        {len(dataset):,} samples in {len(dataset.shards)} shards"
+        yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
     yield f"# steps       {train.steps}" + _epochs(spec, dataset)
     if memory := describe_memory(spec, world):
         yield f"# memory      {memory}"

@@ -20,8 +20,8 @@ class Entry:
     generation: int
     attempt: int
     rank: int
-    first: int
-    """Position of its first sample in the stream over all epochs."""
+    positions: tuple[int, ...]
+    """Of its samples, in the stream over all epochs."""
     keys: tuple[str, ...]
 
 
@@ -82,8 +82,8 @@ def count_epochs(entries: Iterable[Entry], samples: int, until: int) -> list[Epo
     epochs = range(-(-until // samples))
     seen: dict[int, Counter[str]] = {epoch: Counter() for epoch in epochs}
     for entry in entries:
-        for offset, key in enumerate(entry.keys):
-            seen.setdefault((entry.first + offset) // samples, Counter())[key] += 1
+        for position, key in zip(entry.positions, entry.keys, strict=True):
+            seen.setdefault(position // samples, Counter())[key] += 1
     return [
         EpochCount(
             epoch=epoch,
@@ -112,6 +112,6 @@ def _entries(path: Path, generation: int, rank: int) -> Iterator[Entry]:
             generation=generation,
             attempt=fields["attempt"],
             rank=rank,
-            first=fields["positions"][0],
+            positions=tuple(fields["positions"]),
             keys=tuple(fields["keys"]),
         )

@@ -32,6 +32,8 @@ _NOT_IDENTITY = (
     ("train", "log_every"),
     ("data", "prefetch"),
     ("data", "threads"),
+    ("data", "cache"),
+    ("data", "cache_gb"),
 )
 
 

@@ -278,13 +278,23 @@ class DataSpec:
     """The WebDataset shards to train on (`conf/data/`)."""
 
     shards: Text
-    """Folder of tars, glob, brace pattern `{000..012}`, or one tar."""
+    """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; also at URLs
+    such as s3://."""
     pack: PackSpec | None
     """Pack `shards` on first use; null where they must be there already."""
     prefetch: Count
     """Batches read ahead."""
     threads: Count
     """Reader threads of one rank."""
+    streams: Count
+    """Sequences of shards that take turns; a multiple of the nodes keeps their shards apart."""
+    window: Count
+    """Shards of each stream whose samples are shuffled with one another."""
+    cache: Text | None
+    """Folder on each node's own disk for shards that are not files there; null: they are read over
+    the network, over and over."""
+    cache_gb: Natural
+    """The most that `cache` may hold, in GB."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

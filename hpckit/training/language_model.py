@@ -55,11 +55,13 @@ def build_model(cfg: RunSpec, run: TrainingRun) -> GPT:
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
     """Windows of one token more than the context, so that each position has a successor."""
     return Loader(
-        open_dataset(cfg.data.shards),
+        open_dataset(cfg.data.shards, cache=cfg.data.cache, cache_bytes=cfg.data.cache_gb * 10**9),
         global_batch=run.global_batch,
         rank=run.rank,
         world_size=run.world_size,
         seed=cfg.train.seed,
+        streams=cfg.data.streams,
+        window=cfg.data.window,
         transform=ByteWindow(cfg.model.seq_len + 1),
         collate=stack,
         prefetch=cfg.data.prefetch,

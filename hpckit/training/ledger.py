@@ -26,7 +26,7 @@ class Ledger:
         if torn:  # by a kill in the attempt before
             self._file.write("\n")
 
-    def enter(self, step: int, positions: range, keys: Sequence[str]) -> None:
+    def enter(self, step: int, positions: Sequence[int], keys: Sequence[str]) -> None:
         """Step `step` (from 1) takes the samples `keys`, which lie at `positions` of the stream.
 
         A full disk costs the entry, not the run: it is missing from the count, and said in the log.
@@ -34,7 +34,7 @@ class Ledger:
         line = {
             "step": step,
             "attempt": self._attempt,
-            "positions": [positions.start, positions.stop],
+            "positions": list(positions),
             "keys": list(keys),
         }
         try:

@@ -12,14 +12,16 @@ import pytest
 
 from data import (
     DataError,
+    FetchError,
     FingerprintError,
+    IndexingError,
     Loader,
+    Order,
     SampleError,
     ShardError,
     open_dataset,
-    sample_at,
 )
-from data.sidecar import sidecar_path
+from data.indexing.sidecar import beside
 
 
 def write_tar(path: Path, files: list[tuple[str, bytes]]) -> Path:
@@ -68,9 +70,11 @@ def test_a_damaged_shard_is_named_when_it_is_opened(
     open_dataset(shards)  # leaves sidecars, which must not hide the damage
     shard = shards / "shard-000001.tar"
     damage(shard)
-    with pytest.raises(ShardError, match=rf"{re.escape(str(shard))}, offset \d+: ") as caught:
+    with pytest.raises(IndexingError, match=rf"{re.escape(str(shard))}, offset \d+: ") as caught:
         open_dataset(shards)
-    assert (caught.value.path, caught.value.offset >= 0) == (shard, True)
+    (error,) = caught.value.errors
+    assert isinstance(error, ShardError)
+    assert (error.path, error.offset >= 0) == (shard, True)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -83,15 +87,14 @@ def test_damage_after_opening_comes_on_its_batch(shards: Path) -> None:
     loader = Loader(dataset, global_batch=1)
     truncate(shards / "shard-000001.tar")
     iterator = iter(loader)
-    order = sample_at(np.arange(len(dataset)), n=len(dataset), seed=0)
-    first_bad = int(np.flatnonzero(dataset.locate(order)[0] == 1)[0])
+    where, _ = Order(dataset.manifest.samples).locate(np.arange(len(dataset)))
+    first_bad = int(np.flatnonzero(where == 1)[0])
     for _ in range(first_bad):
         batch = next(iterator)
         assert batch.data[0]["txt"] == FILES[int(batch.keys[0][2:])][1]
-    with pytest.raises(SampleError, match=r"shard-000001\.tar, offset \d+: has \d+ bytes") as one:
+    with pytest.raises(SampleError, match=r"shard-000001\.tar: is \d+ bytes long") as one:
         next(iterator)
-    assert isinstance(one.value.__cause__, ShardError)
-    assert one.value.key.startswith("1/")
+    assert isinstance(one.value.__cause__, FetchError)
     assert one.value.position == first_bad == loader.state_dict()["position"]
 
 
@@ -105,8 +108,8 @@ def test_a_shard_swapped_behind_an_equal_size_and_time_is_not_misread(shards: Pa
     assert shard.stat().st_size == status.st_size
     with pytest.raises(ShardError, match=r"shard-000001\.tar, offset 0: the tar header") as caught:
         open_dataset(shards).read(6)
-    assert "delete its .index.json" in str(caught.value)
-    sidecar_path(shard).unlink()
+    assert "index the dataset again" in str(caught.value)
+    Path(beside(str(shard))).unlink()
     assert open_dataset(shards).read(6)["__key__"] == "1/5"
 
 

@@ -29,7 +29,15 @@ def generation(
     keys: list[list[str]] = []
     states = []
     for rank in range(world):
-        loader = Loader(dataset, global_batch=size, rank=rank, world_size=world, seed=5, prefetch=3)
+        loader = Loader(
+            dataset,
+            global_batch=size,
+            rank=rank,
+            world_size=world,
+            seed=5,
+            prefetch=3,
+            uneven="ragged",
+        )
         if state is not None:
             loader.load_state_dict(state)
         iterator = iter(loader)

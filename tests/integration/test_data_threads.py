@@ -25,7 +25,7 @@ ENDINGS = {
     "still open": "assert threading.active_count() > 1",
     "an exception": "raise SystemExit(0)",
     "in a cycle": "iterator.self = iterator; del iterator, loader",
-    "never begun": "loader.close(); loader = Loader(loader._fetcher.dataset, global_batch=4)",
+    "never begun": "loader.close(); loader = Loader(open_dataset(sys.argv[1]), global_batch=4)",
 }
 
 

@@ -6,9 +6,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from data.indexing.build import build_index
 from data.indexing.manifest import NAME, open_manifest
 from data.indexing.scan import scan_shard, shard_index
 from data.indexing.verify import verify
+from data.source.protocol import Origin
 from tests.unit.data.tars import Files, by_index, tar_bytes, write_tar
 
 
@@ -57,14 +57,17 @@ class Store:
         self.files = files
         self.reads = 0
 
-    def stat(self, url: str) -> SimpleNamespace:
+    def stat(self, url: str) -> Origin:
         if url not in self.files:
             raise DataError(f"{url} is not there")
-        return SimpleNamespace(bytes=len(self.files[url]), tag=f"etag{hash(self.files[url])}")
+        return Origin(bytes=len(self.files[url]), tag=f"etag{hash(self.files[url])}")
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         self.reads += 1
         return self.files[url][start : start + size]
+
+    def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
+        raise AssertionError("an index is made of headers")
 
 
 def fill(folder: Path, count: int = 4) -> Path:

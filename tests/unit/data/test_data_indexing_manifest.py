@@ -28,7 +28,9 @@ hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
 numbers = st.integers(0, 2**62)
 rows = st.builds(
     ShardRow,
-    st.text(st.characters(exclude_characters="/"), min_size=1).map(lambda name: f"s3://b/{name}"),
+    st.text(st.characters(exclude_characters="/", codec="utf-8"), min_size=1).map(
+        lambda name: f"s3://b/{name}"
+    ),
     st.integers(0, 2**40),
     numbers,
     st.none() | st.text(),

@@ -59,7 +59,7 @@ def test_missing_shards_are_packed_once(project: Project) -> None:
     found = look(project)
     assert found.problems == []
     assert found.dataset is not None
-    assert (len(found.dataset), len(found.dataset.shards)) == (5, 2)
+    assert (len(found.dataset), len(found.dataset.manifest)) == (5, 2)
     again = look(project, {"data.pack": {**PACK, "source": "elsewhere"}})
     assert again.problems == []
 

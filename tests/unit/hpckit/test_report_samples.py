@@ -13,7 +13,8 @@ from hpckit.training.ledger import Ledger
 
 
 def entry(step: int, first: int, *keys: str, life: tuple[int, int] = (1, 0)) -> Entry:
-    return Entry(step, life[0], life[1], 0, first, keys)
+    positions = tuple(range(first, first + len(keys)))
+    return Entry(step, life[0], life[1], 0, positions, keys)
 
 
 def key_at(position: int, samples: int) -> str:
@@ -69,13 +70,13 @@ def test_what_ranks_write_down_is_read_back(tmp_path: Path) -> None:
             ledger.enter(7, range(10 + rank, 11 + rank), [f"schlüssel/{rank}"])
             ledger.close()
     assert read_ledgers(folder) == [
-        Entry(7, 3, attempt, rank, 10 + rank, (f"schlüssel/{rank}",))
+        Entry(7, 3, attempt, rank, (10 + rank,), (f"schlüssel/{rank}",))
         for rank in range(2)
         for attempt in range(2)
     ]
 
 
-LINE = json.dumps({"step": 1, "attempt": 0, "positions": [0, 1], "keys": ["a"]})
+LINE = json.dumps({"step": 1, "attempt": 0, "positions": [0], "keys": ["a"]})
 
 
 def test_a_line_cut_short_is_no_entry(tmp_path: Path) -> None:
@@ -114,9 +115,9 @@ def histories(draw: st.DrawFn) -> tuple[list[Entry], int, int, int]:
             torn = step == reached < steps
             for rank in range(draw(st.integers(0, world)) if torn else world):
                 first = (step - 1) * batch + rank * (batch // world)
-                positions = range(first, first + batch // world)
+                positions = tuple(range(first, first + batch // world))
                 keys = tuple(key_at(position, samples) for position in positions)
-                entries.append(Entry(step, 1 + life // 2, life % 2, rank, first, keys))
+                entries.append(Entry(step, 1 + life // 2, life % 2, rank, positions, keys))
         resumed = steps if reached == steps else draw(st.integers(resumed, reached - 1))
         life += 1
     return entries, samples, batch, steps
@@ -129,9 +130,7 @@ def test_a_correct_stream_is_exact_and_any_entry_lost_or_doubled_is_noticed(
 ) -> None:
     entries, samples, batch, steps = history
     kept = kept_entries(entries, steps)
-    assert sorted(p for e in kept for p in range(e.first, e.first + len(e.keys))) == list(
-        range(steps * batch)
-    )
+    assert sorted(p for e in kept for p in e.positions) == list(range(steps * batch))
     counts = count_epochs(kept, samples, steps * batch)
     whole = steps * batch // samples
     assert [count.exact for count in counts[:whole]] == [True] * whole
@@ -139,7 +138,7 @@ def test_a_correct_stream_is_exact_and_any_entry_lost_or_doubled_is_noticed(
     assert not any(count.twice for count in counts)
 
     victim = data.draw(st.integers(0, len(kept) - 1))
-    epoch = kept[victim].first // samples
+    epoch = kept[victim].positions[0] // samples
     lost = count_epochs(kept[:victim] + kept[victim + 1 :], samples, steps * batch)
     assert lost[epoch].missing > 0
     doubled = count_epochs([*kept, kept[victim]], samples, steps * batch)

@@ -103,6 +103,10 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.pack.samples_per_shard": 65,
     "data.prefetch": 5,
     "data.threads": 5,
+    "data.streams": 24,
+    "data.window": 3,
+    "data.cache": "/local/shards",
+    "data.cache_gb": 7,
     "optim.lr": 1e-3,
     "optim.min_lr_ratio": 0.2,
     "optim.warmup_steps": 101,
@@ -158,7 +162,10 @@ NO_PART_OF_IDENTITY = (
         "debug.",
     ),
 )
-NOR_THESE = ("train.micro_batch", "train.log_every", "data.prefetch", "data.threads")
+NOR_THESE = (
+    *("train.micro_batch", "train.log_every", "data.prefetch", "data.threads"),
+    *("data.cache", "data.cache_gb"),
+)
 
 
 def cluster_with(key: str) -> str:
