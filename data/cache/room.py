@@ -126,6 +126,19 @@ def evict(
     Args:
         replaced: URL key of an object of which older versions are in no plan any more.
     """
+    found = victims(folder, everything, shortage, when_s, replaced)
+    if found is None:
+        return False
+    for candidate, one in found:
+        if _remove(folder, one):
+            metrics.add(evictions=1, bytes_evicted=candidate.bytes)
+    return True
+
+
+def victims(
+    folder: Folder, everything: list[Held], shortage: int, when_s: float, replaced: str = ""
+) -> list[tuple[Candidate, Held]] | None:
+    """What `evict` would remove; None if it cannot gain enough."""
     uses = plans.next_uses(folder.plans)
     uses.pop(replaced, None)
     unused = {one.entry.stem: one for one in everything if idle(folder, one)}
@@ -133,13 +146,8 @@ def evict(
         Candidate(stem, one.entry.bytes, uses.get(one.entry.key), one.used_s)
         for stem, one in unused.items()
     ]
-    victims = choose_victims(candidates, shortage, when_s)
-    if victims is None:
-        return False
-    for victim in victims:
-        if _remove(folder, unused[victim.stem]):
-            metrics.add(evictions=1, bytes_evicted=victim.bytes)
-    return True
+    chosen = choose_victims(candidates, shortage, when_s)
+    return None if chosen is None else [(one, unused[one.stem]) for one in chosen]
 
 
 def sweep(folder: Folder) -> None:

@@ -61,15 +61,33 @@ def prune(root: Path, budget_bytes: int) -> int:
     """
     folder, metrics = _folder(root), Metrics()
     with folder.ledger():
+        everything = room.held(folder)
         for path, _, _ in room.quarantined(folder):
             path.unlink(missing_ok=True)
         room.sweep(folder)
-        everything = room.held(folder)
-        shortage = sum(one.entry.bytes for one in everything) - budget_bytes
-        most = sum(one.entry.bytes for one in everything if room.idle(folder, one))
+        shortage = _shortage(folder, everything, budget_bytes)
         if shortage > 0:
-            room.evict(folder, everything, min(shortage, most), float("-inf"), metrics)
+            room.evict(folder, everything, shortage, float("-inf"), metrics)
     return metrics.bytes_evicted
+
+
+def prunable(root: Path, budget_bytes: int) -> int:
+    """The bytes that `prune` would gain now. Raises DataError and OSError as `listed`."""
+    folder = _folder(root)
+    with folder.ledger():
+        everything = room.held(folder)
+        shortage = _shortage(folder, everything, budget_bytes)
+        found = room.victims(folder, everything, max(0, shortage), float("-inf"))
+    return sum(one.bytes for one, _ in found or ())
+
+
+def _shortage(folder: Folder, everything: list[Held], budget_bytes: int) -> int:
+    """Bytes beyond the budget, as far as they can go."""
+    total = sum(one.entry.bytes for one in everything)
+    return min(
+        total - budget_bytes,
+        sum(one.entry.bytes for one in everything if room.idle(folder, one)),
+    )
 
 
 def _folder(root: Path) -> Folder:

@@ -139,3 +139,22 @@ def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int)
     latest = (numbers + 1) * each + np.minimum(numbers + 1, extra)
     read = np.flatnonzero((earliest < end) & (latest > begin))
     return range(int(read[0]), int(read[-1]) + 1) if read.size else range(0)
+
+
+def position_after(position: int, steps: int, size: int, samples: int, tail: Tail) -> int:
+    """Where the step begins that comes `steps` steps of `size` positions after that at `position`.
+
+    As so many times `step_at`, in constant time. Raises ValueError as that.
+    """
+    if steps < 0:
+        raise ValueError(f"steps must not be negative, got {steps}")
+    step_at(position, size, samples, tail)
+    if tail == "straddle":
+        return position + steps * size
+    each = samples // size if tail == "drop" else -(-samples // size)
+    epoch, within = divmod(position, samples)
+    left = (samples - within) // size if tail == "drop" else -(-(samples - within) // size)
+    if steps < left:
+        return position + steps * size
+    epochs, rest = divmod(steps - left, each)
+    return (epoch + 1 + epochs) * samples + rest * size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +20,7 @@ from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg
 from hpckit.cli.ckpt.output import Out, listing, size
 from hpckit.cli.ckpt.place import Place, opened
 from hpckit.cli.ckpt.select import choose
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+from hpckit.cli.ckpt.sizes import parse_size
 
 
 class ExportFormat(StrEnum):
@@ -208,18 +205,3 @@ def _target_run(at: Place, asked: str | None) -> str:
         return check_run(run)
     except ValueError as error:
         raise RefusedError(str(error)) from None
-
-
-def parse_size(text: str) -> int:
-    """Bytes in "5GB", "500 MiB", "1e9" is none.
-
-    Raises:
-        RefusedError: it is no size above 0.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    unit = match[2].upper() if match else ""
-    power = 1024 ** list(_UNITS).index(unit) if match and match[3] else _UNITS[unit]
-    found = int(float(match[1]) * power) if match else 0
-    if found <= 0:
-        raise RefusedError(f"{text!r} is no size: write 5GB, 500MiB or a number of bytes")
-    return found

@@ -1,16 +1,21 @@
-"""`hpckit data`: make shards, index them, check them and look into them."""
+"""`hpckit data`: make shards, index, check and read them, and keep them near those who train."""
 
 from __future__ import annotations
 
 import typer
 
+from hpckit.cli.data import cache
+from hpckit.cli.data.bench import bench
 from hpckit.cli.data.index import index
 from hpckit.cli.data.ls import ls
 from hpckit.cli.data.pack import pack
+from hpckit.cli.data.shuffle_report import shuffle_report
 from hpckit.cli.data.verify import verify_shards
+from hpckit.cli.data.warm import warm
+from hpckit.cli.data.where import where
 
 HELP = (
-    "Make WebDataset shards, index them, check them and look into them.\n\n"
+    "Make WebDataset shards, index, check and measure them, and keep them near those who train.\n\n"
     "Exit status: 0 fine, 1 damage found, 2 not possible as asked, 3 a store or the machine failed."
 )
 
@@ -19,3 +24,8 @@ app.command("pack")(pack)
 app.command("index")(index)
 app.command("verify")(verify_shards)
 app.command("ls")(ls)
+app.command("warm")(warm)
+app.command("where")(where)
+app.command("bench")(bench)
+app.command("shuffle-report")(shuffle_report)
+app.add_typer(cache.app, name="cache")

@@ -8,9 +8,19 @@ from typing import Any
 
 import typer
 
-from data.errors import DataError, IndexFileError, IndexingError, ShardError
-from hpckit.cli.ckpt.failures import DAMAGED, USAGE, RefusedError, exit_code
+from data.errors import (
+    DamagedShardError,
+    DataError,
+    FetchError,
+    IndexFileError,
+    IndexingError,
+    ShardError,
+)
+from hpckit.cli.ckpt.failures import DAMAGED, OUT_OF_REACH, USAGE, RefusedError, exit_code
 from hpckit.cli.ckpt.output import Out
+
+NOT_ALL = 4
+"""Exit status of `warm`: all is well, but the cache is too small for all shards."""
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -35,6 +45,8 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
 def status_of(error: Exception) -> int:
     """1: a shard or an index is damaged; 2: what was asked for; 3: the machine."""
-    if isinstance(error, ShardError | IndexingError | IndexFileError):
+    if isinstance(error, ShardError | IndexingError | IndexFileError | DamagedShardError):
         return DAMAGED
+    if isinstance(error, FetchError):
+        return OUT_OF_REACH
     return USAGE if isinstance(error, DataError) else exit_code(error)

@@ -1,12 +1,17 @@
-"""How far a command has come, as a bar on standard error."""
+"""How far a command has come: a bar on a terminal, a line now and then in a job's log."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import Progress
+
+from hpckit.cli.ckpt.output import Out, size
+
+_EVERY_S = 15.0
 
 
 @contextmanager
@@ -16,3 +21,28 @@ def shown(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def reported(
+    what: str, out: Out, fetched: Callable[[], int]
+) -> Iterator[Callable[[int, int], None]]:
+    """As `shown`; where there is no terminal, a line every quarter of a minute instead.
+
+    Args:
+        fetched: bytes so far.
+    """
+    began_s = told_s = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told_s
+        bar(done, total)
+        now_s = time.monotonic()
+        if not terminal and now_s - told_s >= _EVERY_S:
+            told_s = now_s
+            speed = fetched() / (now_s - began_s) / 1e6
+            out.note(f"{what}: {done:,} of {total:,} shards, {size(fetched())}, {speed:.0f} MB/s")
+
+    terminal = Console(stderr=True).is_terminal
+    with shown(what) as bar:
+        yield tell

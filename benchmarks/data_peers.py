@@ -1,0 +1,176 @@
+"""Readers of other projects, where they are installed: hpckit does not ask for them.
+
+`--peers FOLDER` names a folder that they were installed into, with what they ask for but torch:
+
+    .venv/bin/pip install --no-deps --target FOLDER litdata mosaicml-streaming datasets \\
+        megatron-energon ...
+
+All of them but Hugging Face and Energon read a format of their own: the data set is converted
+before anything is measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data_arms import ARMS, Arm, Batches, Reading, forever, grouped
+from benchmarks.data_sets import EXTENSION
+
+_CHUNK_BYTES = 64 << 20
+
+
+def litdata(reading: Reading) -> Batches:
+    """`StreamingDataset`, shuffled; its own loader if there are workers."""
+    from litdata import StreamingDataLoader, StreamingDataset
+
+    found = StreamingDataset(str(_place(reading, "litdata")), shuffle=True, drop_last=False)
+    if not reading.workers:
+        return grouped(forever(lambda: found), reading.batch)
+    loader = StreamingDataLoader(
+        found, batch_size=reading.batch, num_workers=reading.workers, collate_fn=list
+    )
+    return forever(lambda: loader)
+
+
+def _prepare_litdata(reading: Reading) -> None:
+    from litdata.streaming.writer import BinaryWriter
+
+    place = _place(reading, "litdata")
+    if (place / "index.json").exists():
+        return
+    place.mkdir(parents=True)
+    writer = BinaryWriter(str(place), chunk_bytes=_CHUNK_BYTES)
+    for number in range(reading.samples.total):
+        writer[number] = reading.samples.content(number)
+    writer.done()
+    writer.merge()
+
+
+def mosaicml(reading: Reading) -> Batches:
+    """`StreamingDataset`, shuffled; torch's loader if there are workers."""
+    from streaming import StreamingDataset
+
+    found = StreamingDataset(
+        local=str(_place(reading, "mosaicml")), shuffle=True, batch_size=reading.batch
+    )
+    if not reading.workers:
+        each = (sample[EXTENSION] for sample in forever(lambda: found))
+        return grouped(each, reading.batch)
+    return forever(lambda: _torch_loader(found, reading, _contents))
+
+
+def _prepare_mosaicml(reading: Reading) -> None:
+    from streaming import MDSWriter
+
+    place = _place(reading, "mosaicml")
+    if (place / "index.json").exists():
+        return
+    with MDSWriter(out=str(place), columns={EXTENSION: "bytes"}, size_limit=_CHUNK_BYTES) as writer:
+        for number in range(reading.samples.total):
+            writer.write({EXTENSION: reading.samples.content(number)})
+
+
+def hugging_face(reading: Reading) -> Batches:
+    """`load_dataset("webdataset", streaming=True)`, in the order of the shards."""
+    from datasets import load_dataset
+
+    found = load_dataset(
+        "webdataset", data_files={"train": reading.urls}, split="train", streaming=True
+    )
+    each = (sample[EXTENSION] for sample in forever(lambda: found))
+    return grouped(each, reading.batch)
+
+
+def energon(reading: Reading) -> Batches:
+    """Its savable loader, over shards that it was shown before."""
+    from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
+
+    found = get_train_dataset(
+        str(_place(reading, "energon")),
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=reading.workers),
+        batch_size=reading.batch,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        task_encoder=_encoder(),
+    )
+    for batch in get_savable_loader(found):
+        yield batch.contents
+
+
+def _encoder() -> Any:
+    from benchmarks.data_energon import Encoder
+
+    return Encoder()
+
+
+def _prepare_energon(reading: Reading) -> None:
+    place = _place(reading, "energon")
+    if (place / ".nv-meta" / "dataset.yaml").exists():
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    for url in reading.urls:
+        (place / Path(url).name).hardlink_to(url)
+    program = (
+        f"import sys; sys.path += {sys.path!r}; from megatron.energon.cli.main import main; main()"
+    )
+    options = ["--non-interactive", "--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset"]
+    subprocess.run([sys.executable, "-c", program, "prepare", str(place), *options], check=True)
+
+
+def _torch_loader(found: Any, reading: Reading, collate: Any) -> Iterator[list[bytes]]:
+    from torch.utils.data import DataLoader
+
+    return iter(
+        DataLoader(found, batch_size=reading.batch, num_workers=reading.workers, collate_fn=collate)
+    )
+
+
+def _contents(samples: list[Any]) -> list[bytes]:
+    return [sample[EXTENSION] for sample in samples]
+
+
+def _place(reading: Reading, name: str) -> Path:
+    return reading.converted / name
+
+
+_PEERS = (
+    Arm("litdata", litdata, _prepare_litdata, "litdata"),
+    Arm("mosaicml-streaming", mosaicml, _prepare_mosaicml, "streaming"),
+    Arm("hugging face", hugging_face, module="datasets"),
+    Arm("energon", energon, _prepare_energon, "megatron.energon"),
+)
+
+
+def arm(name: str) -> Arm:
+    """By its name."""
+    return next(one for one in (*ARMS, *_PEERS) if one.name == name)
+
+
+def arms(is_there: Any) -> list[str]:
+    """Names of those that can be had; says which cannot, and why.
+
+    Args:
+        is_there: tells of a module why it cannot be imported, None if it can.
+    """
+    found = []
+    for one in (*ARMS, *_PEERS):
+        why = None if one.module is None else is_there(one.module)
+        if why is None:
+            found.append(one.name)
+        else:
+            print(f"left out: {one.name} ({why}); see benchmarks/data_peers.py")
+    return found
+
+
+def importable(module: str) -> str | None:
+    """Why a module cannot be imported; for a process of its own."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001 (packages fail in any way)
+        return f"{type(error).__name__}: {error}"
+    return None

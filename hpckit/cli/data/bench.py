@@ -1,0 +1,150 @@
+"""`hpckit data bench`: how fast this machine reads these shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, table
+from hpckit.cli.ckpt.sizes import parse_size
+from hpckit.cli.data.failures import guarded
+from hpckit.cli.data.options import MaybeCacheOption, ShardsArg
+
+if TYPE_CHECKING:
+    from hpckit.cli.data.benching import Bench, Measured
+
+_PEERS = ("webdataset",)
+
+
+@guarded
+def bench(
+    shards: ShardsArg,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
+    threads: Annotated[int, typer.Option(min=1, help="Reader threads.")] = 2,
+    prefetch: Annotated[int, typer.Option(min=1, help="Batches that are read ahead.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Of each measurement.")] = 5.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,
+    step_ms: Annotated[
+        float, typer.Option(min=0.0, help="That a training step takes, beside the loader.")
+    ] = 0.0,
+    cache: MaybeCacheOption = None,
+    cache_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="With --cache, as in 500GB.", show_default=False),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure webdataset too, which must be installed.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure how fast a Loader reads shards here, beside a plain read of the same bytes.
+
+    The ways take turns, each time in a new process. What was read before comes from memory.
+    """
+    from hpckit.cli.data.benching import Bench, arms, measure
+    from hpckit.cli.data.opening import open_shards
+    from hpckit.cli.data.progress import shown
+
+    screen, peers = Out(json), _peers(against or [])
+    budget = 0 if cache_bytes is None else parse_size(cache_bytes)
+    if (cache is None) != (budget == 0):
+        raise RefusedError("--cache and --cache-bytes belong together")
+    dataset = open_shards(shards)
+    if len(dataset) == 0:
+        raise RefusedError(f"there are no samples in the {len(dataset.manifest)} shards")
+    urls = tuple(dataset.manifest.urls)
+    _check_local(urls, peers)
+    what = Bench(
+        tuple(shards), urls, seconds, batch, threads, prefetch, step_ms / 1e3, cache, budget
+    )
+    names = list(arms(peers))
+    found: dict[str, list[Measured]] = {name: [] for name in names}
+    with shown("measuring") as progress:
+        for turn in range(rounds):
+            first = turn % len(names)
+            for place, name in enumerate(names[first:] + names[:first]):
+                progress(turn * len(names) + place, rounds * len(names))
+                found[name].append(measure(name, what, peers))
+    _print(screen, found)
+    screen.document(_plain(what, found))
+
+
+def ratios(found: Sequence[Measured], base: Sequence[Measured]) -> list[float]:
+    """Bytes per second over those of the base arm, round by round."""
+    pairs = zip(found, base, strict=True)
+    return [one.mb_per_s / other.mb_per_s for one, other in pairs if other.mb_per_s]
+
+
+def _peers(against: Sequence[str]) -> list[str]:
+    import importlib.util
+
+    for name in against:
+        if name not in _PEERS:
+            raise RefusedError(f"--against {name!r}: there is {', '.join(_PEERS)}")
+        if importlib.util.find_spec(name) is None:
+            raise RefusedError(f"--against {name}: it is not installed; pip install {name}")
+    return list(dict.fromkeys(against))
+
+
+def _check_local(urls: Sequence[str], peers: Sequence[str]) -> None:
+    from data.source.address import Address
+
+    if peers and any(Address.parse(url).local is None for url in urls):
+        raise RefusedError("--against reads files of this machine, and some shards are none")
+
+
+def _print(screen: Out, found: dict[str, list[Measured]]) -> None:
+    from hpckit.cli.data.benching import OURS, RAW
+
+    columns = ("samples/s", "MB/s", "of raw", "waiting", "first batch")
+    rows = table("", *columns, right=columns)
+    for name, all_ in found.items():
+        speed, waits = (
+            _median(one.samples_per_s for one in all_),
+            _median(one.wait_share for one in all_),
+        )
+        rows.add_row(
+            name,
+            "" if speed is None else f"{speed:,.0f}",
+            f"{median(one.mb_per_s for one in all_):,.0f}",
+            "" if name == RAW else f"{median(ratios(all_, found[RAW]) or [0.0]):.2f}",
+            "" if waits is None else f"{waits:.1%}",
+            "" if name == RAW else f"{1e3 * median(one.first_s for one in all_):,.0f} ms",
+        )
+    screen.table(rows)
+    screen.line(found[OURS][-1].diagnosis)
+
+
+def _median(values: Any) -> float | None:
+    found = [value for value in values if value is not None]
+    return median(found) if found else None
+
+
+def _plain(what: Bench, found: dict[str, list[Measured]]) -> dict[str, Any]:
+    from hpckit.cli.data.benching import OURS, RAW
+
+    settings = {name: value for name, value in asdict(what).items() if name != "urls"}
+    return {
+        "settings": {**settings, "cache": None if what.cache is None else str(what.cache)},
+        "diagnosis": found[OURS][-1].diagnosis,
+        "arms": {
+            name: {
+                "rounds": [
+                    {**asdict(one), "samples_per_s": one.samples_per_s, "mb_per_s": one.mb_per_s}
+                    for one in all_
+                ],
+                "samples_per_s": _median(one.samples_per_s for one in all_),
+                "mb_per_s": median(one.mb_per_s for one in all_),
+                "wait_share": _median(one.wait_share for one in all_),
+                "of_raw": median(ratios(all_, found[RAW]) or [0.0]),
+            }
+            for name, all_ in found.items()
+        },
+    }

@@ -1,0 +1,126 @@
+"""`hpckit data cache`: look into a node's cache, check it, make it smaller."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.ckpt.failures import DAMAGED
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, clean, count, size, table
+from hpckit.cli.ckpt.sizes import parse_size
+from hpckit.cli.data.failures import guarded
+from hpckit.cli.data.options import CacheOption
+from hpckit.report.words import ago, span
+
+if TYPE_CHECKING:
+    from data.cache.upkeep import Listed
+
+app = typer.Typer(
+    help="Look into a node's cache of shards, check it, make it smaller.", no_args_is_help=True
+)
+
+
+@app.command("ls")
+@guarded
+def ls(
+    cache: CacheOption,
+    most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
+    json: JsonOption = False,
+) -> None:
+    """List the shards in a cache, and when live jobs will read them."""
+    from data.cache.upkeep import listed
+
+    screen = Out(json)
+    found = listed(cache)
+    rows = table("size", "state", "last used", "next use", "url", right=("size",))
+    for one in found[:most]:
+        whole = "whole" if one.whole else "partial"
+        used = ago(one.used_s, time.time())
+        rows.add_row(size(one.entry.bytes), whole, used, _next(one), clean(one.url))
+    if found:
+        screen.table(rows)
+    if len(found) > most:
+        screen.line(f"and {len(found) - most:,} more: --most shows them")
+    total = sum(one.entry.bytes for one in found)
+    screen.line(f"{count(len(found), 'shard')}, {size(total)}")
+    screen.document(
+        {
+            "bytes": total,
+            "shards": [
+                {
+                    "url": one.url,
+                    "bytes": one.entry.bytes,
+                    "whole": one.whole,
+                    "used": one.used_s,
+                    "next_use_s": one.next_use_s,
+                }
+                for one in found
+            ],
+        }
+    )
+
+
+@app.command("verify")
+@guarded
+def verify(cache: CacheOption, json: JsonOption = False) -> int:
+    """Hash all shards in a cache; damaged ones are put aside, and fetched again when read."""
+    from data.cache.upkeep import listed, verified
+    from hpckit.cli.data.progress import shown
+
+    screen = Out(json)
+    found = listed(cache)
+    urls = {one.entry.stem: one.url for one in found}
+    damaged: list[str] = []
+    checked = total = 0
+    with shown("verifying") as progress:
+        for entry, right in verified(cache):
+            checked += 1
+            total += entry.bytes
+            progress(checked, sum(one.whole for one in found))
+            if not right:
+                damaged.append(urls.get(entry.stem, "?"))
+    for url in damaged:
+        screen.line(f"damaged, and put aside: {url}")
+    outcome = f"{len(damaged):,} damaged" if damaged else "all whole"
+    screen.line(f"{count(checked, 'shard')} of {size(total)} checked: {outcome}")
+    screen.document({"checked": checked, "bytes": total, "damaged": damaged})
+    return DAMAGED if damaged else 0
+
+
+@app.command("prune")
+@guarded
+def prune(
+    cache: CacheOption,
+    to: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large it may stay, as in 200GB; or 0.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be gained.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove shards: first what no live job plans to read, then what is needed last.
+
+    Shards that are open stay.
+    """
+    from data.cache.upkeep import listed, prunable, prune
+
+    screen = Out(json)
+    budget = 0 if to.strip() == "0" else parse_size(to)
+    gained = prunable(cache, budget) if dry_run else prune(cache, budget)
+    left = listed(cache)
+    holds = sum(one.entry.bytes for one in left) - (gained if dry_run else 0)
+    would = "would be " if dry_run else ""
+    screen.line(f"{size(gained)} {would}removed, {size(holds)} {'would ' * dry_run}stay")
+    if holds > budget:
+        screen.note("more does not go: the rest is open, or on its way")
+    screen.document({"dry_run": dry_run, "gained": gained, "bytes": holds})
+
+
+def _next(one: Listed) -> str:
+    if one.next_use_s is None:
+        return ""
+    return "now" if one.next_use_s <= 0 else f"in {span(one.next_use_s)}"

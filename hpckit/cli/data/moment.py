@@ -1,0 +1,144 @@
+"""Where in its stream of samples a run was at some step: of its events, or of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.cli.ckpt.output import listing
+from hpckit.cli.data.opening import only_state, position_of, states_in
+
+if TYPE_CHECKING:
+    from hpckit.cli.ckpt.place import Place
+    from hpckit.report.history import Life
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The beginning of a global step."""
+
+    state: dict[str, Any]
+    """A loader's, of the same stream."""
+    position: int
+    batch: int | None
+    """Samples of the step; None: not known."""
+    step: int
+    """Number of the step in its run, from 1."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint says: `step` steps are done, and `state` is the loader's then."""
+
+    step: int
+    state: dict[str, Any]
+
+
+def moment(place: str, run: str | None, step: int | None, batch: int | None) -> Moment:
+    """Step `step` of a run; None: the one after its newest checkpoint.
+
+    Args:
+        place: a store, a run in it, or a run directory.
+        batch: what the user says that a step has; else it is found out.
+
+    Raises RefusedError if it cannot be told; StoreError, DamagedError.
+    """
+    from hpckit.cli.ckpt.place import opened
+
+    with opened(place, run) as at:
+        name = at.only_run()
+        saved = _saved(at, name, step)
+        where = f"run {name} of {at.store.url}"
+    if step is None:
+        step = saved[0].step + 1
+    told = of_lives(_lives(Path(place)), step)
+    if told is not None:
+        position, size = told
+        return Moment(saved[0].state, position, batch or size, step)
+    found = of_checkpoints(saved, step, batch)
+    if found is None:
+        steps = listing([str(one.step) for one in saved])
+        raise RefusedError(
+            f"step {step} of {where}: from its checkpoints at {steps} one cannot tell how many "
+            "samples a step has: say it with --global-batch"
+        )
+    return found
+
+
+def of_lives(lives: Sequence[Life], step: int) -> tuple[int, int] | None:
+    """(position, batch) of step `step`; None if no life tells.
+
+    The last life that began before it counts: what earlier ones did of it was done again.
+    """
+    life = next((life for life in reversed(lives) if life.start_step < step), None)
+    if life is None or life.position is None or life.global_batch is None:
+        return None
+    return life.position + (step - 1 - life.start_step) * life.global_batch, life.global_batch
+
+
+def of_checkpoints(saved: Sequence[Saved], step: int, batch: int | None) -> Moment | None:
+    """Step `step` as checkpoints, newest first, tell it; None if they do not.
+
+    The batch may change only where a run resumes, so it is even between neighbours, unless there
+    were checkpoints between that are gone: then positions need not divide.
+    """
+    before = next((one for one in saved if one.step < step), None)
+    after = next((one for one in reversed(saved) if one.step >= step), None)
+    base = before or after
+    if base is None:
+        return None
+    if batch is None and before and after:
+        passed = position_of(after.state) - position_of(before.state)
+        if passed % (after.step - before.step):
+            return None
+        batch = passed // (after.step - before.step)
+    steps = step - 1 - base.step
+    if steps and batch is None:
+        return None
+    position = position_of(base.state) + steps * (batch or 0)
+    return Moment(base.state, position, batch, step) if position >= 0 else None
+
+
+def _saved(at: Place, run: str, step: int | None) -> list[Saved]:
+    """What the checkpoints next to a step say, newest first. Raises RefusedError if none does."""
+    from checkpointing.store import catalog
+
+    found, problems = catalog.committed(at.store, run)
+    by_step = sorted(found, key=lambda one: -one.stored.save.step)
+    if step is not None:
+        later = [one for one in by_step if one.stored.save.step >= step]
+        earlier = [one for one in by_step if one.stored.save.step < step]
+        by_step = [*later[-1:], *earlier[:1]]
+    else:
+        by_step = by_step[:1]
+    if not by_step:
+        more = f", {len(problems)} are damaged" if problems else ""
+        raise RefusedError(f"no checkpoint of run {run} in {at.store.url}{more}")
+    return [Saved(one.stored.save.step, _loader_state(one)) for one in by_step]
+
+
+def _loader_state(found: Any) -> dict[str, Any]:
+    """The loader's state in a checkpoint."""
+    from checkpointing.values import decode
+
+    states: dict[str, dict[str, Any]] = {}
+    for name, item in found.document.items.items():
+        if item.tensors == 0:
+            for path, value in found.document.table(name).values.items():
+                states.update(states_in(decode(value), path))
+    return only_state(states, f"step {found.stored.save.step} ({found.stored.save.id})")
+
+
+def _lives(folder: Path) -> Sequence[Life]:
+    """Of a run directory; none of anything else."""
+    from hpckit.report.history import build_history
+    from hpckit.run.directory import RunDir
+    from hpckit.run.events import read_events
+
+    events = RunDir(folder).events
+    if not (folder / "submissions").is_dir() or not events.is_file():
+        return ()
+    return build_history(read_events(events)).lives

@@ -1,0 +1,86 @@
+"""`hpckit data shuffle-report`: how well an order shuffles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.data.failures import guarded
+from hpckit.cli.data.options import SeedOption, ShardsArg, StreamsOption, WindowOption
+
+if TYPE_CHECKING:
+    from data.ordering.quality import ShuffleReport
+
+GOOD = 0.9  # of what a full shuffle gives
+
+
+@guarded
+def shuffle_report(
+    shards: ShardsArg,
+    streams: StreamsOption = None,
+    window: WindowOption = None,
+    seed: SeedOption = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=2, help="Samples of a step of all ranks; by default 1024, or fewer."),
+    ] = None,
+    epoch: Annotated[int, typer.Option(min=0)] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Compare a Loader's order with a full shuffle of the same samples: 1 is as good as that."""
+    from data.ordering.quality import shuffle_report as measure
+    from hpckit.cli.data.opening import Knobs, open_shards, order_of
+
+    screen = Out(json)
+    dataset = open_shards(shards)
+    order = order_of(dataset, None, Knobs(seed, streams, window)).order
+    taken = batch or min(1024, order.samples)
+    try:
+        found = measure(order, batch=taken, epoch=epoch)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+    each = dataset.manifest.bytes
+    most = int(each[each.argsort()[-found.live_shards :]].sum())
+    _print(screen, found, taken, most)
+    screen.document(
+        {
+            "samples": order.samples,
+            "shards": len(dataset.manifest),
+            "streams": order.streams,
+            "window": order.window,
+            "batch": taken,
+            "epoch": epoch,
+            "live_bytes": most,
+            **asdict(found),
+        }
+    )
+
+
+def _print(screen: Out, found: ShuffleReport, batch: int, live_bytes: int) -> None:
+    reunion = "too large to tell" if found.reunion_ratio is None else f"{found.reunion_ratio:.3f}"
+    rows = {
+        "shards": f"{found.shards_per_batch:.1f} in a batch of {batch:,}: "
+        f"{found.shards_per_batch_ratio:.3f} of a full shuffle",
+        "same shard": f"{found.same_shard_ratio:.3f} times as many pairs of a batch as there",
+        "reunions": f"{reunion}, of pairs that share a batch in the next epoch too",
+        "distance": f"{found.neighbour_distance:.3f} between neighbours",
+        "live": f"{count(found.live_shards, 'shard')} at a time: a cache needs {size(live_bytes)}",
+    }
+    for name, text in rows.items():
+        screen.fact(name, text)
+    screen.line(advice(found))
+
+
+def advice(found: ShuffleReport) -> str:
+    """What to do about it, in a line."""
+    if found.shards_per_batch_ratio >= GOOD:
+        return "as good as a full shuffle, or nearly: nothing to do"
+    return (
+        "batches draw from too few shards: more --streams or a wider --window mix more, and need "
+        "more cache; or write the shards shuffled"
+    )

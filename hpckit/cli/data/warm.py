@@ -1,0 +1,152 @@
+"""`hpckit data warm`: shards into the node's cache, ahead of a run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpckit.cli.ckpt.failures import OUT_OF_REACH, RefusedError
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.ckpt.sizes import parse_size
+from hpckit.cli.data.failures import NOT_ALL, guarded
+from hpckit.cli.data.options import (
+    CacheOption,
+    SeedOption,
+    ShardsArg,
+    StateOption,
+    StreamsOption,
+    WindowOption,
+)
+
+if TYPE_CHECKING:
+    from data.cache.warming import Warmed
+    from data.reader.stream import One
+
+_RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?/(\d{1,9})")
+_MOST = 20  # failures that are printed; --json has all
+
+
+@guarded
+def warm(
+    shards: ShardsArg,
+    cache: CacheOption,
+    cache_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large it may become, as in 500GB.")
+    ],
+    streams_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANKS/WORLD",
+            help="Only what these ranks read, as 0-7/64; with --global-batch.",
+            show_default=False,
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a step of all ranks.", show_default=False)
+    ] = None,
+    state: StateOption = None,
+    position: Annotated[
+        int | None,
+        typer.Option(min=0, help="Where the run will begin; else of the state, or 0."),
+    ] = None,
+    seed: SeedOption = None,
+    streams: StreamsOption = None,
+    window: WindowOption = None,
+    downloads: Annotated[int, typer.Option(min=1, help="Shards that are fetched at a time.")] = 8,
+    json: JsonOption = False,
+) -> int:
+    """Fetch shards into the node's cache, those that a run needs first. Exit status 4: not all fit.
+
+    It goes on where it was cut short, and may run while jobs of this node read from the cache.
+    """
+    from data.cache.warming import warm as warm_cache
+    from hpckit.cli.data.opening import Knobs, open_shards, order_of, position_of, read_state
+    from hpckit.cli.data.progress import reported
+
+    screen = Out(json)
+    budget = parse_size(cache_bytes)
+    ranks = None if streams_of is None else _ranks(streams_of, global_batch)
+    told = None if state is None else read_state(state)
+    dataset = open_shards(shards, cache, budget)
+    with dataset.store as store:
+        stream = order_of(dataset, told, Knobs(seed, streams, window))
+        begin = position_of(told) if told and position is None else position or 0
+        refs = [dataset.ref(shard) for shard in _first_used(stream, begin, ranks)]
+        started_s = time.monotonic()
+        with reported("warming", screen, lambda: store.metrics.bytes_fetched) as progress:
+            warmed = warm_cache(store, refs, budget, downloads=downloads, progress=progress)
+        seconds = time.monotonic() - started_s
+        fetched, trouble = store.metrics.bytes_fetched, store.metrics.cache_errors
+    _print(screen, warmed, len(refs), fetched, seconds, trouble)
+    screen.document(_plain(warmed, len(refs), fetched, seconds, trouble))
+    if warmed.errors or (warmed.left_out and trouble):
+        return OUT_OF_REACH
+    return NOT_ALL if warmed.left_out else 0
+
+
+def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
+    """(first, last + 1, world, batch)."""
+    match = _RANKS.fullmatch(text.strip())
+    if match is None:
+        raise RefusedError(f"--streams-of {text!r}: write RANKS/WORLD, as 0-7/64 or 3/16")
+    first, last, world = int(match[1]), int(match[2] or match[1]), int(match[3])
+    if not first <= last < world:
+        raise RefusedError(f"--streams-of {text!r}: ranks are 0..{world - 1} of {world}")
+    if global_batch is None:
+        raise RefusedError("--streams-of needs --global-batch: on it depends who reads what")
+    return first, last + 1, world, global_batch
+
+
+def _first_used(stream: One, position: int, ranks: tuple[int, int, int, int] | None) -> list[int]:
+    """Shards, each once, by their first use."""
+    from data.ordering.ahead import shards_ahead
+    from data.ordering.placement import streams_of_ranks
+
+    only = None
+    if ranks is not None and stream.streams > 1:
+        only = streams_of_ranks(*ranks, stream.streams)
+    try:
+        return [shard for _, shard in shards_ahead(stream.order, position, only)]
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+
+
+def _print(
+    screen: Out, warmed: Warmed, total: int, fetched: int, seconds: float, trouble: Counter[str]
+) -> None:
+    for error in warmed.errors[:_MOST]:
+        screen.note(f"failed: {error}")
+    if len(warmed.errors) > _MOST:
+        screen.note(f"and {len(warmed.errors) - _MOST:,} more: --json lists them")
+    for name, times in trouble.items():
+        screen.note(f"the cache's disk gave {name}, {count(times, 'time')}")
+    speed = f"{fetched / seconds / 1e6:.0f} MB/s" if seconds > 0 else ""
+    screen.line(
+        f"{warmed.shards:,} of {count(total, 'shard')} in the cache, {size(warmed.bytes)}; "
+        f"fetched {size(fetched)} in {seconds:.1f} s, {speed}"
+    )
+    if warmed.in_place:
+        screen.line(f"{warmed.in_place:,} are files of this machine: read where they lie")
+    if warmed.left_out:
+        screen.note(f"{warmed.left_out:,} have no place in the cache: they are fetched as needed")
+
+
+def _plain(
+    warmed: Warmed, total: int, fetched: int, seconds: float, trouble: Counter[str]
+) -> dict[str, Any]:
+    return {
+        "shards": total,
+        "cached": warmed.shards,
+        "bytes": warmed.bytes,
+        "in_place": warmed.in_place,
+        "left_out": warmed.left_out,
+        "failed": [str(error) for error in warmed.errors],
+        "bytes_fetched": fetched,
+        "seconds": seconds,
+        "cache_errors": dict(trouble),
+    }

@@ -1,0 +1,212 @@
+"""`hpckit data where`: which samples a step takes, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.cli.ckpt.options import JsonOption
+from hpckit.cli.ckpt.output import Out, clean, count, size, table
+from hpckit.cli.data.failures import guarded
+from hpckit.cli.data.options import (
+    SeedOption,
+    ShardsArg,
+    StateOption,
+    StreamsOption,
+    WindowOption,
+)
+
+if TYPE_CHECKING:
+    from data.ordering.placement import Tail, Uneven
+    from data.reader.dataset import Dataset
+    from data.reader.stream import One
+
+_RIGHT = ("position", "rank", "shard", "sample", "offset", "size")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample of a step."""
+
+    position: int
+    epoch: int
+    rank: int | None
+    shard: int
+    url: str
+    sample: int
+    """Its number in its shard."""
+    offset: int
+    """Of its first tar header in the shard."""
+    bytes: int
+    """Of it with all headers."""
+    key: str
+    repeat: bool
+    """Whether it only fills the batch."""
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """Where a step begins, as far as the command line says."""
+
+    state: dict[str, Any] | None
+    position: int
+    batch: int
+    step: int | None = None
+    """Of the run, for people."""
+    later: int = 0
+    """Steps that it is later than the position."""
+
+
+@guarded
+def where(
+    shards: ShardsArg,
+    state: StateOption = None,
+    position: Annotated[
+        int | None, typer.Option(min=0, help="Of the stream of samples.", show_default=False)
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="A run directory, a store of checkpoints, or a run in it (STORE/runs/RUN).",
+            show_default=False,
+        ),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --run: its step, from 1; else so many steps later than the position.",
+            show_default=False,
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples of a step of all ranks.", show_default=False),
+    ] = None,
+    world: Annotated[
+        int | None, typer.Option(min=1, help="Ranks, to see who reads what.", show_default=False)
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Only what this one reads.", show_default=False)
+    ] = None,
+    uneven: Annotated[str, typer.Option(help="As of the Loader: error, ragged or pad.")] = "error",
+    tail: Annotated[
+        str, typer.Option(help="As of the Loader: straddle, drop or pad.")
+    ] = "straddle",
+    seed: SeedOption = None,
+    streams: StreamsOption = None,
+    window: WindowOption = None,
+    most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
+    json: JsonOption = False,
+) -> None:
+    """Tell the samples of a step: of a run, of a loader's state, or of a position.
+
+    Its --step K is the step that a run's log calls K.
+    """
+    from hpckit.cli.data.opening import Knobs, open_shards, order_of
+
+    screen = Out(json)
+    if (rank is not None) and (world is None or rank >= world):
+        raise RefusedError(f"--rank {rank} needs a --world of more than {rank} ranks")
+    begin = _begin(state, position, run, step, global_batch)
+    dataset = open_shards(shards)
+    stream = order_of(dataset, begin.state, Knobs(seed, streams, window))
+    try:
+        rows = list(
+            _rows(stream, begin, cast("Tail", tail), cast("Uneven", uneven), world or 1, rank)
+        )
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
+    finally:
+        dataset.close()
+    _print(screen, rows, begin, world is not None, most)
+    told = [asdict(row) for row in rows]
+    screen.document({"step": begin.step, "global_batch": begin.batch, "samples": told})
+
+
+def _begin(
+    state: str | None, position: int | None, run: str | None, step: int | None, batch: int | None
+) -> _Begin:
+    from hpckit.cli.data.moment import moment
+    from hpckit.cli.data.opening import position_of, read_state
+
+    if sum(given is not None for given in (state, position, run)) != 1:
+        raise RefusedError("say of what: one of --run PLACE, --state FILE and --position P")
+    if run is not None:
+        if step == 0:
+            raise RefusedError("--step 0: the steps of a run are numbered from 1")
+        found = moment(run, None, step, batch)
+        if found.batch is None:
+            raise RefusedError(f"how many samples has step {found.step}? say it: --global-batch")
+        return _Begin(found.state, found.position, found.batch, found.step)
+    if batch is None:
+        raise RefusedError("--global-batch is needed: how many samples a step has")
+    told = None if state is None else read_state(state)
+    at = position_of(told) if told is not None else position or 0
+    return _Begin(told, at, batch, later=step or 0)
+
+
+def _rows(
+    stream: One, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
+) -> Iterator[Row]:
+    """Of each rank in turn. Raises ValueError, ShardError."""
+    import numpy as np
+
+    from data.ordering.placement import position_after, share
+
+    at = position_after(begin.position, begin.later, begin.batch, stream.samples, tail)
+    for each in range(world) if rank is None else (rank,):
+        found = share(at, begin.batch, each, world, stream, uneven=uneven, tail=tail)
+        order = np.argsort(found.positions, kind="stable")
+        positions, real = found.positions[order], found.mask[order]
+        places = stream.locate(positions)
+        columns = (positions, places.shards, places.samples, real)
+        for p, shard, sample, is_real in zip(*(c.tolist() for c in columns), strict=True):
+            yield _row(stream, p, each if world > 1 else None, shard, sample, not is_real)
+
+
+def _row(
+    stream: One, position: int, rank: int | None, shard: int, sample: int, repeat: bool
+) -> Row:
+    dataset: Dataset = stream.datasets[0]
+    index = dataset.opened(shard).index
+    begin, end = index.span(sample)
+    return Row(
+        position=position,
+        epoch=position // stream.samples,
+        rank=rank,
+        shard=shard,
+        url=dataset.manifest.urls[shard],
+        sample=sample,
+        offset=begin,
+        bytes=end - begin,
+        key=index.key(sample),
+        repeat=repeat,
+    )
+
+
+def _print(screen: Out, rows: list[Row], begin: _Begin, by_rank: bool, most: int) -> None:
+    ranks = ["rank"] if by_rank else []
+    shown = table(
+        "position", *ranks, "shard", "sample", "offset", "size", "key", "url", right=_RIGHT
+    )
+    for row in rows[:most]:
+        cells = [str(row.position)] + ([str(row.rank or 0)] if by_rank else [])
+        cells += [str(row.shard), str(row.sample), str(row.offset), size(row.bytes)]
+        key = clean(row.key) + (" (only fills the batch)" if row.repeat else "")
+        shown.add_row(*cells, key, clean(row.url))
+    screen.table(shown)
+    if len(rows) > most:
+        screen.line(f"and {len(rows) - most:,} more: --most shows them")
+    step = "" if begin.step is None else f"step {begin.step}: "
+    epochs = sorted({row.epoch for row in rows})
+    of = " and ".join(str(epoch) for epoch in epochs[:2])
+    different = len({row.shard for row in rows})
+    screen.line(
+        f"{step}{count(len(rows), 'sample')} of epoch {of}, from {count(different, 'shard')}"
+    )
