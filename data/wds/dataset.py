@@ -1,0 +1,367 @@
+"""The pipeline that users see: webdataset's fluent interface over our source."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from multiprocessing import context
+from pathlib import Path
+from typing import Any
+
+from webdataset.compat import FluidInterface
+from webdataset.pytorch import IterableDataset
+
+from data.errors import DataError
+from data.indexing.listing import Shards
+from data.reader.dataset import Dataset
+from data.reader.faults import Policy
+from data.reader.stream import Stream
+from data.source.sources import Sources
+from data.wds import cursor, topology
+from data.wds.cursor import Cursor, Told
+from data.wds.kinds import Stage
+from data.wds.passes import Passes
+from data.wds.plan import inexact_stages
+from data.wds.runner import EMPTY, InexactRunner, Made, Runner
+from data.wds.runner import Policy as Faulty
+from data.wds.seeding import Seeder
+from data.wds.settings import Settings
+from data.wds.source import Origin, Reader, after_fork
+from data.wds.steps import Steps, Tail
+from data.wds.topology import Worker
+
+
+class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
+    """A dataset for `DataLoader`, with webdataset's stages, whose state is one position.
+
+        dataset = StreamingDataset("shards").decode("torchrgb").to_tuple("jpg", "cls").batched(32)
+        loader = WebLoader(dataset, num_workers=4)
+
+    What each stage becomes is said in `data.wds`. Each method gives a new dataset. Iterating makes
+    one pass, and the next iteration the next one; within a pass, each sample comes once over all
+    ranks. The order is that of a `Loader` with the same seed, streams and window.
+
+    Args:
+        shards: as of `open_dataset`; or a `Dataset` that is open, or a `Stream` such as `mixed`
+            makes, which cannot be sent to workers that are spawned.
+        cache, cache_bytes, sources: as of `open_dataset`.
+        global_batch: samples of a step over all ranks; by default the size of `batched` times
+            the ranks, or without `batched` one each.
+        rank, world_size: by default those of torch.distributed, or of the environment.
+        tail: what becomes of the end of an epoch, see `Steps`; by default "drop" after
+            `batched(partial=False)`, "straddle" with `with_epoch` or `repeat()`, else "partial".
+        errors: what becomes of samples that cannot be read, or that a stage fails on, see `Faults`.
+            By default such errors are raised, but left out and counted if a handler of the stage
+            bears them.
+        read_errors: the same for those that cannot be read, if it is to be another.
+        exact: whether a stage is refused that would make positions inexact.
+        seeded: whether random, numpy and torch are seeded for each sample by its position.
+        prefetch, threads, downloads: steps read ahead, threads that read them, shards fetched at a
+            time, in each process.
+
+    Raises DataError for an argument that makes no sense.
+    """
+
+    def __init__(
+        self,
+        shards: Shards | Dataset | Stream,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        streams: int = 48,
+        window: int = 8,
+        cache: str | Path | None = None,
+        cache_bytes: int = 0,
+        sources: Sources | None = None,
+        global_batch: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        tail: Tail | None = None,
+        errors: Policy | None = None,
+        read_errors: Policy | None = None,
+        most_errors: int = 100,
+        most_errors_in_a_row: int = 10,
+        exact: bool = True,
+        seeded: bool = True,
+        prefetch: int = 2,
+        threads: int = 2,
+        downloads: int = 4,
+    ) -> None:
+        super().__init__()
+        self._settings = Settings(
+            origin=Origin(
+                shards, cache, cache_bytes, sources, seed, streams, window, shuffle=shuffle
+            ),
+            global_batch=global_batch,
+            rank=rank,
+            world_size=world_size,
+            tail=tail,
+            errors=errors,
+            read_errors=read_errors or errors or "raise",
+            most_errors=most_errors,
+            most_errors_in_a_row=most_errors_in_a_row,
+            exact=exact,
+            seeded=seeded,
+            prefetch=prefetch,
+            threads=threads,
+            downloads=downloads,
+        )
+        self._stream: Stream | None = None
+        self._pid = os.getpid()
+        self._passes = Passes()
+        self._start(Cursor(0), None)
+
+    def _start(self, at: Cursor, told: Told | None) -> None:
+        settings = self._settings
+        self._reading = settings.faults(settings.read_errors)
+        raised = settings.faults(settings.errors or "raise")
+        handled = raised if settings.errors else settings.faults("skip")
+        self._faulty = Faulty(raised, handled)
+        self._cursor, self._told = at, told
+        self._of_main: Cursor | None = None
+        self._turn = 0
+
+    length = 0
+    """What `with_length` was told."""
+
+    # the stages
+
+    def compose(self, *stages: Stage) -> "StreamingDataset":
+        """A copy with more stages. Raises DataError for one that has no place."""
+        return self._with(stages=(*self._settings.stages, *stages))
+
+    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> "StreamingDataset":
+        """Passes of so many items, of what the pipeline delivers, on each rank."""
+        return self._with(items=max(nsamples, nbatches), epochs=None)
+
+    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> "StreamingDataset":
+        """Passes of so many epochs, or items on each rank; without an end if neither is given."""
+        if nepochs > 0:
+            return self._with(epochs=nepochs, items=nbatches if nbatches > 0 else None)
+        return self._with(epochs=None, items=nbatches if nbatches > 0 else None)
+
+    def with_length(self, n: int, silent: bool = True) -> "StreamingDataset":
+        """Says of itself that it has the length n, for trainers that ask; changes nothing else."""
+        found = self._with()
+        found.__class__ = Sized
+        found.length = n
+        return found
+
+    def _with(self, **changes: Any) -> "StreamingDataset":
+        found: StreamingDataset = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        found._settings = replace(self._settings, **changes)
+        found._passes = Passes()
+        found._start(self._cursor, self._told)
+        return found
+
+    # the state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, after what was delivered: the same on all ranks, JSON values.
+
+        In a worker of a `DataLoader`, where that worker stands, for a StatefulDataLoader.
+        """
+        worker = topology.worker()
+        return self.state_at(self._cursor, None if worker is None else (worker.id, worker.workers))
+
+    def state_at(self, at: Cursor, worker: tuple[int, int] | None = None) -> dict[str, Any]:
+        """The state of one that stands at `at`."""
+        identity, steps = self._open().identity, self.steps
+        return cursor.write(identity, at, (steps.size, steps.ranks.world), worker)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken, be it of this class, of a `Loader` or a `WebLoader`, or of
+        a StatefulDataLoader with any number of workers; ranks and batches may be others than then.
+
+        Raises FingerprintError if it belongs to another stream, DataError if it is no such state
+        or iteration has begun. Where opening the shards takes requests, what is wrong with the
+        state is raised when iteration begins.
+        """
+        if self._turn:
+            raise DataError("load_state_dict came after iteration began; call it before")
+        told, worker = cursor.read(state), topology.worker()
+        if told.worker is not None and told.worker != (worker and (worker.id, worker.workers)):
+            number, count = told.worker
+            raise DataError(
+                f"this is the state of worker {number} of {count} alone: load that of the loader"
+            )
+        self._start(told.cursor, told)
+        if worker is None:
+            self._passes = Passes()
+        if self._stream is not None or not self._settings.origin.far:
+            self._stream = self._resumed(self._open())
+
+    # iterating
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass from here on. Ends an earlier iteration of this dataset in this process."""
+        worker = topology.worker()
+        if worker is None:
+            return self._in_main()
+        self._cursor = self._begin_in(worker)
+        return self._in_worker(worker, self._cursor)
+
+    def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[Made]:
+        """Every `stride`-th step of a pass from its step number `offset` on; moves nothing."""
+        settings, steps = self._settings, self.steps
+        stream = self._open()
+        reader = Reader(
+            stream, steps, self._reading, settings.prefetch, settings.threads, settings.downloads
+        )
+        within = at.within if offset == 0 else 0
+        reads = reader.read(at._replace(skip=at.skip + offset), stride)
+        try:
+            if not settings.exact:
+                runner = InexactRunner(inexact_stages(settings.stages))
+                yield from runner.make(reads, at)
+                return
+            restore = topology.worker() is None
+            seeder = Seeder(stream.seed, restore=restore) if settings.seeded else None
+            exact = Runner(settings.plan, reader, seeder, stream.seed, self._faulty)
+            for read in reads:
+                yield from exact.make(read, within)
+                within = 0
+        finally:
+            reads.close()
+
+    def pass_from(self, at: Cursor) -> Cursor:
+        """The pass that is at `at`, whose `until` is known then."""
+        steps = self.steps
+        position = steps.advance(at.position, at.skip)
+        return Cursor(position, 0, at.within, at.until or steps.until(position))
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+        return self._open().samples
+
+    @property
+    def errors(self) -> int:
+        """Samples that were left out or replaced, in this process."""
+        counts = {
+            id(f): f.count for f in (self._reading, self._faulty.raised, self._faulty.handled)
+        }
+        return sum(counts.values())
+
+    @property
+    def steps(self) -> Steps:
+        """As things stand. Raises DataError for what cannot be."""
+        return self._settings.steps(self._open())
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the next pass begins."""
+        return self._cursor
+
+    def _in_main(self) -> Iterator[Any]:
+        self._turn += 1
+        turn, at = self._turn, self.pass_from(self._cursor)
+        self._cursor = at._replace(until=None)
+        for made in self.made(at):
+            self._check_turn(turn)
+            self._cursor = made.cursor
+            if made.item is EMPTY:
+                self.check_empty(made.cursor)
+            else:
+                yield made.item
+        self._check_turn(turn)
+        if at.until is not None and self._cursor.position < at.until:
+            self._cursor = Cursor(at.until)
+
+    def _begin_in(self, worker: Worker) -> Cursor:
+        told, steps = self._told, self.steps
+        if told is not None and told.worker is not None and self._turn == 0:
+            at = told.cursor
+            until = at.until or steps.until(at.position)
+            self._passes.begin(worker, at.position, lambda begin: until or begin)
+            self._turn += 1
+            return at._replace(until=until)
+        self._of_main = self._of_main or self._cursor  # where who started this worker stood
+        first = self.pass_from(self._of_main)
+        begin = self._passes.begin(worker, first.position, lambda at: steps.until(at) or at)
+        within = first.within if begin == first.position else 0
+        return Cursor(begin, worker.id, within if worker.id == 0 else 0, steps.until(begin))
+
+    def _in_worker(self, worker: Worker, at: Cursor) -> Iterator[Any]:
+        self._turn += 1
+        turn = self._turn
+        for made in self.made(at, 0, worker.workers):
+            self._check_turn(turn)
+            skip = 0 if made.cursor.within else worker.workers - 1
+            self._cursor = made.cursor._replace(skip=skip, until=at.until)
+            if made.item is not EMPTY:
+                yield made.item
+                continue
+            self.check_empty(made.cursor)
+            if worker.workers > 1 and self._settings.exact:
+                raise DataError(
+                    f"nothing is left of the step before position {made.cursor.position}, and a"
+                    " DataLoader of several workers would lose the order: use data.wds.WebLoader"
+                )
+
+    def check_empty(self, at: Cursor) -> None:
+        """Nothing was left of a step. Raises DataError if that would put ranks out of step."""
+        if self._settings.exact and self._settings.ranks.world > 1:
+            raise DataError(
+                f"nothing is left for this rank of the step before position {at.position}, and the"
+                " others would go on without it: take larger batches, or filter when writing"
+            )
+
+    def _check_turn(self, turn: int) -> None:
+        if self._turn != turn:
+            raise DataError("another iteration of this dataset has begun")
+
+    # opening
+
+    def _open(self) -> Stream:
+        if self._stream is None:
+            self._stream = self._resumed(self._settings.origin.open())
+            self._pid = os.getpid()
+        elif self._pid != os.getpid():
+            self._stream, self._pid = after_fork(self._stream), os.getpid()
+        return self._stream
+
+    def _resumed(self, stream: Stream) -> Stream:
+        told = self._told
+        if told is None:
+            return stream
+        found = stream.resumed(told.identity, told.cursor.position)
+        if told.cursor.within:
+            steps = self._settings.steps(found)
+            if told.layout != [steps.size, steps.ranks.world]:
+                raise DataError(
+                    f"the state was taken inside a step, with [global batch, ranks] {told.layout},"
+                    f" which are {[steps.size, steps.ranks.world]} here: go on with those, or save"
+                    " at the end of a step"
+                )
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        settings = self._settings
+        if isinstance(settings.origin.shards, Dataset) or hasattr(settings.origin.shards, "locate"):
+            raise DataError(
+                "a dataset that is open cannot be sent to another process: give its shards to"
+                " StreamingDataset, or let workers be forked"
+            )
+        origin = settings.origin
+        if self._stream is not None:
+            origin = origin.opened_as(self._stream)
+        rank, world = settings.ranks
+        state["_settings"] = replace(settings, origin=origin, rank=rank, world_size=world)
+        state["_stream"] = None
+        if context.get_spawning_popen() is None:  # then memory cannot be shared
+            del state["_passes"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_passes" not in state:
+            self._passes = Passes()
+
+
+class Sized(StreamingDataset):
+    """One that says how long it is."""
+
+    def __len__(self) -> int:
+        return self.length
