@@ -70,7 +70,7 @@ def _of_stateful_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if "_snapshot" in state:
         kept = state["_snapshot"]["_worker_snapshots"].values()
-        told = [worker["_dataset_state"] for worker in kept]
+        told = [worker["dataset_state"] for worker in kept]
         if not told or any(not isinstance(one, Mapping) for one in told):
             raise DataError("not a state of a StatefulDataLoader over a dataset of ours")
         if any(one.get("within") for one in told):
@@ -82,8 +82,8 @@ def _of_stateful_loader(state: Mapping[str, Any]) -> Mapping[str, Any]:
         rest = {n: v for n, v in furthest.items() if n not in _WHERE}
         since = int(state.get("_steps_since_snapshot") or 0)
         return {**rest, "position": furthest["position"], "skip": since}
-    if "_dataset_state" in state:
-        found = state["_dataset_state"]
+    if "dataset_state" in state:
+        found = state["dataset_state"]
         if isinstance(found, Mapping):
             return found
         raise DataError("not a state of a StatefulDataLoader over a dataset of ours")

@@ -1,6 +1,5 @@
 """The pipeline that users see: webdataset's fluent interface over our source."""
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from multiprocessing import context
@@ -20,13 +19,11 @@ from data.wds import cursor, topology
 from data.wds.cursor import Cursor, Told
 from data.wds.kinds import Stage
 from data.wds.passes import Passes
-from data.wds.plan import inexact_stages
-from data.wds.runner import EMPTY, InexactRunner, Made, Runner
-from data.wds.runner import Policy as Faulty
-from data.wds.seeding import Seeder
+from data.wds.pipeline import Pipeline
+from data.wds.runner import EMPTY
 from data.wds.settings import Settings
-from data.wds.source import Origin, Reader, after_fork
-from data.wds.steps import Steps, Tail
+from data.wds.source import Origin
+from data.wds.steps import Tail
 from data.wds.topology import Worker
 
 
@@ -87,10 +84,9 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         downloads: int = 4,
     ) -> None:
         super().__init__()
-        self._settings = Settings(
-            origin=Origin(
-                shards, cache, cache_bytes, sources, seed, streams, window, shuffle=shuffle
-            ),
+        origin = Origin(shards, cache, cache_bytes, sources, seed, streams, window, shuffle=shuffle)
+        settings = Settings(
+            origin=origin,
             global_batch=global_batch,
             rank=rank,
             world_size=world_size,
@@ -105,19 +101,15 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             threads=threads,
             downloads=downloads,
         )
-        self._stream: Stream | None = None
-        self._pid = os.getpid()
-        self._passes = Passes()
-        self._start(Cursor(0), None)
+        self._start(settings, Cursor(0), None)
 
-    def _start(self, at: Cursor, told: Told | None) -> None:
-        settings = self._settings
-        self._reading = settings.faults(settings.read_errors)
-        raised = settings.faults(settings.errors or "raise")
-        handled = raised if settings.errors else settings.faults("skip")
-        self._faulty = Faulty(raised, handled)
+    def _start(
+        self, settings: Settings, at: Cursor, told: Told | None, like: Pipeline | None = None
+    ) -> None:
+        self.pipeline = Pipeline(settings, told, like)
         self._cursor, self._told = at, told
         self._of_main: Cursor | None = None
+        self._passes = Passes()
         self._turn = 0
 
     length = 0
@@ -127,7 +119,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     def compose(self, *stages: Stage) -> "StreamingDataset":
         """A copy with more stages. Raises DataError for one that has no place."""
-        return self._with(stages=(*self._settings.stages, *stages))
+        return self._with(stages=(*self.pipeline.settings.stages, *stages))
 
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> "StreamingDataset":
         """Passes of so many items, of what the pipeline delivers, on each rank."""
@@ -149,9 +141,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def _with(self, **changes: Any) -> "StreamingDataset":
         found: StreamingDataset = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
-        found._settings = replace(self._settings, **changes)
-        found._passes = Passes()
-        found._start(self._cursor, self._told)
+        settings = replace(self.pipeline.settings, **changes)
+        found._start(settings, self._cursor, self._told, self.pipeline)
         return found
 
     # the state
@@ -162,12 +153,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         In a worker of a `DataLoader`, where that worker stands, for a StatefulDataLoader.
         """
         worker = topology.worker()
-        return self.state_at(self._cursor, None if worker is None else (worker.id, worker.workers))
-
-    def state_at(self, at: Cursor, worker: tuple[int, int] | None = None) -> dict[str, Any]:
-        """The state of one that stands at `at`."""
-        identity, steps = self._open().identity, self.steps
-        return cursor.write(identity, at, (steps.size, steps.ranks.world), worker)
+        of = None if worker is None else (worker.id, worker.workers)
+        return self.pipeline.state(self._cursor, of)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken, be it of this class, of a `Loader` or a `WebLoader`, or of
@@ -185,11 +172,12 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             raise DataError(
                 f"this is the state of worker {number} of {count} alone: load that of the loader"
             )
-        self._start(told.cursor, told)
-        if worker is None:
-            self._passes = Passes()
-        if self._stream is not None or not self._settings.origin.far:
-            self._stream = self._resumed(self._open())
+        passes, settings = self._passes, self.pipeline.settings
+        self._start(settings, told.cursor, told, self.pipeline)
+        if worker is not None:  # this is a copy; what it shares with others is the same
+            self._passes = passes
+        if not settings.origin.far:
+            self.pipeline.open()
 
     # iterating
 
@@ -201,52 +189,15 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self._cursor = self._begin_in(worker)
         return self._in_worker(worker, self._cursor)
 
-    def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[Made]:
-        """Every `stride`-th step of a pass from its step number `offset` on; moves nothing."""
-        settings, steps = self._settings, self.steps
-        stream = self._open()
-        reader = Reader(
-            stream, steps, self._reading, settings.prefetch, settings.threads, settings.downloads
-        )
-        within = at.within if offset == 0 else 0
-        reads = reader.read(at._replace(skip=at.skip + offset), stride)
-        try:
-            if not settings.exact:
-                runner = InexactRunner(inexact_stages(settings.stages))
-                yield from runner.make(reads, at)
-                return
-            restore = topology.worker() is None
-            seeder = Seeder(stream.seed, restore=restore) if settings.seeded else None
-            exact = Runner(settings.plan, reader, seeder, stream.seed, self._faulty)
-            for read in reads:
-                yield from exact.make(read, within)
-                within = 0
-        finally:
-            reads.close()
-
-    def pass_from(self, at: Cursor) -> Cursor:
-        """The pass that is at `at`, whose `until` is known then."""
-        steps = self.steps
-        position = steps.advance(at.position, at.skip)
-        return Cursor(position, 0, at.within, at.until or steps.until(position))
-
     @property
     def samples(self) -> int:
         """Of an epoch."""
-        return self._open().samples
+        return self.pipeline.open().samples
 
     @property
     def errors(self) -> int:
         """Samples that were left out or replaced, in this process."""
-        counts = {
-            id(f): f.count for f in (self._reading, self._faulty.raised, self._faulty.handled)
-        }
-        return sum(counts.values())
-
-    @property
-    def steps(self) -> Steps:
-        """As things stand. Raises DataError for what cannot be."""
-        return self._settings.steps(self._open())
+        return self.pipeline.errors
 
     @property
     def cursor(self) -> Cursor:
@@ -255,13 +206,13 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     def _in_main(self) -> Iterator[Any]:
         self._turn += 1
-        turn, at = self._turn, self.pass_from(self._cursor)
+        turn, at = self._turn, self.pipeline.pass_from(self._cursor)
         self._cursor = at._replace(until=None)
-        for made in self.made(at):
+        for made in self.pipeline.made(at):
             self._check_turn(turn)
             self._cursor = made.cursor
             if made.item is EMPTY:
-                self.check_empty(made.cursor)
+                self.pipeline.check_empty(made.cursor)
             else:
                 yield made.item
         self._check_turn(turn)
@@ -269,7 +220,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             self._cursor = Cursor(at.until)
 
     def _begin_in(self, worker: Worker) -> Cursor:
-        told, steps = self._told, self.steps
+        told, steps = self._told, self.pipeline.steps
         if told is not None and told.worker is not None and self._turn == 0:
             at = told.cursor
             until = at.until or steps.until(at.position)
@@ -277,7 +228,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             self._turn += 1
             return at._replace(until=until)
         self._of_main = self._of_main or self._cursor  # where who started this worker stood
-        first = self.pass_from(self._of_main)
+        first = self.pipeline.pass_from(self._of_main)
         begin = self._passes.begin(worker, first.position, lambda at: steps.until(at) or at)
         within = first.within if begin == first.position else 0
         return Cursor(begin, worker.id, within if worker.id == 0 else 0, steps.until(begin))
@@ -285,71 +236,26 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def _in_worker(self, worker: Worker, at: Cursor) -> Iterator[Any]:
         self._turn += 1
         turn = self._turn
-        for made in self.made(at, 0, worker.workers):
+        for made in self.pipeline.made(at, 0, worker.workers):
             self._check_turn(turn)
             skip = 0 if made.cursor.within else worker.workers - 1
             self._cursor = made.cursor._replace(skip=skip, until=at.until)
             if made.item is not EMPTY:
                 yield made.item
                 continue
-            self.check_empty(made.cursor)
-            if worker.workers > 1 and self._settings.exact:
+            self.pipeline.check_empty(made.cursor)
+            if worker.workers > 1 and self.pipeline.settings.exact:
                 raise DataError(
                     f"nothing is left of the step before position {made.cursor.position}, and a"
                     " DataLoader of several workers would lose the order: use data.wds.WebLoader"
                 )
 
-    def check_empty(self, at: Cursor) -> None:
-        """Nothing was left of a step. Raises DataError if that would put ranks out of step."""
-        if self._settings.exact and self._settings.ranks.world > 1:
-            raise DataError(
-                f"nothing is left for this rank of the step before position {at.position}, and the"
-                " others would go on without it: take larger batches, or filter when writing"
-            )
-
     def _check_turn(self, turn: int) -> None:
         if self._turn != turn:
             raise DataError("another iteration of this dataset has begun")
 
-    # opening
-
-    def _open(self) -> Stream:
-        if self._stream is None:
-            self._stream = self._resumed(self._settings.origin.open())
-            self._pid = os.getpid()
-        elif self._pid != os.getpid():
-            self._stream, self._pid = after_fork(self._stream), os.getpid()
-        return self._stream
-
-    def _resumed(self, stream: Stream) -> Stream:
-        told = self._told
-        if told is None:
-            return stream
-        found = stream.resumed(told.identity, told.cursor.position)
-        if told.cursor.within:
-            steps = self._settings.steps(found)
-            if told.layout != [steps.size, steps.ranks.world]:
-                raise DataError(
-                    f"the state was taken inside a step, with [global batch, ranks] {told.layout},"
-                    f" which are {[steps.size, steps.ranks.world]} here: go on with those, or save"
-                    " at the end of a step"
-                )
-        return found
-
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        settings = self._settings
-        if isinstance(settings.origin.shards, Dataset) or hasattr(settings.origin.shards, "locate"):
-            raise DataError(
-                "a dataset that is open cannot be sent to another process: give its shards to"
-                " StreamingDataset, or let workers be forked"
-            )
-        origin = settings.origin
-        if self._stream is not None:
-            origin = origin.opened_as(self._stream)
-        rank, world = settings.ranks
-        state["_settings"] = replace(settings, origin=origin, rank=rank, world_size=world)
-        state["_stream"] = None
         if context.get_spawning_popen() is None:  # then memory cannot be shared
             del state["_passes"]
         return state

@@ -136,19 +136,19 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
     def _items(self) -> Iterator[_Stamped]:
         worker = topology.worker()
         offset, stride = (0, 1) if worker is None else (worker.id, worker.workers)
-        dataset = self._dataset
-        at = dataset.pass_from(self._at)
-        for made in dataset.made(at, offset, stride):
+        pipeline = self._dataset.pipeline
+        at = pipeline.pass_from(self._at)
+        for made in pipeline.made(at, offset, stride):
             empty = made.item is EMPTY
             if empty:
-                dataset.check_empty(made.cursor)
+                pipeline.check_empty(made.cursor)
             yield _Stamped(
                 None if empty else made.item,
                 made.cursor,
-                dataset.state_at(made.cursor),
+                pipeline.state(made.cursor),
                 empty,
                 offset,
-                dataset.errors,
+                pipeline.errors,
             )
 
 

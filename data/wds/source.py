@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.cache.store import NodeStore
+from data.errors import DataError
 from data.indexing.access import is_url
 from data.indexing.listing import Shards
 from data.indexing.manifest import Manifest
@@ -25,6 +26,7 @@ from data.wds.cursor import Cursor
 from data.wds.steps import Steps
 
 _LOCATED = 4096  # positions that are located at a time
+_BLOCK = 32  # samples at least that a thread reads at a time
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Origin:
             return any(is_url(str(shard)) for shard in self.shards)
         return False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was given open."""
+        return not isinstance(self.shards, str | Path | Sequence)
+
     def open(self) -> Stream:
         """The stream. Raises DataError."""
         shards = self.shards
@@ -69,10 +76,8 @@ class Origin:
         return self._ordered(Dataset(self.manifest, store))
 
     def opened_as(self, stream: Stream) -> "Origin":
-        """For another process."""
-        if isinstance(self.shards, str | Path | Sequence) and len(stream.datasets) == 1:
-            return replace(self, manifest=stream.datasets[0].manifest)
-        return self
+        """For another process, which is not to index the shards again."""
+        return replace(self, manifest=stream.datasets[0].manifest)
 
     def _ordered(self, dataset: Dataset) -> Stream:
         order = order_of(
@@ -122,9 +127,9 @@ class Reader:
     def read(self, cursor: Cursor, stride: int) -> Generator[Read, None, None]:
         """Every `stride`-th step from `cursor` to its `until`. Close it to end its threads."""
         fetch, at = self.fetcher.fetch, _At(cursor.position)
-        works: Prefetcher[tuple[Work, int], Read] = Prefetcher(
-            lambda found: Read(fetch(found[0])[0], found[0].share, found[1]),
-            self._works(cursor, stride),
+        blocks: Prefetcher[list[tuple[Work, int]], _Block] = Prefetcher(
+            lambda works: _read(fetch, works),
+            self._blocks(cursor, stride),
             depth=self.depth,
             threads=self.threads,
         )
@@ -132,11 +137,14 @@ class Reader:
         if has_far(self.stream):
             ahead = Ahead(self.stream, lambda: at.position, None, downloads=self.downloads)
         try:
-            while (found := _next(works.next)) is not None:
-                at.position = found.begin
-                yield found
+            while (block := _next(blocks.next)) is not None:
+                for found in block.reads:
+                    at.position = found.begin
+                    yield found
+                if block.error is not None:
+                    raise block.error
         finally:
-            works.close("the iteration was closed")
+            blocks.close("the iteration was closed")
             if ahead is not None:
                 ahead.close()
 
@@ -146,6 +154,12 @@ class Reader:
         share = Share(positions, np.ones(1, dtype=bool), 1.0, position + 1)
         batch, _ = self.fetcher.fetch(Work(share, self.stream.locate(positions)))
         return batch.data[0] if batch.data else None
+
+    def _blocks(self, cursor: Cursor, stride: int) -> Iterator[list[tuple[Work, int]]]:
+        works = self._works(cursor, stride)
+        count = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
+        while block := list(islice(works, count)):
+            yield block
 
     def _works(self, cursor: Cursor, stride: int) -> Iterator[tuple[Work, int]]:
         begins = self.steps.begins(cursor.position, cursor.until)
@@ -168,7 +182,24 @@ class _At:
         self.position = position
 
 
-def _next(call: Callable[[], Read]) -> Read | None:
+class _Block(NamedTuple):
+    reads: list[Read]
+    error: DataError | None
+    """Of the step after them."""
+
+
+def _read(fetch: Callable[[Work], tuple[Batch, Any]], works: list[tuple[Work, int]]) -> _Block:
+    reads: list[Read] = []
+    for work, begin in works:
+        try:
+            batch, _ = fetch(work)
+        except DataError as error:
+            return _Block(reads, error)
+        reads.append(Read(batch, work.share, begin))
+    return _Block(reads, None)
+
+
+def _next(call: Callable[[], _Block]) -> _Block | None:
     try:
         return call()
     except StopIteration:
