@@ -100,7 +100,7 @@ class _Caught:
 
     def watched(self, stage: Stage) -> Stage:
         """The stage with its handler under watch, if it has one of its own."""
-        if not isinstance(stage, filters.FilterFunction):
+        if not isinstance(stage, filters.FilterFunction) or not inspect.isfunction(stage.f):
             return stage
         bound = inspect.signature(stage.f).bind(None, *stage.args, **stage.kw)
         handler = bound.arguments.get("handler")

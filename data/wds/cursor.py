@@ -36,12 +36,17 @@ def write(
     layout: tuple[int, int],
     worker: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """A state: JSON values; `position` alone besides the identity, wherever that is all."""
+    """A state: JSON values; `position` alone besides the identity, wherever that is all.
+
+    `until` is there where a pass is at its end and nobody has asked on: what is left of it is none.
+    """
     state = {**identity, "position": cursor.position}
     if cursor.skip:
         state["skip"] = cursor.skip
     if cursor.within:
         state |= {"within": cursor.within, "layout": list(layout)}
+    if cursor.until == cursor.position:
+        state["until"] = cursor.until
     if worker is not None:
         state |= {"worker": worker[0], "workers": worker[1], "until": cursor.until}
     return state

@@ -207,31 +207,36 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def _in_main(self) -> Iterator[Any]:
         self._turn += 1
         turn, at = self._turn, self.pipeline.pass_from(self._cursor)
-        self._cursor = at._replace(until=None)
+        self._cursor = at
         for made in self.pipeline.made(at):
             self._check_turn(turn)
-            self._cursor = made.cursor
+            self._cursor = made.cursor._replace(until=at.until)
             if made.item is EMPTY:
                 self.pipeline.check_empty(made.cursor)
             else:
                 yield made.item
         self._check_turn(turn)
-        if at.until is not None and self._cursor.position < at.until:
-            self._cursor = Cursor(at.until)
+        self._cursor = Cursor(self._cursor.position if at.until is None else at.until)
 
     def _begin_in(self, worker: Worker) -> Cursor:
-        told, steps = self._told, self.pipeline.steps
+        told, pipeline = self._told, self.pipeline
         if told is not None and told.worker is not None and self._turn == 0:
-            at = told.cursor
-            until = at.until or steps.until(at.position)
-            self._passes.begin(worker, at.position, lambda begin: until or begin)
             self._turn += 1
+            at = told.cursor
+            until = pipeline.steps.until(at.position) if at.until is None else at.until
+            both = (at.position, at.position if until is None else until)
+            self._passes.begin(worker, both, lambda _: both[1])
             return at._replace(until=until)
         self._of_main = self._of_main or self._cursor  # where who started this worker stood
-        first = self.pipeline.pass_from(self._of_main)
-        begin = self._passes.begin(worker, first.position, lambda at: steps.until(at) or at)
-        within = first.within if begin == first.position else 0
-        return Cursor(begin, worker.id, within if worker.id == 0 else 0, steps.until(begin))
+        first, steps = pipeline.pass_from(self._of_main), pipeline.steps
+        endless = first.until is None
+        begin, end = self._passes.begin(
+            worker,
+            (first.position, first.position if first.until is None else first.until),
+            lambda begin: begin if endless else steps.until(begin) or begin,
+        )
+        within = first.within if begin == first.position and worker.id == 0 else 0
+        return Cursor(begin, worker.id, within, None if endless else end)
 
     def _in_worker(self, worker: Worker, at: Cursor) -> Iterator[Any]:
         self._turn += 1

@@ -88,6 +88,15 @@ class WebLoader:
             self._cursor, self._state = stamped.cursor, stamped.state
             if not stamped.empty:
                 yield stamped.item
+        if turn == self._turn:
+            self._end(self._cursor or at)
+
+    def _end(self, last: Cursor) -> None:
+        """The pass is over."""
+        state = self.state_dict()
+        state.pop("until", None)
+        position = last.position if last.until is None else last.until
+        self._cursor, self._state = Cursor(position), {**state, "position": position}
 
 
 @dataclass
@@ -139,13 +148,14 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
         pipeline = self._dataset.pipeline
         at = pipeline.pass_from(self._at)
         for made in pipeline.made(at, offset, stride):
+            cursor = made.cursor._replace(until=at.until)
             empty = made.item is EMPTY
             if empty:
                 pipeline.check_empty(made.cursor)
             yield _Stamped(
                 None if empty else made.item,
-                made.cursor,
-                pipeline.state(made.cursor),
+                cursor,
+                pipeline.state(cursor),
                 empty,
                 offset,
                 pipeline.errors,

@@ -22,17 +22,20 @@ class Passes:
     """Shared with workers that inherit it."""
 
     def __init__(self) -> None:
-        self._lock = multiprocessing.Lock()
+        self._lock = multiprocessing.get_context("fork").Lock()
+        self._spawns = False
         self._count: Any = sharedctypes.RawValue("q", 0)
         self._entries: Any = sharedctypes.RawArray("q", _ENTRIES * _FIELDS)
         self._last: Any = sharedctypes.RawArray("q", MOST_WORKERS)
 
-    def begin(self, worker: Worker, first: int, end_of: Callable[[int], int]) -> int:
-        """Register; the position where the pass of this iteration begins.
+    def begin(
+        self, worker: Worker, first: tuple[int, int], end_of: Callable[[int], int]
+    ) -> tuple[int, int]:
+        """Register; the positions where the pass of this iteration begins and ends.
 
         Args:
-            first: where the first pass of all begins.
-            end_of: where a pass ends that begins at a position.
+            first: those of the first pass of all.
+            end_of: where a later pass ends that begins at a position.
 
         Raises DataError for more than `MOST_WORKERS` workers.
         """
@@ -42,14 +45,17 @@ class Passes:
             at = self._of(worker)
             if at is None:
                 number = int(self._count.value) + 1
-                begin = first if number == 1 else self._entry(number - 1)[4]
+                begin, end = first
+                if number > 1:
+                    begin = self._entry(number - 1)[4]
+                    end = end_of(begin)
                 at = (number - 1) % _ENTRIES
-                entry = (number, _word(worker.seed), worker.workers, begin, end_of(begin))
+                entry = (number, _word(worker.seed), worker.workers, begin, end)
                 self._entries[at * _FIELDS : (at + 1) * _FIELDS] = entry
                 self._count.value = number
-            number, _, _, begin, _ = self._entries[at * _FIELDS : (at + 1) * _FIELDS]
+            number, _, _, begin, end = self._entries[at * _FIELDS : (at + 1) * _FIELDS]
             self._last[worker.id] = number
-            return int(begin)
+            return begin, end
 
     def _of(self, worker: Worker) -> int | None:
         """The newest iteration started with the same seed, if it has not this worker yet."""
@@ -63,6 +69,12 @@ class Passes:
     def _entry(self, number: int) -> list[int]:
         at = (number - 1) % _ENTRIES
         return list(self._entries[at * _FIELDS : (at + 1) * _FIELDS])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For workers that are spawned, who cannot share what is made for forked ones."""
+        if not self._spawns:
+            self._lock, self._spawns = multiprocessing.get_context("spawn").Lock(), True
+        return dict(self.__dict__)
 
 
 def _word(seed: int) -> int:

@@ -67,7 +67,8 @@ class Pipeline:
         """The pass that is at `at`, whose `until` is known then."""
         steps = self.steps
         position = steps.advance(at.position, at.skip)
-        return Cursor(position, 0, at.within, steps.until(position))
+        until = steps.until(position) if at.until is None else at.until
+        return Cursor(position, 0, at.within, until)
 
     def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[Made]:
         """Of every `stride`-th step of a pass from its step number `offset` on, what to deliver."""
