@@ -122,6 +122,17 @@ class Sources:
         """Nothing is tried again from now on; who waits is woken."""
         self._closing.set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process it connects anew; credentials that were given go with it."""
+        names = ("_options", "_retry", "_limits", "_stall_s", "_pipes")
+        return {name: self.__dict__[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        options, retry, limits, stall_s, pipes = state.values()
+        self.__init__(  # type: ignore[misc]
+            options, retry=retry, limits=limits, stall_s=stall_s, pipes=pipes
+        )
+
     def _after_fork(self) -> None:
         """Other threads may have held the locks when this process was forked."""
         self._lock = threading.Lock()

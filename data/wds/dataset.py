@@ -1,0 +1,278 @@
+"""The pipeline that users see: webdataset's fluent interface over our source."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from multiprocessing import context
+from pathlib import Path
+from typing import Any
+
+from webdataset.compat import FluidInterface
+from webdataset.pytorch import IterableDataset
+
+from data.errors import DataError
+from data.indexing.listing import Shards
+from data.reader.dataset import Dataset
+from data.reader.faults import Policy
+from data.reader.stream import Stream
+from data.source.sources import Sources
+from data.wds import cursor, topology
+from data.wds.cursor import Cursor, Told
+from data.wds.kinds import Stage
+from data.wds.passes import Passes
+from data.wds.pipeline import Pipeline
+from data.wds.runner import EMPTY
+from data.wds.settings import Settings
+from data.wds.source import Origin
+from data.wds.steps import Tail
+from data.wds.topology import Worker
+
+
+class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
+    """A dataset for `DataLoader`, with webdataset's stages, whose state is one position.
+
+        dataset = StreamingDataset("shards").decode("torchrgb").to_tuple("jpg", "cls").batched(32)
+        loader = WebLoader(dataset, num_workers=4)
+
+    What each stage becomes is said in `data.wds`. Each method gives a new dataset. Iterating makes
+    one pass, and the next iteration the next one; within a pass, each sample comes once over all
+    ranks. The order is that of a `Loader` with the same seed, streams and window.
+
+    Args:
+        shards: as of `open_dataset`; or a `Dataset` that is open, or a `Stream` such as `mixed`
+            makes, which cannot be sent to workers that are spawned.
+        cache, cache_bytes, sources: as of `open_dataset`.
+        global_batch: samples of a step over all ranks; by default the size of `batched` times
+            the ranks, or without `batched` one each.
+        rank, world_size: by default those of torch.distributed, or of the environment.
+        tail: what becomes of the end of an epoch, see `Steps`; by default "drop" after
+            `batched(partial=False)`, "straddle" with `with_epoch` or `repeat()`, else "partial".
+        errors: what becomes of samples that cannot be read, or that a stage fails on, see `Faults`.
+            By default such errors are raised, but left out and counted if a handler of the stage
+            bears them.
+        read_errors: the same for those that cannot be read, if it is to be another.
+        exact: whether a stage is refused that would make positions inexact.
+        seeded: whether random, numpy and torch are seeded for each sample by its position.
+        prefetch, threads, downloads: steps read ahead, threads that read them, shards fetched at a
+            time, in each process.
+
+    Raises DataError for an argument that makes no sense.
+    """
+
+    def __init__(
+        self,
+        shards: Shards | Dataset | Stream,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        streams: int = 48,
+        window: int = 8,
+        cache: str | Path | None = None,
+        cache_bytes: int = 0,
+        sources: Sources | None = None,
+        global_batch: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        tail: Tail | None = None,
+        errors: Policy | None = None,
+        read_errors: Policy | None = None,
+        most_errors: int = 100,
+        most_errors_in_a_row: int = 10,
+        exact: bool = True,
+        seeded: bool = True,
+        prefetch: int = 2,
+        threads: int = 2,
+        downloads: int = 4,
+    ) -> None:
+        super().__init__()
+        origin = Origin(shards, cache, cache_bytes, sources, seed, streams, window, shuffle=shuffle)
+        settings = Settings(
+            origin=origin,
+            global_batch=global_batch,
+            rank=rank,
+            world_size=world_size,
+            tail=tail,
+            errors=errors,
+            read_errors=read_errors or errors or "raise",
+            most_errors=most_errors,
+            most_errors_in_a_row=most_errors_in_a_row,
+            exact=exact,
+            seeded=seeded,
+            prefetch=prefetch,
+            threads=threads,
+            downloads=downloads,
+        )
+        self._start(settings, Cursor(0), None)
+
+    def _start(
+        self, settings: Settings, at: Cursor, told: Told | None, like: Pipeline | None = None
+    ) -> None:
+        self.pipeline = Pipeline(settings, told, like)
+        self._cursor, self._told = at, told
+        self._of_main: Cursor | None = None
+        self._passes = Passes()
+        self._turn = 0
+
+    length = 0
+    """What `with_length` was told."""
+
+    # the stages
+
+    def compose(self, *stages: Stage) -> "StreamingDataset":
+        """A copy with more stages. Raises DataError for one that has no place."""
+        return self._with(stages=(*self.pipeline.settings.stages, *stages))
+
+    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> "StreamingDataset":
+        """Passes of so many items, of what the pipeline delivers, on each rank."""
+        return self._with(items=max(nsamples, nbatches), epochs=None)
+
+    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> "StreamingDataset":
+        """Passes of so many epochs, or items on each rank; without an end if neither is given."""
+        if nepochs > 0:
+            return self._with(epochs=nepochs, items=nbatches if nbatches > 0 else None)
+        return self._with(epochs=None, items=nbatches if nbatches > 0 else None)
+
+    def with_length(self, n: int, silent: bool = True) -> "StreamingDataset":
+        """Says of itself that it has the length n, for trainers that ask; changes nothing else."""
+        found = self._with()
+        found.__class__ = Sized
+        found.length = n
+        return found
+
+    def _with(self, **changes: Any) -> "StreamingDataset":
+        found: StreamingDataset = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        settings = replace(self.pipeline.settings, **changes)
+        found._start(settings, self._cursor, self._told, self.pipeline)
+        return found
+
+    # the state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, after what was delivered: the same on all ranks, JSON values.
+
+        In a worker of a `DataLoader`, where that worker stands, for a StatefulDataLoader.
+        """
+        worker = topology.worker()
+        of = None if worker is None else (worker.id, worker.workers)
+        return self.pipeline.state(self._cursor, of)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken, be it of this class, of a `Loader` or a `WebLoader`, or of
+        a StatefulDataLoader with any number of workers; ranks and batches may be others than then.
+
+        Raises FingerprintError if it belongs to another stream, DataError if it is no such state
+        or iteration has begun. Where opening the shards takes requests, what is wrong with the
+        state is raised when iteration begins.
+        """
+        if self._turn:
+            raise DataError("load_state_dict came after iteration began; call it before")
+        told, worker = cursor.read(state), topology.worker()
+        if told.worker is not None and told.worker != (worker and (worker.id, worker.workers)):
+            number, count = told.worker
+            raise DataError(
+                f"this is the state of worker {number} of {count} alone: load that of the loader"
+            )
+        passes, settings = self._passes, self.pipeline.settings
+        self._start(settings, told.cursor, told, self.pipeline)
+        if worker is not None:  # this is a copy; what it shares with others is the same
+            self._passes = passes
+        if not settings.origin.far:
+            self.pipeline.open()
+
+    # iterating
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass from here on. Ends an earlier iteration of this dataset in this process."""
+        worker = topology.worker()
+        if worker is None:
+            return self._in_main()
+        self._cursor = self._begin_in(worker)
+        return self._in_worker(worker, self._cursor)
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+        return self.pipeline.open().samples
+
+    @property
+    def errors(self) -> int:
+        """Samples that were left out or replaced, in this process."""
+        return self.pipeline.errors
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the next pass begins."""
+        return self._cursor
+
+    def _in_main(self) -> Iterator[Any]:
+        self._turn += 1
+        turn, at = self._turn, self.pipeline.pass_from(self._cursor)
+        self._cursor = at
+        for made in self.pipeline.made(at):
+            self._check_turn(turn)
+            self._cursor = made.cursor._replace(until=at.until)
+            if made.item is EMPTY:
+                self.pipeline.check_empty(made.cursor)
+            else:
+                yield made.item
+        self._check_turn(turn)
+        self._cursor = Cursor(self._cursor.position if at.until is None else at.until)
+
+    def _begin_in(self, worker: Worker) -> Cursor:
+        told, pipeline = self._told, self.pipeline
+        if told is not None and told.worker is not None and self._turn == 0:
+            self._turn += 1
+            at = told.cursor
+            until = pipeline.steps.until(at.position) if at.until is None else at.until
+            both = (at.position, at.position if until is None else until)
+            self._passes.begin(worker, both, lambda _: both[1])
+            return at._replace(until=until)
+        self._of_main = self._of_main or self._cursor  # where who started this worker stood
+        first, steps = pipeline.pass_from(self._of_main), pipeline.steps
+        endless = first.until is None
+        begin, end = self._passes.begin(
+            worker,
+            (first.position, first.position if first.until is None else first.until),
+            lambda begin: begin if endless else steps.until(begin) or begin,
+        )
+        within = first.within if begin == first.position and worker.id == 0 else 0
+        return Cursor(begin, worker.id, within, None if endless else end)
+
+    def _in_worker(self, worker: Worker, at: Cursor) -> Iterator[Any]:
+        self._turn += 1
+        turn = self._turn
+        for made in self.pipeline.made(at, 0, worker.workers):
+            self._check_turn(turn)
+            skip = 0 if made.cursor.within else worker.workers - 1
+            self._cursor = made.cursor._replace(skip=skip, until=at.until)
+            if made.item is not EMPTY:
+                yield made.item
+                continue
+            self.pipeline.check_empty(made.cursor)
+            if worker.workers > 1 and self.pipeline.settings.exact:
+                raise DataError(
+                    f"nothing is left of the step before position {made.cursor.position}, and a"
+                    " DataLoader of several workers would lose the order: use data.wds.WebLoader"
+                )
+
+    def _check_turn(self, turn: int) -> None:
+        if self._turn != turn:
+            raise DataError("another iteration of this dataset has begun")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if context.get_spawning_popen() is None:  # then memory cannot be shared
+            del state["_passes"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_passes" not in state:
+            self._passes = Passes()
+
+
+class Sized(StreamingDataset):
+    """One that says how long it is."""
+
+    def __len__(self) -> int:
+        return self.length

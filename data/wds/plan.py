@@ -1,0 +1,103 @@
+"""The stages of a pipeline, sorted: what is done to each sample, to make batches, and to each."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from webdataset import filters
+
+from data.errors import DataError
+from data.wds.chain import Chain
+from data.wds.kinds import Kind, Stage, arguments, kind_of, told
+
+_log = logging.getLogger(__name__)
+_noted: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Batching:
+    """What `batched` was told."""
+
+    size: int
+    collate: Callable[[list[Any]], Any] | None
+    partial: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of an exact pipeline."""
+
+    samples: list[Stage] = field(default_factory=list)
+    batching: Batching | None = None
+    batches: list[Stage] = field(default_factory=list)
+    """Done to each batch."""
+    filters: bool = False
+    """Whether some of them leave samples out by their nature."""
+
+
+def plan_of(stages: Sequence[Stage]) -> Plan:
+    """Raises DataError for a stage that has no place in an exact pipeline."""
+    samples: list[Stage] = []
+    batches: list[Stage] = []
+    batching: Batching | None = None
+    leaves_out = False
+    for stage in stages:
+        kind = kind_of(stage)
+        if kind is Kind.NOTHING:
+            note(f"{told(stage)} does nothing here: the order is shuffled already, see `window`")
+            continue
+        if kind is Kind.CACHE:
+            raise DataError(
+                f"{told(stage)} keeps decoded samples by order of arrival; leave it out"
+            )
+        if kind is Kind.MANY:
+            raise _many(stage)
+        if kind is Kind.BATCH:
+            if batching is not None:
+                raise DataError(
+                    "a second batched() has no place in an exact pipeline: leave it out"
+                )
+            batching = _batching(stage)
+            continue
+        leaves_out = leaves_out or kind is Kind.FILTER
+        (samples if batching is None else batches).append(stage)
+    Chain([*samples, *batches])  # raises what is wrong with their handlers
+    return Plan(samples, batching, batches, leaves_out)
+
+
+def inexact_stages(stages: Sequence[Stage]) -> list[Stage]:
+    """All but shuffles of what comes in order of the stream, which is shuffled already."""
+    known = 0
+    while known < len(stages) and kind_of(stages[known]) not in (Kind.MANY, Kind.CACHE):
+        known += 1
+    begin = [stage for stage in stages[:known] if kind_of(stage) is not Kind.NOTHING]
+    return [*begin, *stages[known:]]
+
+
+def note(text: str) -> None:
+    """Log a line, once in a process."""
+    if text not in _noted:
+        _noted.add(text)
+        _log.info("%s", text)
+
+
+def is_rsample(stage: Stage) -> bool:
+    """Whether it chooses by chance."""
+    return isinstance(stage, filters.FilterFunction) and stage.f is filters._rsample
+
+
+def _batching(stage: Stage) -> Batching:
+    given = arguments(stage)
+    size = given["batchsize"]
+    if type(size) is not int or size < 1:
+        raise DataError(f"batched({size!r}): expected a whole number of samples, at least 1")
+    return Batching(size, given["collation_fn"], bool(given["partial"]))
+
+
+def _many(stage: Stage) -> DataError:
+    return DataError(
+        f"{told(stage)} may give any number of samples for one, so no position would be exact: mark"
+        " it `per_sample` if it gives one for one, or none; or take exact=False, where the state"
+        " counts the samples that went into the stages"
+    )
