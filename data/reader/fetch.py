@@ -149,6 +149,7 @@ class Fetcher:
                 rows.samples[row] = found.samples[0]
                 rows.bytes += found.bytes
                 return
+            rows.bad += 1
             self.faults.bad(found.errors[0])
         raise error
 
