@@ -95,7 +95,7 @@ def test_workers_that_are_spawned_give_the_same(urls: list[str], three: list[Any
     plain: Any = DataLoader(
         dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"
     )
-    assert comparable(passes(plain, 2)) == three[:20]
+    assert comparable(list(plain)) == three[:10]
 
 
 def test_samples_that_the_loader_batches(urls: list[str]) -> None:
