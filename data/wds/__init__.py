@@ -31,8 +31,9 @@ An item counts as delivered when the consumer has it. `WebLoader` and the datase
 that go on with any ranks, workers and batches. A StatefulDataLoader works too, with as many workers
 as before; `dataset.load_state_dict(its state)` takes its state to any other number. A plain
 `DataLoader` goes through pass after pass, but cannot say where it stands; there an iteration that
-is broken off is over, and an endless one begins again. Pipelines that are not batched work under
-`DataLoader(batch_size=n)` with several workers if `global_batch` is n times the ranks.
+is broken off is over, and an endless one begins again. A pipeline that is not batched has the same
+order under `DataLoader(batch_size=n)` with any number of workers if `global_batch` is n times the
+ranks; without it, one step is one sample of each rank.
 
 Workers that are forked cannot fetch over the network if the process that started them did: a
 dataset of URLs is opened first in its workers, so ask it nothing (`samples`, `state_dict`) before

@@ -79,15 +79,16 @@ class WebLoader:
             collate_fn=_Collate(collate),
             **options,
         )
-        for stamped in passing:
-            if turn != self._turn:
-                raise DataError("another iteration of this loader has begun")
-            if stamped.error is not None:
-                raise stamped.error
-            self._errors[turn, stamped.worker] = stamped.errors
-            self._cursor, self._state = stamped.cursor, stamped.state
-            if not stamped.empty:
-                yield stamped.item
+        for step in passing:
+            for stamped in step.items:
+                if turn != self._turn:
+                    raise DataError("another iteration of this loader has begun")
+                if stamped.error is not None:
+                    raise stamped.error
+                self._errors[turn, stamped.worker] = stamped.errors
+                self._cursor, self._state = stamped.cursor, stamped.state
+                if not stamped.empty:
+                    yield stamped.item
         if turn == self._turn:
             self._end(self._cursor or at)
 
@@ -111,11 +112,19 @@ class _Stamped:
     errors: int = 0
     error: Exception | None = None
 
-    def pin_memory(self, *device: Any) -> "_Stamped":
+
+@dataclass
+class _Step:
+    """All items of a step, which one worker makes."""
+
+    items: list[_Stamped]
+
+    def pin_memory(self, *device: Any) -> "_Step":
         """As `DataLoader` asks of types that it does not know."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        self.item = pin_memory(self.item, *device)  # type: ignore[no-untyped-call]
+        for stamped in self.items:
+            stamped.item = pin_memory(stamped.item, *device)  # type: ignore[no-untyped-call]
         return self
 
 
@@ -123,10 +132,11 @@ class _Stamped:
 class _Collate:
     collate: Callable[[Any], Any]
 
-    def __call__(self, stamped: _Stamped) -> _Stamped:
-        if not stamped.empty and stamped.error is None:
-            stamped.item = self.collate(stamped.item)
-        return stamped
+    def __call__(self, step: _Step) -> _Step:
+        for stamped in step.items:
+            if not stamped.empty and stamped.error is None:
+                stamped.item = self.collate(stamped.item)
+        return step
 
 
 class _Stamping(IterableDataset):  # type: ignore[misc]
@@ -136,11 +146,16 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
         super().__init__()
         self._dataset, self._at = dataset, at
 
-    def __iter__(self) -> Iterator[_Stamped]:
+    def __iter__(self) -> Iterator[_Step]:
+        step: list[_Stamped] = []
         try:
-            yield from self._items()
+            for stamped in self._items():
+                step.append(stamped)
+                if stamped.cursor is not None and not stamped.cursor.within:
+                    yield _Step(step)
+                    step = []
         except DataError as error:  # as it is: DataLoader makes text of it
-            yield _Stamped(error=error)
+            yield _Step([*step, _Stamped(error=error)])
 
     def _items(self) -> Iterator[_Stamped]:
         worker = topology.worker()
