@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data_arms import ARMS, Arm, Batches, Reading, forever, grouped
+from benchmarks.data_energon import loader as energon_loader
 from benchmarks.data_sets import EXTENSION
 
 _CHUNK_BYTES = 64 << 20
@@ -26,25 +27,23 @@ _CHUNK_BYTES = 64 << 20
 
 def litdata(reading: Reading) -> Batches:
     """`StreamingDataset`, shuffled; its own loader if there are workers."""
-    from litdata import StreamingDataLoader, StreamingDataset
-
-    found = StreamingDataset(str(_place(reading, "litdata")), shuffle=True, drop_last=False)
+    module = importlib.import_module("litdata")
+    found = module.StreamingDataset(str(_place(reading, "litdata")), shuffle=True, drop_last=False)
     if not reading.workers:
         return grouped(forever(lambda: found), reading.batch)
-    loader = StreamingDataLoader(
+    loader = module.StreamingDataLoader(
         found, batch_size=reading.batch, num_workers=reading.workers, collate_fn=list
     )
     return forever(lambda: loader)
 
 
 def _prepare_litdata(reading: Reading) -> None:
-    from litdata.streaming.writer import BinaryWriter
-
     place = _place(reading, "litdata")
     if (place / "index.json").exists():
         return
     place.mkdir(parents=True)
-    writer = BinaryWriter(str(place), chunk_bytes=_CHUNK_BYTES)
+    module = importlib.import_module("litdata.streaming.writer")
+    writer = module.BinaryWriter(str(place), chunk_bytes=_CHUNK_BYTES)
     for number in range(reading.samples.total):
         writer[number] = reading.samples.content(number)
     writer.done()
@@ -53,9 +52,7 @@ def _prepare_litdata(reading: Reading) -> None:
 
 def mosaicml(reading: Reading) -> Batches:
     """`StreamingDataset`, shuffled; torch's loader if there are workers."""
-    from streaming import StreamingDataset
-
-    found = StreamingDataset(
+    found = importlib.import_module("streaming").StreamingDataset(
         local=str(_place(reading, "mosaicml")), shuffle=True, batch_size=reading.batch
     )
     if not reading.workers:
@@ -65,21 +62,18 @@ def mosaicml(reading: Reading) -> Batches:
 
 
 def _prepare_mosaicml(reading: Reading) -> None:
-    from streaming import MDSWriter
-
     place = _place(reading, "mosaicml")
     if (place / "index.json").exists():
         return
-    with MDSWriter(out=str(place), columns={EXTENSION: "bytes"}, size_limit=_CHUNK_BYTES) as writer:
+    make = importlib.import_module("streaming").MDSWriter
+    with make(out=str(place), columns={EXTENSION: "bytes"}, size_limit=_CHUNK_BYTES) as writer:
         for number in range(reading.samples.total):
             writer.write({EXTENSION: reading.samples.content(number)})
 
 
 def hugging_face(reading: Reading) -> Batches:
     """`load_dataset("webdataset", streaming=True)`, in the order of the shards."""
-    from datasets import load_dataset
-
-    found = load_dataset(
+    found = importlib.import_module("datasets").load_dataset(
         "webdataset", data_files={"train": reading.urls}, split="train", streaming=True
     )
     each = (sample[EXTENSION] for sample in forever(lambda: found))
@@ -88,24 +82,8 @@ def hugging_face(reading: Reading) -> Batches:
 
 def energon(reading: Reading) -> Batches:
     """Its savable loader, over shards that it was shown before."""
-    from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
-
-    found = get_train_dataset(
-        str(_place(reading, "energon")),
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=reading.workers),
-        batch_size=reading.batch,
-        shuffle_buffer_size=None,
-        max_samples_per_sequence=None,
-        task_encoder=_encoder(),
-    )
-    for batch in get_savable_loader(found):
+    for batch in energon_loader(str(_place(reading, "energon")), reading.batch, reading.workers):
         yield batch.contents
-
-
-def _encoder() -> Any:
-    from benchmarks.data_energon import Encoder
-
-    return Encoder()
 
 
 def _prepare_energon(reading: Reading) -> None:

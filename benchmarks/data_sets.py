@@ -13,7 +13,7 @@ from data.indexing.manifest import NAME
 from data.writing.writer import ShardWriter
 
 EXTENSION = "bin"
-_ID_BYTES = 8
+ID_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,10 @@ class Samples:
     def total(self) -> int:
         return self.shards * self.each
 
-    @property
-    def bytes(self) -> int:
-        return self.total * self.size
-
     def content(self, number: int) -> bytes:
         """Of one sample."""
-        block = np.random.default_rng(number % 64).bytes(self.size - _ID_BYTES)
-        return number.to_bytes(_ID_BYTES, "little") + block
+        block = np.random.default_rng(number % 64).bytes(self.size - ID_BYTES)
+        return number.to_bytes(ID_BYTES, "little") + block
 
     def write(self, folder: Path) -> None:
         """As tars, with their index, unless they are there."""
@@ -62,7 +58,7 @@ class Seen:
 
 def number_of(content: bytes) -> int:
     """The number of the sample with this content."""
-    return int.from_bytes(content[:_ID_BYTES], "little")
+    return int.from_bytes(content[:ID_BYTES], "little")
 
 
 def seen(numbers: Iterable[int], samples: Samples, damaged: int = 0) -> Seen:

@@ -23,14 +23,6 @@ def in_fresh(function: Callable[..., T], *arguments: Any, peers: Path | None = N
         return fresh.submit(_call, function, arguments, peers).result()
 
 
-def peak_rss() -> int:
-    """Bytes that this process had in memory at most."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("the kernel does not tell VmHWM")
-
-
 def _call(function: Callable[..., T], arguments: tuple[Any, ...], peers: Path | None) -> T:
     if peers is not None:
         sys.path.append(str(peers))
