@@ -1,10 +1,14 @@
 """The addresses of a dataset's shards, many of them as one column."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import overload
 
 from data.indexing import access
 from data.indexing.columns import Column
+
+_MARKS = (b"://", b"pipe:")  # one of them is in everything that is no plain path
+_PIECE = 1 << 20
 
 
 class Urls(Sequence[str]):
@@ -30,6 +34,17 @@ class Urls(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))
+
+    @cached_property
+    def are_plain(self) -> bool:
+        """Whether all of them are plain paths; a look at all, but at a million in milliseconds."""
+        if any(mark in self._base.encode("utf-8", "surrogateescape") for mark in _MARKS):
+            return False
+        step, overlap = _PIECE, max(map(len, _MARKS)) - 1
+        pieces = (
+            self._content[at : at + step + overlap] for at in range(0, len(self._content), step)
+        )
+        return not any(mark in piece.tobytes() for piece in pieces for mark in _MARKS)
 
     def _absolute(self, stored: bytes) -> str:
         url = stored.decode("utf-8", "surrogateescape")

@@ -59,7 +59,7 @@ def has_far(stream: Stream) -> bool:
     """Whether any shard is not a file of this machine."""
     for dataset in stream.datasets:
         urls = dataset.manifest.urls
-        if any(Address.parse(url).local is None for url in urls):
+        if not urls.are_plain and any(Address.parse(url).local is None for url in urls):
             return True
     return False
 

@@ -22,6 +22,7 @@ from data.indexing.manifest import (
     save_manifest,
 )
 from data.indexing.rows import KIND, ShardRow, short_tag
+from data.indexing.urls import Urls
 from tests.unit.data.tars import write_tar
 
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
@@ -76,6 +77,7 @@ def test_relative_paths_move_with_the_manifest(tmp_path: Path) -> None:
     found = open_manifest(tmp_path / "two")
     assert list(found.urls) == [f"{tmp_path}/two/a b%20/é.tar", far, "s3://x/y.tar"]
     assert found.urls[-1] == "s3://x/y.tar"
+    assert not found.urls.are_plain
     assert found.urls[:2] == list(found.urls)[:2]
     with pytest.raises(IndexError, match=r"0\.\.2"):
         found.urls[3]
@@ -199,3 +201,20 @@ def test_a_url_needs_a_source(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no source was given"):
         open_manifest("s3://bucket/dataset.index")
     assert isinstance(save_manifest([], tmp_path / "e.index"), Manifest)
+
+
+@pytest.mark.parametrize("other", ["s3://b/k.tar", "pipe:cat x", "file:///a/b.tar"])
+@pytest.mark.parametrize("at", [0, 7, 29, 30])
+def test_one_url_among_many_paths_is_found(
+    monkeypatch: pytest.MonkeyPatch, at: int, other: str
+) -> None:
+    monkeypatch.setattr("data.indexing.urls._PIECE", 16)
+    names = [f"/a/{number}.tar" for number in range(30)]
+    assert urls_of(names, "/a/").are_plain
+    assert not urls_of([*names[:at], other, *names[at:]], "/a/").are_plain
+    assert not urls_of(["a.tar"], "s3://b/").are_plain
+
+
+def urls_of(names: list[str], base: str) -> Urls:
+    ends = np.cumsum([0, *map(len, names)])
+    return Urls(ends, np.frombuffer("".join(names).encode(), np.uint8), base)
