@@ -18,6 +18,7 @@ from data.errors import (
     IndexFileError,
     IndexingError,
     ObjectChangedError,
+    ReaderProcessError,
     SampleError,
     ShardError,
 )
@@ -29,12 +30,17 @@ if TYPE_CHECKING:
     from data.ordering.order import ORDER, Order
     from data.reader.batch import Batch, SampleContext
     from data.reader.dataset import Dataset, open_dataset
+    from data.reader.device import to_device
     from data.reader.loader import Loader
     from data.reader.metrics import Usage
     from data.reader.opened import Sample
     from data.reader.stream import mixed
     from data.source.sources import Sources
     from data.stdlib import python_stdlib
+    from data.wds.convert import from_wds
+    from data.wds.dataset import StreamingDataset
+    from data.wds.kinds import per_sample
+    from data.wds.loader import WebLoader
     from data.writing.pack import pack_folder
     from data.writing.report import PackedShard, PackReport
     from data.writing.writer import ShardWriter
@@ -56,19 +62,25 @@ __all__ = [
     "Order",
     "PackReport",
     "PackedShard",
+    "ReaderProcessError",
     "Sample",
     "SampleContext",
     "SampleError",
     "ShardError",
     "ShardWriter",
     "Sources",
+    "StreamingDataset",
     "Usage",
+    "WebLoader",
     "build_index",
+    "from_wds",
     "mixed",
     "open_dataset",
     "open_manifest",
     "pack_folder",
+    "per_sample",
     "python_stdlib",
+    "to_device",
 ]
 
 _MODULES = {
@@ -78,12 +90,17 @@ _MODULES = {
     "ordering.order": ("ORDER", "Order"),
     "reader.batch": ("Batch", "SampleContext"),
     "reader.dataset": ("Dataset", "open_dataset"),
+    "reader.device": ("to_device",),
     "reader.loader": ("Loader",),
     "reader.metrics": ("Usage",),
     "reader.opened": ("Sample",),
     "reader.stream": ("mixed",),
     "source.sources": ("Sources",),
     "stdlib": ("python_stdlib",),
+    "wds.convert": ("from_wds",),
+    "wds.dataset": ("StreamingDataset",),
+    "wds.kinds": ("per_sample",),
+    "wds.loader": ("WebLoader",),
     "writing.pack": ("pack_folder",),
     "writing.report": ("PackReport", "PackedShard"),
     "writing.writer": ("ShardWriter",),

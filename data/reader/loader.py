@@ -148,6 +148,7 @@ class Loader(Iterable[Batch]):
             raise DataError("load_state_dict came after iteration began; call it before")
         told = dict(state)
         position = told.pop("position", None)
+        told.pop("until", None)  # the end of a pass, at which a StreamingDataset stood
         if type(position) is not int or not 0 <= position < MAX_POSITION:
             raise DataError(f"not a loader's state: position is {position!r}")
         self._stream = self._stream.resumed(told, position)

@@ -223,8 +223,10 @@ class TestFailing:
     ) -> None:
         new = Served(BODY[::-1], '"2"')
         ref = ShardRef(server.put("/x.tar", BODY, then=new, at=MIB))
+        server.bytes_per_s = MIB / 2
         with store.open(ref) as shard:
             assert shard.pread(0, 1000) == BODY[:1000]
+            server.bytes_per_s = None
             with pytest.raises(DamagedShardError, match="another version"):
                 shard.pread(2 * MIB, 1000)
 
