@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import webdataset
-from typer.testing import CliRunner, Result
 
 import data
 from data.errors import IndexingError
 from data.indexing.build import build_index
 from data.indexing.manifest import NAME, Manifest, open_manifest
 from data.writing.writer import ShardWriter
-from hpckit.cli.main import app
+from tests.integration.data_commands import document, hpckit
 from tests.unit.data.tars import write_tar
 
 ROOT = Path(data.__file__).parents[1]
@@ -152,19 +149,6 @@ def test_processes_and_threads_say_the_same(shards: Path) -> None:
 
 
 # On the command line
-
-
-def hpckit(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, ["data", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception  # a traceback for the user
-    return result
-
-
-def document(*arguments: object, exit_code: int = 0) -> Any:
-    result = hpckit(*arguments, "--json")
-    assert result.exit_code == exit_code, result.output
-    return json.loads(result.stdout)
 
 
 def test_index_ls_and_verify(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:

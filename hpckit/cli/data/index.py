@@ -47,6 +47,7 @@ def index(
 ) -> None:
     """Index shards: a file beside each, and one for the dataset. Goes on where it was left."""
     from data.indexing.build import build_index
+    from data.source.sources import Sources
     from hpckit.cli.data.progress import shown
 
     screen = Out(json)
@@ -59,6 +60,7 @@ def index(
             progress=progress,
             hash=hash,
             tokens=tokens,
+            source=Sources(),
             index_folder=index_folder,
         )
     _print(screen, manifest, time.monotonic() - started_s)

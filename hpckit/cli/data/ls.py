@@ -33,13 +33,15 @@ def ls(
 ) -> None:
     """List the shards of a dataset, or the samples of one of them."""
     from data.indexing.manifest import open_manifest
+    from data.source.sources import Sources
 
-    screen = Out(json)
-    manifest = open_manifest(dataset)
+    screen, source = Out(json), Sources()
+    manifest = open_manifest(dataset, source=source)
     if shard is None:
         _list_shards(screen, manifest, most)
     elif shard < len(manifest):
-        _list_samples(screen, manifest.open_shard(shard, index_folder=index_folder), most)
+        index = manifest.open_shard(shard, source=source, index_folder=index_folder)
+        _list_samples(screen, index, most)
     else:
         raise RefusedError(f"there is no shard {shard}: the last one is {len(manifest) - 1}")
 

@@ -36,11 +36,14 @@ def verify_shards(
 ) -> int:
     """Read the headers of all shards again and say which differ from the index, and how."""
     from data.indexing.verify import verify
+    from data.source.sources import Sources
     from hpckit.cli.data.progress import shown
 
     screen = Out(json)
     with shown("verifying") as progress:
-        verdicts = verify(dataset, full=full, index_folder=index_folder, progress=progress)
+        verdicts = verify(
+            dataset, full=full, source=Sources(), index_folder=index_folder, progress=progress
+        )
     wrong = [verdict for verdict in verdicts if verdict.problem]
     for verdict in wrong[:MOST]:
         screen.line(f"damaged: {verdict.url}: {verdict.problem}")
