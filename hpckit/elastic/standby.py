@@ -19,7 +19,7 @@ from hpckit.run.processes import Process, kill_all, spawn, spawn_waiting
 
 log = logging.getLogger(__name__)
 
-BEGUN_S = 15.0
+BEGUN_S = 30.0
 """Seconds that a generation is left alone with its cores before another torchrun stands by."""
 
 
