@@ -56,6 +56,7 @@ class RangeServer:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: else 40 ms lie between them
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:
