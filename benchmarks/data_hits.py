@@ -17,6 +17,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.data_sets import EXTENSION, Samples, number_of, seen
 from benchmarks.records import write_record
@@ -41,7 +42,7 @@ class Unplanned(NodeStore):
 
 
 def hits(
-    dataset: Dataset, samples: Samples, epochs: int, batch: int, options: dict[str, int]
+    dataset: Dataset, samples: Samples, epochs: int, batch: int, options: dict[str, Any]
 ) -> tuple[list[float], list[str]]:
     """Of each epoch: the share of bytes that were there, and what is missing or came twice."""
     metrics = dataset.store.metrics

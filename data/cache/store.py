@@ -163,11 +163,6 @@ class NodeStore:
         if self._cached:
             self._disk.publish(plan)
 
-    def report_damage(self, ref: ShardRef, reason: str) -> None:
-        """As `OpenShard.quarantine`, for a shard that is not open."""
-        with self.open(ref) as shard:
-            shard.quarantine(reason)
-
     def close(self) -> None:
         """End downloads at their next byte and withdraw the plan. Open shards that are whole stay
         readable."""

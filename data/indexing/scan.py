@@ -92,11 +92,6 @@ def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> Sh
     return ShardIndex({**index.meta, "tokens": way}, columns)
 
 
-def retagged(index: ShardIndex, tag: str | None) -> ShardIndex:
-    """The same index, of a shard that is now known as another version."""
-    return ShardIndex({**index.meta, "tag": tag}, index.columns)
-
-
 def _scan(shard: str, file: Opened, hash: bool, way: Tokens | None) -> ShardIndex:
     place = shard if access.is_url(shard) else Path(shard)
     grouping = Grouping(place)

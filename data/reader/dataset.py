@@ -15,7 +15,6 @@ from data.indexing.access import is_url
 from data.indexing.build import read_index
 from data.indexing.listing import Shards
 from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
-from data.indexing.shard import ShardIndex
 from data.reader.opened import OpenedShard, Sample
 from data.source.sources import Sources
 
@@ -136,11 +135,6 @@ def open_dataset(
     """
     reach = sources or Sources()
     return Dataset(_manifest(shards, reach), _store(cache, cache_bytes, reach))
-
-
-def index_of(dataset: Dataset, shard: int) -> ShardIndex:
-    """The index of one shard."""
-    return dataset.opened(shard).index
 
 
 def _manifest(shards: Shards, sources: Sources) -> Manifest:
