@@ -110,7 +110,8 @@ class Follower:
 
     def _ask_to_stop(self) -> None:
         """Again and again until it is heard: the supervisor may not be there yet."""
-        if owner := holder(self._run.lock):
+        owner = holder(self._run.lock)
+        if owner is not None and owner.pid:  # 0: it has not said who it is; and means this group
             with suppress(ProcessLookupError):
                 os.kill(owner.pid, signal.SIGINT)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,12 @@ with RunLock(Path(sys.argv[1]), "supervisor"):
         assert Follower(run, 1, 10, console, EventTail(run.events)).follow(interrupt) == 75
         assert line_of(supervisor) == "asked to stop"
         assert supervisor.poll() is None
+
+
+def test_a_supervisor_that_has_not_said_who_it_is_is_asked_later(tmp_path: Path) -> None:
+    """Between its lock and its name: nobody else is interrupted, least of all who follows."""
+    run = RunDir(tmp_path)
+    with run.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        follower = Follower(run, 1, 10, Console(file=io.StringIO()), EventTail(run.events))
+        follower._ask_to_stop()
