@@ -42,8 +42,8 @@ test: setup services
 
 # A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
 # all out.
-SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod nfs-kernel-server \
-	nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
+SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod gcc libc6-dev \
+	nfs-kernel-server nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
 	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux shellcheck
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
 

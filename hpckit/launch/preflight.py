@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
-from data import DataError
+from data import DataError, IndexingError
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
@@ -88,7 +88,8 @@ def preflight(
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:
-        return Preflight(None, [*problems, f"data.shards: {error}"])
+        wrong = error.errors if isinstance(error, IndexingError) else [error]
+        return Preflight(None, [*problems, *(f"data.shards: {one}" for one in wrong)])
     if dataset is not None and len(dataset) == 0:
         problems.append(f"data.shards: {spec.data.shards} holds no samples")
     return Preflight(dataset, problems)

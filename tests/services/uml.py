@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.services.processes import Daemon, ServiceError, find_tools
+from tests.services.processes import Daemon, ServiceError, find_tools, tool
 
-TOOLS = {"linux.uml": "user-mode-linux", "modprobe": "kmod"}
+TOOLS = {"linux.uml": "user-mode-linux", "modprobe": "kmod", "gcc": "gcc"}
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONSOLE = "console.log"
+XSTATE = Path(__file__).with_name("uml_xstate.c")
 
 
 def run_uml(
@@ -39,5 +40,13 @@ def run_uml(
         *(f"PYTHONPATH={REPOSITORY}", f"init={init[0]}", *init[1:]),
     ]
     log = directory / CONSOLE
-    with Daemon.start("user-mode Linux", command, log, children=True) as machine:
+    env = {"LD_PRELOAD": str(_xstate(directory))}
+    with Daemon.start("user-mode Linux", command, log, env, children=True) as machine:
         machine.wait_until(lambda: machine.process.poll() is not None, timeout_s)
+
+
+def _xstate(directory: Path) -> Path:
+    """The library without which it does not run on a processor with AMX."""
+    library = directory / "uml_xstate.so"
+    tool([find_tools(TOOLS)["gcc"], "-O2", "-shared", "-fPIC", "-o", str(library), str(XSTATE)])
+    return library
