@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -253,7 +254,7 @@ def memfds(pid: int | str = "self") -> list[str]:
             target = str(fd.readlink())
         except FileNotFoundError:
             continue
-        if "memfd:hpckit" in target:
+        if re.search("memfd:hpckit-(arena|replica|revived)", target):
             found.append(target)
     return found
 

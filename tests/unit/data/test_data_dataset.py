@@ -109,7 +109,7 @@ def test_the_fingerprint_is_of_the_content_and_its_order(shards: Path, tmp_path:
 
 def test_many_threads_and_few_descriptors(shards: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 48, hard))
     try:
         dataset = open_dataset(shards)
         dataset._opened._limit = 2  # seven shards: most reads have to open one
