@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from data.reader.loader import Loader
     from data.reader.metrics import Usage
     from data.reader.opened import Sample
+    from data.reader.packed import PackedSequence, Packing, Sequences
     from data.reader.stream import mixed
     from data.source.sources import Sources
     from data.stdlib import python_stdlib
@@ -61,11 +62,14 @@ __all__ = [
     "ObjectChangedError",
     "Order",
     "PackReport",
+    "PackedSequence",
     "PackedShard",
+    "Packing",
     "ReaderProcessError",
     "Sample",
     "SampleContext",
     "SampleError",
+    "Sequences",
     "ShardError",
     "ShardWriter",
     "Sources",
@@ -94,6 +98,7 @@ _MODULES = {
     "reader.loader": ("Loader",),
     "reader.metrics": ("Usage",),
     "reader.opened": ("Sample",),
+    "reader.packed": ("PackedSequence", "Packing", "Sequences"),
     "reader.stream": ("mixed",),
     "source.sources": ("Sources",),
     "stdlib": ("python_stdlib",),

@@ -10,6 +10,7 @@ so far, which would need the lengths of all blocks before, but block * 2**24 + p
 still one integer, the same on every rank, free of any topology.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -92,11 +93,12 @@ class Packer:
         self.long = long
         self._per_epoch = -(-order.samples // block)
         self._blocks: dict[int, _Block] = {}
+        self._lock = threading.Lock()
 
     @property
-    def identity(self) -> dict[str, str | int]:
+    def identity(self) -> str:
         """What names this packing, besides the order and the dataset."""
-        return {"pack": PACK, "length": self.length, "block": self.block, "long": self.long}
+        return f"{PACK} length={self.length} block={self.block} long={self.long}"
 
     def step(self, cursor: int, size: int, tail: Tail = "straddle") -> PackStep:
         """The `size` packs from `cursor` on; cursor 0 is the beginning. `tail` as in `step_at`.
@@ -121,6 +123,21 @@ class Packer:
             raise ValueError(f"an epoch has {len(packs)} packs, a step of {size} is never full")
         return self.step(border * SPAN, size, tail)
 
+    def cursor_of_epoch(self, epoch: int) -> int:
+        """Where an epoch begins."""
+        return epoch * self._per_epoch * SPAN
+
+    def border(self, cursor: int) -> int:
+        """The first position after the block that `cursor` is in."""
+        begin, size = self._span(cursor // SPAN)
+        return begin + size
+
+    def reached(self, cursor: int) -> int:
+        """About which position the documents have that are read at `cursor`."""
+        number, first = divmod(cursor, SPAN)
+        begin, size = self._span(number)
+        return begin + size * first // max(self._plan(number).streams.size, 1)
+
     def _gather(
         self, number: int, first: int, size: int, end: int | None
     ) -> tuple[list[Pack], int]:
@@ -140,16 +157,22 @@ class Packer:
         return packs, number * SPAN
 
     def _plan(self, number: int) -> _Block:
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._packed(number)
-            self._blocks = {**dict(list(self._blocks.items())[1 - _KEEP :]), number: block}
-        return block
+        with self._lock:
+            block = self._blocks.get(number)
+            if block is None:
+                block = self._packed(number)
+                self._blocks = {**dict(list(self._blocks.items())[1 - _KEEP :]), number: block}
+            return block
+
+    def _span(self, number: int) -> tuple[int, int]:
+        """(first position, positions) of a block."""
+        epoch, within = divmod(number, self._per_epoch)
+        before = within * self.block
+        begin = epoch * self._order.samples + before
+        return begin, min(self.block, self._order.samples - before)
 
     def _packed(self, number: int) -> _Block:
-        epoch, within = divmod(number, self._per_epoch)
-        begin = epoch * self._order.samples + within * self.block
-        size = min(self.block, self._order.samples - within * self.block)
+        begin, size = self._span(number)
         positions = step_at(begin, size, self._order.samples).positions
         which, starts, lengths = _pieces(self._tokens(positions), self.length, self.long)
         positions = positions[which]

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, takewhile
 
 from data.cache.entry import ShardRef
 from data.cache.store import NodeStore
@@ -30,6 +30,7 @@ class Ahead:
     Args:
         position: where the consumer is; must not refer to the walker.
         streams: that this rank reads; None: all.
+        end: the first position that is never read; None: there is none.
         downloads: shards that are fetched at the same time.
         depth: shards beyond those in use now that may be fetched.
     """
@@ -40,12 +41,13 @@ class Ahead:
         position: Callable[[], int],
         streams: Collection[int] | None,
         *,
+        end: int | None = None,
         downloads: int = 4,
         depth: int = 16,
     ) -> None:
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(downloads, thread_name_prefix="hpckit-data-ahead")
-        walk = _Walk(stream, position, streams, self._closing, depth)
+        walk = _Walk(stream, position, streams, end, self._closing, depth)
         for _ in range(downloads):
             self._pool.submit(walk.work)
         self._end = weakref.finalize(self, _stop, self._closing, self._pool)
@@ -77,14 +79,15 @@ class _Walk:
         stream: Stream,
         position: Callable[[], int],
         streams: Collection[int] | None,
+        end: int | None,
         closing: threading.Event,
         depth: int,
     ) -> None:
         self._stream, self._position, self._streams = stream, position, streams
-        self._closing, self._depth = closing, depth
+        self._end, self._closing, self._depth = end, closing, depth
         self._lock = threading.Lock()
         self._begun = (position(), time.monotonic())
-        self._uses = stream.ahead(self._begun[0], streams)
+        self._uses = self._ahead(self._begun[0])
         self._running: list[Use] = []  # fetched, and not over
         self._told_s = float("-inf")
 
@@ -139,12 +142,18 @@ class _Walk:
         seen: set[tuple[int, int]] = set()
         shards = sum(len(dataset.manifest) for dataset in self._stream.datasets)
         end = at + self._stream.samples
-        for dataset, use in islice(self._stream.ahead(at, self._streams), 4 * PLANNED):
+        for dataset, use in islice(self._ahead(at), 4 * PLANNED):
             if use.first >= end or len(seen) == shards or self._closing.is_set():
                 return
             if (dataset, use.shard) not in seen:
                 seen.add((dataset, use.shard))
                 yield dataset, use
+
+    def _ahead(self, at: int) -> Iterator[tuple[int, Use]]:
+        """The uses from `at` on that ever come."""
+        end = self._end
+        uses = self._stream.ahead(at, self._streams)
+        return uses if end is None else takewhile(lambda found: found[1].first < end, uses)
 
     def _in_s(self, first: int) -> float:
         """Seconds until a position is read, at the speed so far."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.errors import DataError, SampleError
-from data.ordering.placement import Share
+from data.ordering.placement import Bools, Share
 from data.reader.batch import Batch, SampleContext, Times
 from data.reader.faults import SUBSTITUTES, Faults
 from data.reader.opened import OpenedShard, Sample
@@ -20,10 +20,12 @@ class Work(NamedTuple):
 
     share: Share
     places: Places
+    extra: Any = None
+    """What a fetcher that makes no plain batches needs besides."""
 
 
 @dataclass
-class _Rows:
+class Rows:
     """The samples of a batch, as lists of equal length."""
 
     positions: list[int]
@@ -62,14 +64,15 @@ class Fetcher:
         keys = [sample and sample["__key__"] for sample in rows.samples]
         read_s = time.perf_counter() - begun_s
         self._transform(rows)
+        self._check(rows, work)
         kept = self._mend(rows, keys)
         batch = Batch(
-            data=self._collate(rows),
+            data=self._collate(rows, self._items(rows, work, kept)),
             keys=tuple(keys),
             indices=tuple(rows.numbers),
             datasets=tuple(rows.datasets),
             positions=tuple(rows.positions),
-            mask=share.mask if kept is None else share.mask[kept],
+            mask=self._mask(work, kept),
             weight=share.weight,
             epoch=min(rows.positions, default=0) // self.stream.samples,
             errors=rows.bad,
@@ -77,8 +80,18 @@ class Fetcher:
         )
         return batch, Times(read_s, time.perf_counter() - begun_s - read_s)
 
-    def _read(self, positions: list[int], places: Places) -> _Rows:
-        rows = _Rows(positions, places.datasets.tolist(), [], [], {})
+    def _check(self, rows: Rows, work: Work) -> None:
+        """Whether what the transform made is what was asked for."""
+
+    def _items(self, rows: Rows, work: Work, kept: list[int] | None) -> list[Any]:
+        """What is collated; `kept` as of `_mend`."""
+        return rows.samples
+
+    def _mask(self, work: Work, kept: list[int] | None) -> Bools:
+        return work.share.mask if kept is None else work.share.mask[kept]
+
+    def _read(self, positions: list[int], places: Places) -> Rows:
+        rows = Rows(positions, places.datasets.tolist(), [], [], {})
         opened: dict[tuple[int, int], tuple[OpenedShard, int]] = {}
         columns = (rows.datasets, places.shards.tolist(), places.samples.tolist())
         samples, numbers = rows.samples.append, rows.numbers.append
@@ -99,7 +112,7 @@ class Fetcher:
                 samples(None)
         return rows
 
-    def _transform(self, rows: _Rows) -> None:
+    def _transform(self, rows: Rows) -> None:
         if self.transform is None:
             return
         for row, (sample, position) in enumerate(zip(rows.samples, rows.positions, strict=True)):
@@ -112,7 +125,7 @@ class Fetcher:
                 said = SampleError(position, sample["__key__"], sample["__url__"], _say(error))
                 rows.errors[row] = _caused(said, error)
 
-    def _mend(self, rows: _Rows, keys: list[str]) -> list[int] | None:
+    def _mend(self, rows: Rows, keys: list[str]) -> list[int] | None:
         """Put other samples in the place of bad ones, or leave them out: then the numbers of those
         that are kept. Raises what is not to be borne."""
         if not rows.errors:
@@ -134,7 +147,7 @@ class Fetcher:
         keys[:] = [keys[row] for row in kept]
         return kept
 
-    def _substitute(self, rows: _Rows, keys: list[str], row: int, error: SampleError) -> None:
+    def _substitute(self, rows: Rows, keys: list[str], row: int, error: SampleError) -> None:
         for attempt in range(1, SUBSTITUTES + 1):
             position = rows.positions[row]
             other = substitute(position, attempt, self.stream.samples, self.stream.streams)
@@ -153,11 +166,11 @@ class Fetcher:
             self.faults.bad(found.errors[0])
         raise error
 
-    def _collate(self, rows: _Rows) -> Any:
-        if self.collate is None or not rows.samples:
-            return rows.samples
+    def _collate(self, rows: Rows, items: list[Any]) -> Any:
+        if self.collate is None or not items:
+            return items
         try:
-            return self.collate(rows.samples)
+            return self.collate(items)
         except Exception as error:
             where = f"positions {rows.positions[0]}..{rows.positions[-1]}"
             raise DataError(f"collate failed on {where}: {_say(error)}") from error

@@ -3,14 +3,11 @@
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, NamedTuple, get_args
-
-import numpy as np
 
 from data.errors import DataError
 from data.ordering.order import MAX_POSITION
-from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
+from data.ordering.placement import Tail, Uneven
 from data.reader.ahead import Ahead, has_far
 from data.reader.batch import Batch, SampleContext, Times
 from data.reader.dataset import Dataset
@@ -18,12 +15,11 @@ from data.reader.faults import Faults, Policy
 from data.reader.fetch import Fetcher, Work
 from data.reader.metrics import Meter, Usage
 from data.reader.opened import Sample
+from data.reader.packed import Packing, PackPlan
+from data.reader.plan import Plan, SamplePlan, Topology
 from data.reader.prefetch import Prefetcher
 from data.reader.ring import Ring, StartMethod
-from data.reader.stream import One, Places, Stream, order_of
-
-_LOCATED = 8192  # positions of all ranks that are located at a time, if batches are no larger
-_MOST_STEPS = 64  # that are located at a time
+from data.reader.stream import One, Stream, order_of
 
 
 class Loader(Iterable[Batch]):
@@ -44,6 +40,7 @@ class Loader(Iterable[Batch]):
         uneven: where world_size does not divide global_batch, see `share`.
         tail: what becomes of the end of an epoch, see `step_at`.
         epochs: after which it ends; None: never.
+        pack: documents of tokens are packed into sequences; `global_batch` counts these.
         errors, most_errors, most_errors_in_a_row: as of `Faults`.
         downloads: shards that are fetched at a time, where they are not files of this machine.
         start_method: how workers begin, see `Ring`.
@@ -69,6 +66,7 @@ class Loader(Iterable[Batch]):
         uneven: Uneven = "error",
         tail: Tail = "straddle",
         epochs: int | None = None,
+        pack: Packing | None = None,
         errors: Policy = "raise",
         most_errors: int = 100,
         most_errors_in_a_row: int = 10,
@@ -78,9 +76,9 @@ class Loader(Iterable[Batch]):
     ) -> None:
         if isinstance(dataset, Dataset):
             order = order_of(dataset, seed=seed, streams=streams, window=window, shuffle=shuffle)
-            self._stream: Stream = One(dataset, order)
+            stream: Stream = One(dataset, order)
         else:
-            self._stream = dataset
+            stream = dataset
         if prefetch < 1 or threads < 1 or downloads < 1:
             raise DataError("prefetch, threads and downloads must be at least 1")
         if workers < 0 or start_method not in get_args(StartMethod):
@@ -90,13 +88,16 @@ class Loader(Iterable[Batch]):
             )
         if epochs is not None and epochs < 1:
             raise DataError(f"epochs must be at least 1, or None for no end; got {epochs}")
+        if pack is not None and errors == "substitute":
+            raise DataError('errors="substitute": no other document has the length; take "skip"')
         self._faults = Faults(errors, most_errors, most_errors_in_a_row)
         self._transform, self._collate = transform, collate
-        self._batch, self._rank, self._world = global_batch, rank, world_size
-        self._uneven, self._tail, self._epochs = uneven, tail, epochs
+        topology = Topology(global_batch, rank, world_size, uneven, tail, epochs)
+        self._plan: Plan = (
+            SamplePlan(stream, topology) if pack is None else PackPlan.of(stream, topology, pack)
+        )
         self._prefetch, self._threads, self._downloads = prefetch, threads, downloads
         self._workers, self._start_method = workers, start_method
-        self._share(0)  # raises what is wrong with them
         self._position = 0
         self._began = False
         self._current: weakref.ref[_Iteration] | None = None
@@ -115,12 +116,12 @@ class Loader(Iterable[Batch]):
     @property
     def samples(self) -> int:
         """Of an epoch, over all ranks."""
-        return self._stream.samples
+        return self._plan.stream.samples
 
     @property
     def usage(self) -> Usage:
         """Where the time has gone so far."""
-        stores = {dataset.store for dataset in self._stream.datasets}
+        stores = {dataset.store for dataset in self._plan.stream.datasets}
         iteration = self._current() if self._current else None
         ready = iteration.ready if iteration is not None else 0
         waited_s = sum(store.metrics.wait_s for store in stores)
@@ -136,7 +137,7 @@ class Loader(Iterable[Batch]):
 
         `position` counts the samples of all ranks in the batches delivered so far.
         """
-        return {**self._stream.identity, "position": self._position}
+        return {**self._plan.identity, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; world size and batch size may be others than then.
@@ -151,59 +152,12 @@ class Loader(Iterable[Batch]):
         told.pop("until", None)  # the end of a pass, at which a StreamingDataset stood
         if type(position) is not int or not 0 <= position < MAX_POSITION:
             raise DataError(f"not a loader's state: position is {position!r}")
-        self._stream = self._stream.resumed(told, position)
+        self._plan = self._plan.resumed(told, position)
         self._position = position
 
     def close(self) -> None:
         """Stop the reader threads or processes and wait for them. Iterating again goes on here."""
         self._end("the loader was closed")
-
-    def work(self, position: int) -> Iterator[Work]:
-        """This rank's batches from `position` on. After the first ones many are located at a time,
-        which costs little more than one."""
-        shares, count = self.shares(position), 1
-        while block := list(islice(shares, count)):
-            count = min(2 * count, max(1, _LOCATED // self._batch), _MOST_STEPS)
-            places = self._stream.locate(np.concatenate([share.positions for share in block]))
-            ends = np.cumsum([len(share.positions) for share in block]).tolist()
-            for each, end in zip(block, ends, strict=True):
-                part = slice(end - len(each.positions), end)
-                yield Work(each, Places(*(column[part] for column in places)))
-
-    def shares(self, position: int) -> Iterator[Share]:
-        """This rank's shares of the global steps from `position` on."""
-        end = None if self._epochs is None else self._epochs * self._stream.samples
-        while end is None or position < end:
-            found = self._share(position)
-            if end is not None and found.positions.size and int(found.positions.min()) >= end:
-                return  # what was left of the last epoch is dropped
-            yield found
-            position = found.after
-
-    def fetcher(self) -> Fetcher:
-        """What makes batches of shares."""
-        return Fetcher(self._stream, self._transform, self._collate, self._faults)
-
-    def _share(self, position: int) -> Share:
-        try:
-            return share(
-                position,
-                self._batch,
-                self._rank,
-                self._world,
-                self._stream,
-                uneven=self._uneven,
-                tail=self._tail,
-            )
-        except ValueError as error:
-            raise DataError(str(error)) from error
-
-    def _streams(self) -> range | None:
-        """Those that this rank reads, as far as one can tell."""
-        if self._stream.streams == 1:
-            return None
-        rank, world = self._rank, self._world
-        return streams_of_ranks(rank, rank + 1, world, self._batch, self._stream.streams)
 
     def _end(self, reason: str) -> None:
         iteration = self._current() if self._current else None
@@ -268,7 +222,9 @@ class _Iteration(Iterator[Batch]):
     @staticmethod
     def _begun(loader: Loader) -> "Prefetcher[Work, tuple[Batch, Times, int]] | Ring":
         """What makes the batches. It must not refer to the iteration."""
-        fetcher, work = loader.fetcher(), loader.work(loader._position)
+        plan = loader._plan
+        made = Fetcher(plan.stream, loader._transform, loader._collate, loader._faults)
+        fetcher, work = plan.fetcher(made), plan.work(loader._position)
         if loader._workers:
             return Ring(
                 fetcher,
@@ -286,13 +242,15 @@ class _Iteration(Iterator[Batch]):
 
     @staticmethod
     def _walk_ahead(loader: Loader) -> Ahead | None:
-        if not has_far(loader._stream):
+        plan = loader._plan
+        if not has_far(plan.stream):
             return None
         of = weakref.ref(loader)
         last = loader._position
 
-        def position() -> int:
+        def reading() -> int:
             it = of()
-            return last if it is None else it._position
+            return plan.reading(last if it is None else it._position)
 
-        return Ahead(loader._stream, position, loader._streams(), downloads=loader._downloads)
+        of_rank, end = plan.topology.streams(plan.stream), plan.topology.end(plan.stream)
+        return Ahead(plan.stream, reading, of_rank, end=end, downloads=loader._downloads)

@@ -1,0 +1,128 @@
+"""What the batches of a rank are made of, from any position on: pure, and the same at every try."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+
+from data.errors import DataError
+from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
+from data.reader.fetch import Fetcher, Work
+from data.reader.stream import Places, Stream
+
+_LOCATED = 8192  # positions of all ranks that are located at a time, if batches are no larger
+_MOST_STEPS = 64  # that are located at a time
+
+
+@dataclass(frozen=True)
+class Topology:
+    """How big a step is, and which part of it is this rank's."""
+
+    batch: int
+    """Of all ranks."""
+    rank: int
+    world: int
+    uneven: Uneven
+    tail: Tail
+    epochs: int | None
+    """After which it ends; None: never."""
+
+    def streams(self, of: Stream) -> range | None:
+        """Those that this rank reads, as far as one can tell."""
+        if of.streams == 1:
+            return None
+        return streams_of_ranks(self.rank, self.rank + 1, self.world, self.batch, of.streams)
+
+    def end(self, of: Stream) -> int | None:
+        """The first position of the stream that is never read."""
+        return None if self.epochs is None else self.epochs * of.samples
+
+
+class Plan(Protocol):
+    """Batches by position: an integer that is the same on every rank and on any topology."""
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def topology(self) -> Topology: ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a position means nothing without: JSON values."""
+
+    def work(self, position: int) -> Iterator[Work]:
+        """This rank's batches from `position` on. Raises DataError."""
+
+    def fetcher(self, fetcher: Fetcher) -> Fetcher:
+        """What makes batches of the work, of one that makes them of samples."""
+
+    def reading(self, position: int) -> int:
+        """Where in the stream of samples those lie that are read at `position`."""
+
+    def resumed(self, state: Mapping[str, Any], position: int) -> "Plan":
+        """The one that goes on where `state`, its identity then, was at `position`.
+
+        Raises FingerprintError if that is none of its own.
+        """
+
+
+@dataclass(frozen=True)
+class SamplePlan:
+    """Samples in their order: a position counts them."""
+
+    stream: Stream
+    topology: Topology
+
+    def __post_init__(self) -> None:
+        self._share(0)  # raises what is wrong with them
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self.stream.identity
+
+    def work(self, position: int) -> Iterator[Work]:
+        """After the first ones many are located at a time, which costs little more than one."""
+        shares, count = self._shares(position), 1
+        while block := list(islice(shares, count)):
+            count = min(2 * count, max(1, _LOCATED // self.topology.batch), _MOST_STEPS)
+            places = self.stream.locate(np.concatenate([share.positions for share in block]))
+            ends = np.cumsum([len(share.positions) for share in block]).tolist()
+            for each, end in zip(block, ends, strict=True):
+                part = slice(end - len(each.positions), end)
+                yield Work(each, Places(*(column[part] for column in places)))
+
+    def fetcher(self, fetcher: Fetcher) -> Fetcher:
+        return fetcher
+
+    def reading(self, position: int) -> int:
+        return position
+
+    def resumed(self, state: Mapping[str, Any], position: int) -> "SamplePlan":
+        return replace(self, stream=self.stream.resumed(state, position))
+
+    def _shares(self, position: int) -> Iterator[Share]:
+        end = self.topology.end(self.stream)
+        while end is None or position < end:
+            found = self._share(position)
+            if end is not None and found.positions.size and int(found.positions.min()) >= end:
+                return  # what was left of the last epoch is dropped
+            yield found
+            position = found.after
+
+    def _share(self, position: int) -> Share:
+        of = self.topology
+        try:
+            return share(
+                position,
+                of.batch,
+                of.rank,
+                of.world,
+                self.stream,
+                uneven=of.uneven,
+                tail=of.tail,
+            )
+        except ValueError as error:
+            raise DataError(str(error)) from error

@@ -1,0 +1,237 @@
+"""Documents packed into sequences: every token once, on any topology, and from any state."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data import (
+    Batch,
+    DataError,
+    Dataset,
+    FingerprintError,
+    Loader,
+    Packing,
+    Sample,
+    SampleContext,
+    SampleError,
+    Sequences,
+    ShardWriter,
+    mixed,
+    open_dataset,
+)
+
+LENGTH, BATCH, MOST = 16, 6, 1000
+RNG = np.random.default_rng(5)
+SIZES = RNG.integers(0, 40, 150).tolist()
+
+
+def content(document: int, size: int) -> bytes:
+    """Token t of document d is d * MOST + t + 1, so 0 is none."""
+    return (document * MOST + np.arange(1, size + 1)).astype("<u4").tobytes()
+
+
+def make(folder: Path, sizes: list[int] = SIZES, first: int = 0) -> Dataset:
+    with ShardWriter(folder / "s-%03d.tar", max_samples=20, tokens="bin:uint32") as writer:
+        for number, size in enumerate(sizes, start=first):
+            writer.write({"__key__": f"{number:05d}", "bin": content(number, size)})
+    return open_dataset(folder)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return make(tmp_path_factory.mktemp("packed"))
+
+
+def loader(dataset: Any, *, pack: Packing | None = None, **options: Any) -> Loader:
+    settings = {"global_batch": BATCH, "streams": 4, "window": 2, "seed": 3, **options}
+    return Loader(dataset, pack=pack or Packing(LENGTH, block=40), **settings)
+
+
+def lines(batch: Batch) -> list[tuple[int, ...]]:
+    """The sequences of a batch, without what only fills it."""
+    return [tuple(line) for line in batch.data.tokens[batch.mask].tolist()]
+
+
+def of_all_ranks(dataset: Any, world: int, steps: int, state: Any = None, **more: Any) -> list[Any]:
+    """Each step's sequences, sorted; and the state after the last one."""
+    found: list[list[tuple[int, ...]]] = [[] for _ in range(steps)]
+    states = []
+    for rank in range(world):
+        one = loader(dataset, rank=rank, world_size=world, **more)
+        if state is not None:
+            one.load_state_dict(state)
+        for step, batch in enumerate(islice(one, steps)):
+            found[step] += lines(batch)
+        states.append(one.state_dict())
+        one.close()
+    assert all(each == states[0] for each in states)
+    return [*map(sorted, found), states[0]]
+
+
+def check_boundaries(data: Sequences) -> None:
+    assert data.tokens.shape == data.document_ids.shape == data.position_ids.shape
+    length = data.tokens.shape[1]
+    for tokens, ids in zip(data.tokens, data.document_ids, strict=True):
+        assert ((tokens == 0) == (ids == -1)).all()
+        for one in range(ids.max() + 1):
+            assert (np.diff(tokens[ids == one]) == 1).all(), "one document, without a gap"
+    ends = data.cu_seqlens.tolist()
+    assert ends[0] == 0
+    assert ends[-1] == data.tokens.size
+    assert np.diff(ends).max() == data.max_seqlen
+    flat = data.tokens.ravel()
+    for begin, end in pairwise(ends):
+        assert begin // length == (end - 1) // length, "no document crosses sequences"
+        assert data.position_ids.ravel()[begin:end].tolist() == list(range(end - begin))
+        assert (np.diff(flat[begin:end]) == (1 if flat[begin] else 0)).all()
+
+
+def test_every_token_once_per_epoch(dataset: Dataset) -> None:
+    found = []
+    for batch in loader(dataset, epochs=1, tail="pad"):
+        check_boundaries(batch.data)
+        found += [token for line in lines(batch) for token in line if token]
+    every = [d * MOST + t for d, size in enumerate(SIZES) for t in range(1, size + 1)]
+    assert sorted(found) == every
+
+
+def test_there_is_little_padding(tmp_path: Path) -> None:
+    sizes = RNG.integers(1, 200, 2000).tolist()
+    many = make(tmp_path, sizes)
+    full = Packing(256, block=2000)
+    tokens = [b.data.tokens for b in loader(many, pack=full, epochs=1, tail="pad", streams=2)]
+    assert np.mean(np.concatenate(tokens) == 0) < 0.03
+
+
+@pytest.mark.parametrize("world", [2, 3, 6])
+@pytest.mark.parametrize("options", [{}, {"threads": 5}, {"uneven": "pad"}])
+def test_the_same_on_any_topology(dataset: Dataset, world: int, options: dict[str, Any]) -> None:
+    assert of_all_ranks(dataset, 1, 60) == of_all_ranks(dataset, world, 60, **options)
+
+
+def test_processes_make_the_same(dataset: Dataset) -> None:
+    with_threads = [lines(batch) for batch in islice(loader(dataset), 8)]
+    one = loader(dataset, workers=2)
+    assert [lines(batch) for batch in islice(one, 8)] == with_threads
+    one.close()
+
+
+def test_goes_on_from_any_step_on_another_topology(dataset: Dataset) -> None:
+    steps = 45  # more than an epoch
+    *whole, _ = of_all_ranks(dataset, 1, steps)
+    for after in (1, 7, 29, 33, 44):
+        *_, state = of_all_ranks(dataset, 2, after)
+        *rest, _ = of_all_ranks(dataset, 3, steps - after, state)
+        assert rest == whole[after:], after
+
+
+def test_a_state_is_small_and_belongs_to_one_packing(dataset: Dataset) -> None:
+    one = loader(dataset)
+    next(iter(one))
+    state = one.state_dict()
+    assert len(str(state)) < 300
+    for other in (Packing(LENGTH * 2, block=40), Packing(LENGTH, block=41)):
+        with pytest.raises(FingerprintError, match=r"pack is .pack-1 length=16 .* in the state"):
+            loader(dataset, pack=other).load_state_dict(state)
+    plain = Loader(dataset, global_batch=BATCH, streams=4, window=2, seed=3)
+    with pytest.raises(FingerprintError, match="pack"):
+        plain.load_state_dict(state)
+    with pytest.raises(FingerprintError, match="pack"):
+        loader(dataset).load_state_dict(plain.state_dict())
+    broken = loader(dataset)
+    broken.load_state_dict({**state, "position": 10**6})
+    with pytest.raises(DataError, match="is no cursor of these packs"):
+        next(iter(broken))
+
+
+def test_long_documents_may_be_cut_or_left_out(dataset: Dataset) -> None:
+    cut = Packing(LENGTH, block=40, long="cut")
+    found = [
+        t for b in loader(dataset, pack=cut, epochs=1, tail="pad") for x in lines(b) for t in x
+    ]
+    assert len([t for t in found if t]) == sum(min(size, LENGTH) for size in SIZES)
+    skip = Packing(LENGTH, block=40, long="skip")
+    found = [
+        t for b in loader(dataset, pack=skip, epochs=1, tail="pad") for x in lines(b) for t in x
+    ]
+    assert len([t for t in found if t]) == sum(size for size in SIZES if size <= LENGTH)
+
+
+def one_more(sample: Sample, context: SampleContext) -> Any:
+    return [*sample["bin"], 0]
+
+
+def test_the_transform_must_give_what_was_counted(dataset: Dataset) -> None:
+    with pytest.raises(SampleError, match=r"tokens by the index, and an array of shape \(\d+,\)"):
+        next(iter(loader(dataset, transform=one_more)))
+
+
+def test_a_document_that_is_left_out_leaves_its_sequence(dataset: Dataset) -> None:
+    def bad(sample: Sample, context: SampleContext) -> Any:
+        if sample["__key__"] == "00007":
+            raise ValueError("no such thing")
+        return np.frombuffer(sample["bin"], "<u4")
+
+    found = []
+    for batch in loader(dataset, transform=bad, errors="skip", epochs=1, tail="pad"):
+        assert len(batch.data.tokens) == BATCH
+        check_boundaries(batch.data)
+        found += [token for line in lines(batch) for token in line if token]
+    every = [d * MOST + t for d, s in enumerate(SIZES) for t in range(1, s + 1) if d != 7]
+    assert sorted(found) == every
+
+
+def letters(sample: Any) -> int:
+    return len(sample["txt"])
+
+
+def ordinals(sample: Sample, context: SampleContext) -> Any:
+    return np.frombuffer(sample["txt"], np.uint8)
+
+
+def test_any_way_of_counting_with_a_transform_of_ones_own(tmp_path: Path) -> None:
+    texts = [b"a" * (1 + i % 9) for i in range(30)]
+    with ShardWriter(tmp_path / "t-%03d.tar", tokens=letters) as writer:
+        for i, text in enumerate(texts):
+            writer.write({"__key__": str(i), "txt": text})
+    dataset = open_dataset(tmp_path)
+    with pytest.raises(DataError, match="needs a transform"):
+        next(iter(loader(dataset)))
+    batches = list(loader(dataset, transform=ordinals, epochs=1, tail="pad", global_batch=2))
+    assert sum((b.data.tokens[b.mask] > 0).sum() for b in batches) == sum(map(len, texts))
+
+
+def test_what_makes_no_sense_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    for pack, options, says in (
+        (Packing(0), {}, "length and block must be at least 1"),
+        (Packing(8, long="what"), {}, "long must be"),  # type: ignore[arg-type]
+        (Packing(8, dtype="nothing"), {}, "nothing"),
+        (Packing(8, pad=-1, dtype="uint16"), {}, "-1"),
+        (Packing(8), {"errors": "substitute"}, 'take "skip"'),
+        (Packing(8), {"world_size": 4}, "cannot be shared evenly by 4 ranks"),
+    ):
+        with pytest.raises(DataError, match=says):
+            loader(dataset, pack=pack, **options)
+    with ShardWriter(tmp_path / "s-%03d.tar") as writer:
+        writer.write({"__key__": "a", "bin": b"1234"})
+    with pytest.raises(DataError, match="has no token counts, which packing needs: index the"):
+        loader(open_dataset(tmp_path))
+
+
+def test_a_mixture_is_packed_and_changes_its_weights_with_the_next_block(tmp_path: Path) -> None:
+    parts = [make(tmp_path / "a", SIZES[:80]), make(tmp_path / "b", SIZES[80:], first=500)]
+    stream = mixed(parts, [1, 1], streams=4, window=2)
+    *whole, _ = of_all_ranks(stream, 1, 30)
+    *_, state = of_all_ranks(stream, 2, 11)
+    *rest, _ = of_all_ranks(stream, 3, 19, state)
+    assert rest == whole[11:]
+    changed = mixed(parts, [1, 0], streams=4, window=2)
+    *rest, _ = of_all_ranks(changed, 1, 40, state)
+    assert rest[0] == whole[11], "of the block that is packed already"
+    documents = {token // MOST for step in rest[20:] for line in step for token in line}
+    assert max(documents) < 80
