@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blake3 import blake3
@@ -62,6 +62,12 @@ def opened(shard: str, source: Source | None) -> Iterator[Opened]:
     except OSError as error:
         place = shard if is_url(shard) else Path(shard)
         raise ShardError(place, 0, f"cannot be read: {error.strerror or error}") from error
+
+
+def through(file: Opened, read: Read) -> Opened:
+    """The same shard, its bytes by another way."""
+    window = Window(read, file.bytes, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
+    return replace(file, read=read, scan=window)
 
 
 def hash_of(read: Read, size: int) -> str:

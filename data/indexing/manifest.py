@@ -13,8 +13,9 @@ from data.files import write_atomically
 from data.indexing import access, columns
 from data.indexing.columns import Columns
 from data.indexing.rows import HASH, KIND, ShardRow, pack_rows, short_tag
-from data.indexing.scan import shard_index
+from data.indexing.scan import Passing, shard_index
 from data.indexing.shard import IntArray, ShardIndex
+from data.indexing.tar import Read
 from data.indexing.urls import Urls
 from data.source.protocol import Source
 
@@ -85,9 +86,15 @@ class Manifest:
         )
 
     def open_shard(
-        self, i: int, *, source: Source | None = None, index_folder: Path | None = None
+        self,
+        i: int,
+        *,
+        source: Source | None = None,
+        index_folder: Path | None = None,
+        passing: Read | None = None,
     ) -> ShardIndex:
-        """The index of shard i, which must be the one that was indexed.
+        """The index of shard i, which must be the one that was indexed. One that nobody has is made
+        of what `passing` reads, as of a download that is under way anyway.
 
         Raises ShardError if the shard is gone, broken, or another than the manifest says.
         """
@@ -99,7 +106,13 @@ class Manifest:
             problem = f"has {size} bytes, had {int(self.bytes[i])} when {self.place} was made{todo}"
             raise ShardError(place, min(size, int(self.bytes[i])), problem)
         wants = self.tokens if self.n_tokens is not None else None
-        index = shard_index(url, tokens=_spec(wants), source=source, index_folder=index_folder)
+        index = shard_index(
+            url,
+            tokens=_spec(wants),
+            source=source,
+            index_folder=index_folder,
+            passing=passing and Passing(passing, self.digest(i)),
+        )
         if (len(index), index.digest) != (int(self.samples[i]), self.digest(i)):
             problem = f"holds other samples than when {self.place} was made{todo}"
             raise ShardError(place, 0, problem)

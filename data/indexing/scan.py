@@ -1,20 +1,31 @@
 """The index of one shard: looked for, else made."""
 
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from data.errors import DataError
 from data.indexing import access, foreign, sidecar, tokens
 from data.indexing.access import Opened
 from data.indexing.columns import Column
 from data.indexing.grouping import Grouping
 from data.indexing.shard import ShardIndex
-from data.indexing.tar import TarFeed, TarWalk, walk
+from data.indexing.tar import Read, TarFeed, TarWalk, walk
 from data.indexing.tokens import Tokens
 from data.source.protocol import Source
+
+_log = logging.getLogger(__name__)
+
+
+class Passing(NamedTuple):
+    """The bytes of a shard as a download brings them, and the digest its samples should have."""
+
+    read: Read
+    digest: str
 
 
 def scan_shard(
@@ -42,10 +53,12 @@ def shard_index(
     tokens: Tokens | None = None,
     source: Source | None = None,
     index_folder: Path | None = None,
+    passing: Passing | None = None,
 ) -> ShardIndex:
     """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
 
-    Kept ones: of this very version of the shard, then one beside it that came with a copy.
+    Kept ones: of this very version of the shard, then one beside it that came with a copy. A new
+    one is made of what is `passing`, if that is given and is what it should be.
     """
     shard = str(shard)
     with access.opened(shard, source) as file:
@@ -53,7 +66,8 @@ def shard_index(
         found = found or sidecar.find_fitting(shard, file, source if access.is_url(shard) else None)
         if found and has(found, hash, tokens):
             return found
-        index = _scan(shard, file, hash, tokens)
+        passed = passing and _passed(shard, file, passing, hash, tokens)
+        index = passed or _scan(shard, file, hash, tokens)
     sidecar.keep(shard, index, index_folder)
     return index
 
@@ -62,6 +76,19 @@ def has(index: ShardIndex, hash: bool, way: Tokens | None) -> bool:
     """Whether an index has the hash and the tokens that are asked for."""
     has_tokens = way is None or index.tokens == tokens.name_of(way)
     return has_tokens and (index.hash is not None or not hash)
+
+
+def _passed(
+    shard: str, file: Opened, passing: Passing, hash: bool, way: Tokens | None
+) -> ShardIndex | None:
+    try:
+        index = _scan(shard, access.through(file, passing.read), hash, way)
+    except (
+        DataError
+    ) as error:  # damaged on its way perhaps: the reader of its samples will see to it
+        _log.warning("indexed at its source, not as it is downloaded: %s", error)
+        return None
+    return index if index.digest == passing.digest else None
 
 
 class PassingIndex:

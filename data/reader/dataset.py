@@ -1,5 +1,6 @@
 """A dataset that is open: its manifest, its shards, and each sample readable by its number."""
 
+import logging
 import resource
 import threading
 from collections import OrderedDict
@@ -19,6 +20,8 @@ from data.reader.opened import OpenedShard, Sample
 from data.source.sources import Sources
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
 
 
 class Dataset:
@@ -100,7 +103,8 @@ class _Opened:
     def _open(self, shard: int) -> OpenedShard:
         dataset = self._dataset
         opened = dataset.store.open(dataset.ref(shard))
-        index = dataset.manifest.open_shard(shard, source=dataset.store.sources)
+        passing = opened.pread if is_url(dataset.manifest.urls[shard]) else None
+        index = dataset.manifest.open_shard(shard, source=dataset.store.sources, passing=passing)
         return OpenedShard(index, opened)
 
     def _keep(self, shard: int, found: OpenedShard) -> None:
@@ -144,8 +148,25 @@ def _manifest(shards: Shards, sources: Sources) -> Manifest:
             place = f"{text}{NAME}" if text.endswith("/") else text
             return open_manifest(place, source=sources)
         if not is_url(text) and is_manifest(Path(text).expanduser()):
-            return open_manifest(Path(text).expanduser())
+            manifest = open_manifest(Path(text).expanduser())
+            _warn_of_others(Path(text).expanduser(), manifest)
+            return manifest
     return read_index(shards, source=sources)
+
+
+def _warn_of_others(folder: Path, manifest: Manifest) -> None:
+    """Somebody may have added shards and forgotten to index them."""
+    if not folder.is_dir():
+        return
+    known = {url.rpartition("/")[2] for url in manifest.urls}
+    others = sorted(path.name for path in folder.glob("*.tar") if path.name not in known)
+    if others:
+        _log.warning(
+            "%s: tars in this folder that are not in it are not read: %s; `hpckit data index` adds"
+            " them",
+            manifest.place,
+            ", ".join([*others[:3], f"and {len(others) - 3} more"] if len(others) > 3 else others),
+        )
 
 
 def _store(cache: str | Path | None, cache_bytes: int, sources: Sources) -> NodeStore:

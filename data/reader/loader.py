@@ -2,6 +2,7 @@
 
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
@@ -121,11 +122,19 @@ class Loader(Iterable[Batch]):
     @property
     def usage(self) -> Usage:
         """Where the time has gone so far."""
-        stores = {dataset.store for dataset in self._plan.stream.datasets}
         iteration = self._current() if self._current else None
         ready = iteration.ready if iteration is not None else 0
-        waited_s = sum(store.metrics.wait_s for store in stores)
-        return self._meter.usage(ready=ready, download_s=waited_s)
+        return self._meter.usage(ready=ready, download_s=self.store_counts["wait_s"])
+
+    @property
+    def store_counts(self) -> dict[str, float]:
+        """What the node stores that it reads from have done for this process, in sum: the counters
+        of `data.cache.metrics.Metrics` by their names."""
+        stores = {dataset.store for dataset in self._plan.stream.datasets}
+        counts = Counter[str]()
+        for store in stores:
+            counts.update(store.metrics.counts())
+        return dict(counts)
 
     @property
     def bytes_read(self) -> int:
@@ -149,6 +158,10 @@ class Loader(Iterable[Batch]):
             raise DataError("load_state_dict came after iteration began; call it before")
         told = dict(state)
         position = told.pop("position", None)
+        if told.get("within"):
+            raise DataError(
+                "the state is of a StreamingDataset, inside a step: only that one can go on there"
+            )
         told.pop("until", None)  # the end of a pass, at which a StreamingDataset stood
         if type(position) is not int or not 0 <= position < MAX_POSITION:
             raise DataError(f"not a loader's state: position is {position!r}")

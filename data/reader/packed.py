@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from data.errors import DataError, FingerprintError
-from data.ordering.packing import Long, Pack, Packer, PackStep
+from data.ordering.packing import PACK, Long, Pack, Packer, PackStep
 from data.ordering.placement import Share, take
 from data.ordering.sequences import Boundaries, boundaries
 from data.reader.batch import SampleContext
@@ -41,6 +41,18 @@ class Packing:
     long: Long = "split"
     pad: int = 0
     dtype: str = "int64"
+
+    @classmethod
+    def of_state(cls, name: str) -> "Packing":
+        """That of a state's field `pack`. Raises DataError if it is none."""
+        made, *fields = name.split()
+        said = dict(field.partition("=")[::2] for field in fields)
+        if made != PACK or not {"length", "block", "long"} <= said.keys():
+            raise DataError(f"the state is of the packing {name!r}, not {PACK}")
+        try:
+            return cls(int(said["length"]), int(said["block"]), cast("Long", said["long"]))
+        except ValueError as error:
+            raise DataError(f"not a loader's state: pack is {name!r}") from error
 
 
 class PackedSequence(NamedTuple):

@@ -181,6 +181,9 @@ def describe(event: Event) -> str | None:
             return f"[red]checkpoint {get('step')} {what}[/]: {escape(str(why))}"
         case "degraded":
             return f"[yellow]degraded[/]: {escape(str(get('what')))}"
+        case "data_bound":
+            tone = "green" if get("bound") == "consumer" else "yellow"
+            return f"[{tone}]data[/] at step {get('step')}: {escape(str(get('diagnosis')))}"
         case "generation_ended":
             colour = {"done": "green", **dict.fromkeys(("stopped", *LEAVES), "yellow")}
             kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"

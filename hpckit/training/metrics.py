@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hpckit.run.events import EventLog
+from hpckit.training import intake
 from hpckit.training.errors import TrainingError
+from hpckit.training.intake import Intake
 from hpckit.training.scalars import Scalars
 
 Value = float | int | Tensor
@@ -24,6 +26,7 @@ RESERVED = frozenset(
     (
         *("time", "kind", "step", "generation", "attempt", "node", "rank", "submission"),
         *("tokens_per_s", "step_s", "data_wait_s", "checkpoint_stall_s"),
+        *intake.NAMES,
     )
 )
 """Names that a record of a step has anyway."""
@@ -35,9 +38,12 @@ class Metrics:
     Tensors stay on their device until then: between two records no step waits for the device.
     """
 
-    def __init__(self, events: EventLog, tensorboard: Path | None, every: int, at: int) -> None:
+    def __init__(
+        self, events: EventLog, tensorboard: Path | None, every: int, at: int, taken: Intake
+    ) -> None:
         """`tensorboard`: folder for rank 0's files, None on other ranks; `at`: steps finished."""
         self._events = events
+        self._intake, self._told = taken, intake.Told()
         self._scalars = Scalars(tensorboard, events, at) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
@@ -75,34 +81,44 @@ class Metrics:
             return
         begun, since = self._since
         now = time.monotonic()
-        values = self._over_ranks(logged)
-        tokens = values.pop(TOKENS)
+        values, tokens, taken = self._over_ranks(logged)
         self.newest = dict(values)
         steps = step - begun
         record = {
             **values,
             **({"tokens_per_s": tokens / (now - since)} if tokens else {}),
+            **intake.record_of(taken, dist.get_world_size(), now - since),
             "step_s": (now - since) / steps,
             "data_wait_s": self._waited / steps,
             "checkpoint_stall_s": self._stalled / steps,
         }
         self._since, self._tokens, self._waited, self._stalled = (step, now), 0.0, 0.0, 0.0
         self._write(step, record)
+        news = self._told.news(intake.usage_of(taken))
+        if news and self._scalars is not None:
+            self._events.emit("data_bound", step=step, **news)
 
-    def _over_ranks(self, logged: Mapping[str, Value]) -> dict[str, float]:
-        """Means over all ranks of `logged`, and the sum of the tokens since the last record."""
+    def _over_ranks(
+        self, logged: Mapping[str, Value]
+    ) -> tuple[dict[str, float], float, Sequence[float]]:
+        """Means over all ranks of `logged`; the sums of the tokens and of what the loaders did
+        since the last record."""
         names = sorted(logged)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         _require_same_names(names, device)
         flat = [torch.as_tensor(logged[name]).detach() for name in names]
         packed = torch.stack(
             [value.to(device, torch.float64).reshape(()) for value in flat]
-            + [torch.tensor(self._tokens, dtype=torch.float64, device=device)]
+            + list(
+                torch.tensor([self._tokens, *self._intake.taken()], dtype=torch.float64).to(device)
+            )
         )
         dist.all_reduce(packed)
-        *sums, tokens = packed.tolist()
+        sums = packed.tolist()
+        tokens, *taken = sums[len(names) :]
         world = dist.get_world_size()
-        return {**{n: s / world for n, s in zip(names, sums, strict=True)}, TOKENS: tokens}
+        means = {name: total / world for name, total in zip(names, sums, strict=False)}
+        return means, tokens, taken
 
     def _write(self, step: int, record: Mapping[str, float]) -> None:
         if self._scalars is not None:

@@ -31,6 +31,7 @@ from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
 from hpckit.training.agreement import Agreement
 from hpckit.training.collective import check_all_reduce
 from hpckit.training.errors import TrainingError
+from hpckit.training.intake import Intake
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
@@ -141,7 +142,7 @@ class TrainingRun:
         if self._metrics is not None:
             raise TrainingError("run.steps was called twice: a run has one loop over its steps")
         self._resume(loader)
-        self._metrics, self._ledger = self._open_records()
+        self._metrics, self._ledger = self._open_records(loader)
         batches = iter(loader)
         total = self._cfg.train.steps
         while self._step < total:
@@ -196,7 +197,7 @@ class TrainingRun:
     def _beat(self, phase: Phase) -> None:
         self._board.report(self._env.local_rank, phase, self._step, self._env.attempt)
 
-    def _open_records(self) -> tuple[Metrics, Ledger | None]:
+    def _open_records(self, loader: Loader) -> tuple[Metrics, Ledger | None]:
         at, every = self._env.at, self._cfg.train.log_every
         tensorboard = at.run.tensorboard if self.rank == 0 else None
         ledger = (
@@ -204,7 +205,7 @@ class TrainingRun:
             if self._cfg.debug.ledger
             else None
         )
-        return Metrics(self._events, tensorboard, every, self._step), ledger
+        return Metrics(self._events, tensorboard, every, self._step, Intake(loader)), ledger
 
     def _state(self) -> dict[str, Any]:
         return {**self._tracked, "run": {"step": self._step}}

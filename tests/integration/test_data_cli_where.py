@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkpointing.store.store import Store
-from data import Batch, Loader, open_dataset
+from data import Batch, Loader, Packing, ShardWriter, open_dataset
 from hpckit.cli.data.moment import Saved, of_checkpoints
 from hpckit.run.events import EventLog
 from tests.integration.checkpoints import save_one
@@ -203,3 +204,26 @@ def test_shuffle_report(shards: Path) -> None:
     assert "nothing to do" in hpckit("shuffle-report", shards).stdout
     refused("shuffle-report", shards, "--batch", 10**6, says="batch must be in 2..120")
     refused("shuffle-report", shards / "none", says="no shards")
+
+
+def test_where_of_packed_documents(tmp_path: Path) -> None:
+    sizes = [1 + 7 * i % 30 for i in range(60)]
+    with ShardWriter(tmp_path / "s-%03d.tar", max_samples=20, tokens="bin:uint8") as writer:
+        for number, size in enumerate(sizes):
+            writer.write({"__key__": str(number), "bin": bytes([number] * size)})
+    loader = Loader(
+        open_dataset(tmp_path), global_batch=4, rank=1, world_size=2, pack=Packing(16, pad=255)
+    )
+    state = loader.state_dict()
+    *_, batch = islice(loader, 3)
+    common = ("where", tmp_path, "--state", json.dumps(state), "--global-batch", 4, "--step", 2)
+    told = document(*common, "--world", 2, "--rank", 1)["samples"]
+    for sequence, line in enumerate(batch.data.tokens.tolist()):
+        mine = [one for one in told if one["sequence"] == sequence]
+        spread = [int(s["key"]) for s in mine for _ in range(*s["tokens"])]
+        assert spread == [token for token in line if token != 255]
+    shown = hpckit(*common, "--world", 2).stdout
+    assert "sequence" in shown
+    assert "tokens" in shown
+    broken = json.dumps({**state, "pack": "pack-0 length=3"})
+    refused("where", tmp_path, "--state", broken, "--global-batch", 4, says="not pack-1")

@@ -57,7 +57,7 @@ def order_of(dataset: Dataset, state: Mapping[str, Any] | None, knobs: Knobs) ->
     if name not in (ORDER, NATURAL):
         more = ": a mixture's samples cannot be told from one dataset" if name == "mix-1" else ""
         raise RefusedError(f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}")
-    told = {field: value for field, value in state.items() if field != "position"}
+    told = {field: value for field, value in state.items() if field not in ("position", "pack")}
     for field, value in knobs.said.items():
         if told.get(field, value) != value:
             raise RefusedError(f"--{field} {value}, but the state says {told[field]}: leave it out")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from data.reader.dataset import Dataset
     from data.reader.stream import One
 
-_RIGHT = ("position", "rank", "shard", "sample", "offset", "size")
+_RIGHT = ("position", "rank", "sequence", "tokens", "shard", "sample", "offset", "size")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Row:
     key: str
     repeat: bool
     """Whether it only fills the batch."""
+    sequence: int | None = None
+    """Where documents are packed: which of its rank's sequences it is in, and which of its tokens
+    that takes, [first, after the last)."""
+    tokens: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,9 @@ def _rows(
     stream: One, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
 ) -> Iterator[Row]:
     """Of each rank in turn. Raises ValueError, ShardError."""
+    if begin.state is not None and "pack" in begin.state:
+        yield from _packed(stream, begin, str(begin.state["pack"]), tail, uneven, world, rank)
+        return
     import numpy as np
 
     from data.ordering.placement import position_after, share
@@ -168,6 +176,39 @@ def _rows(
         columns = (positions, places.shards, places.samples, real)
         for p, shard, sample, is_real in zip(*(c.tolist() for c in columns), strict=True):
             yield _row(stream, p, each if world > 1 else None, shard, sample, not is_real)
+
+
+def _packed(
+    stream: One,
+    begin: _Begin,
+    pack: str,
+    tail: Tail,
+    uneven: Uneven,
+    world: int,
+    rank: int | None,
+) -> Iterator[Row]:
+    """Documents by sequence. Raises DataError."""
+    from data.reader.packed import Packing, PackPlan, Pieces
+    from data.reader.plan import Topology
+
+    for each in range(world) if rank is None else (rank,):
+        topology = Topology(begin.batch, each, world, uneven, tail, None)
+        plan = PackPlan.of(stream, topology, Packing.of_state(pack))
+        work = next(islice(plan.work(begin.position), begin.later, None))
+        pieces = work.extra
+        assert isinstance(pieces, Pieces)
+        positions, shards, samples = work.share.positions, work.places.shards, work.places.samples
+        columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
+        for sequence, row, start, length in zip(*columns, strict=True):
+            told = _row(
+                stream,
+                int(positions[row]),
+                each if world > 1 else None,
+                int(shards[row]),
+                int(samples[row]),
+                not work.share.mask[sequence],
+            )
+            yield replace(told, sequence=sequence, tokens=(start, start + length))
 
 
 def _row(
@@ -191,12 +232,16 @@ def _row(
 
 
 def _print(screen: Out, rows: list[Row], begin: _Begin, by_rank: bool, most: int) -> None:
-    ranks = ["rank"] if by_rank else []
+    is_packed = any(row.sequence is not None for row in rows)
+    more = [*(["rank"] if by_rank else []), *(["sequence", "tokens"] if is_packed else [])]
     shown = table(
-        "position", *ranks, "shard", "sample", "offset", "size", "key", "url", right=_RIGHT
+        "position", *more, "shard", "sample", "offset", "size", "key", "url", right=_RIGHT
     )
     for row in rows[:most]:
         cells = [str(row.position)] + ([str(row.rank or 0)] if by_rank else [])
+        if is_packed:
+            first, after = row.tokens or (0, 0)
+            cells += [str(row.sequence), f"{first}..{after - 1}"]
         cells += [str(row.shard), str(row.sample), str(row.offset), size(row.bytes)]
         key = clean(row.key) + (" (only fills the batch)" if row.repeat else "")
         shown.add_row(*cells, key, clean(row.url))

@@ -146,3 +146,13 @@ def test_a_shard_gone_or_resized_is_named(shards: Path) -> None:
         dataset.read(0)
     with pytest.raises(FetchError, match=r"shard-000001\.tar: cannot be opened: No such file"):
         dataset.read(4)
+
+
+def test_shards_that_were_added_and_not_indexed_are_told(
+    shards: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_dataset(shards)
+    assert not caplog.records
+    shutil.copy(shards / "shard-000000.tar", shards / "shard-000099.tar")
+    assert len(open_dataset(shards)) == 25
+    assert "tars in this folder that are not in it are not read: shard-000099.tar" in caplog.text

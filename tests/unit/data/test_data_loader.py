@@ -354,3 +354,10 @@ def test_prefetch_is_bounded(dataset: Dataset) -> None:
         next(iterator)
         assert max(seen) < delivered + 3
     loader.close()
+
+
+def test_a_state_from_inside_a_step_is_refused(dataset: Dataset) -> None:
+    loader = Loader(dataset, global_batch=4)
+    state = {**loader.state_dict(), "within": 2, "layout": [4, 1]}
+    with pytest.raises(DataError, match="of a StreamingDataset, inside a step"):
+        loader.load_state_dict(state)
