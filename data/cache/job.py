@@ -1,52 +1,23 @@
-"""Getting one shard into the cache, in a thread of its own or inline.
+"""Getting one shard into the cache by one process of the node, in a thread of its own or inline."""
 
-The order of steps keeps what readers of all processes rely on: a part grows only while its lock is
-held; it is marked whole after its hash was seen; only then has it the name of a shard.
-"""
-
-import errno
 import logging
 import os
-import threading
 import time
-from dataclasses import dataclass
 
-from data.cache import record, room
-from data.cache.entry import DAMAGED, DROPPED, Entry, ShardRef
-from data.cache.folder import Folder, hash_upto
+from data.cache.download import Download, NoRoomError
+from data.cache.entry import Entry, ShardRef
 from data.cache.frozen import Watch
 from data.cache.locks import FileLock
-from data.cache.metrics import Metrics
 from data.cache.quarantine import put_aside
-from data.cache.record import Record
-from data.cache.room import Budget
-from data.cache.trouble import Trouble
+from data.cache.tools import Tools
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError
 from data.source.address import masked
 from data.source.protocol import Origin
-from data.source.sources import Sources
 
 _log = logging.getLogger(__name__)
 
 _TELL_S = 0.005
 POLL_S = 0.02  # how often another process's download is looked at
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What all jobs of a store share."""
-
-    folder: Folder
-    sources: Sources
-    budget: Budget
-    metrics: Metrics
-    trouble: Trouble
-    changed: threading.Condition
-    """Notified of every step of every download of this process."""
-
-    closing: threading.Event
-    frozen_s: float
-    """Seconds without a new byte after which another process's download is not waited for."""
 
 
 class Job:
@@ -135,9 +106,14 @@ class Job:
         folder = self._tools.folder
         if folder.open_whole(entry) is not None or folder.recheck(entry):
             return
+        download = Download(self._tools, self.ref, entry, origin, self._when_s, self._step)
         for again in (False, True):
-            found = self._download(entry, origin)
-            if found is None or self.ref.hash in (None, found):
+            try:
+                found = download.run()
+            except NoRoomError as error:
+                self._no_room(str(error))
+                return
+            if self.ref.hash in (None, found):
                 return
             put_aside(folder, entry, "part")
             self._tools.metrics.add(quarantined=1, refetches=not again)
@@ -145,62 +121,6 @@ class Job:
         raise DamagedShardError(
             self._url, f"came twice with other bytes than its manifest says, whose hash is {found}"
         )
-
-    def _download(self, entry: Entry, origin: Origin) -> str | None:
-        """The hash of what came; the shard is in place if it is the right one. None: no room."""
-        folder = self._tools.folder
-        known = origin.tag is not None or self.ref.hash is not None
-        folder.keep_part(entry, origin.tag, known)
-        fd = room.allocate(folder, self._tools.budget, entry, self._when_s, self._tools.metrics)
-        if fd is None:
-            self._no_room("finds no room in the cache")
-            return None
-        try:
-            return self._fill(fd, entry, origin)
-        except ObjectChangedError:
-            folder.discard_part(entry, DAMAGED)
-            raise
-        except FetchError as error:
-            folder.note_failure(entry, error.problem, error.attempts)
-            raise
-        except OSError as error:
-            folder.discard_part(entry, DROPPED)
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            self._tools.trouble.note(error)
-            self._no_room("finds the disk full")
-            return None
-        finally:
-            os.close(fd)
-
-    def _fill(self, fd: int, entry: Entry, origin: Origin) -> str:
-        folder, metrics = self._tools.folder, self._tools.metrics
-        have = os.fstat(fd).st_size
-        started = Record(self._url, origin.tag, record.boot())
-        record.write(folder.path(entry, "json"), started)
-        hasher = hash_upto(fd, have)
-        metrics.add(downloads=1, bytes_resumed=have)
-        if have < entry.bytes:
-            for piece in self._tools.sources.stream(self.ref.url, have, origin.tag):
-                if have + len(piece) > entry.bytes:
-                    raise FetchError(self._url, f"brought more than its {entry.bytes} bytes")
-                _write(fd, piece, have)
-                hasher.update(piece)
-                have += len(piece)
-                metrics.add(bytes_fetched=len(piece))
-                self._step()
-                if self._tools.closing.is_set():
-                    raise FetchError(self._url, "not fetched: the store was closed meanwhile")
-                if have == origin.bytes:
-                    break  # what goes wrong from here on does not matter
-        if have != entry.bytes:
-            raise FetchError(self._url, f"brought {have} of its {entry.bytes} bytes")
-        found = hasher.hexdigest()
-        if self.ref.hash in (None, found):
-            folder.finish(entry, fd, started.whole(found))
-        else:
-            os.fchmod(fd, DAMAGED)
-        return found
 
     def _leave_frozen(self) -> None:
         """Whoever downloads it holds the lock and does not get on: nobody is to wait for that."""
@@ -238,13 +158,6 @@ def _checked(origin: Origin, ref: ShardRef) -> Origin:
             " not uploaded to its end; index it again",
         )
     return origin
-
-
-def _write(fd: int, piece: bytes, at: int) -> None:
-    view = memoryview(piece)
-    while view:
-        done = os.pwrite(fd, view, at)
-        view, at = view[done:], at + done
 
 
 def again(error: BaseException) -> BaseException:

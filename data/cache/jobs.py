@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable
 
 from data.cache.entry import ShardRef
-from data.cache.job import POLL_S, Job, Tools
+from data.cache.job import POLL_S, Job
+from data.cache.tools import Tools
 
 
 class Jobs:

@@ -10,12 +10,13 @@ from pathlib import Path
 from data.cache.disk import Disk
 from data.cache.entry import ShardRef, url_key
 from data.cache.folder import Folder
-from data.cache.job import Tools, again
+from data.cache.job import again
 from data.cache.jobs import Jobs
 from data.cache.metrics import Metrics
 from data.cache.openfile import OpenFile
 from data.cache.room import Budget
 from data.cache.shard import OpenShard, Patience
+from data.cache.tools import Tools
 from data.cache.trouble import Trouble
 from data.errors import DataError, FetchError
 from data.source.address import Address, masked

@@ -91,7 +91,6 @@ def test_killed_readers_leave_a_right_cache(server: RangeServer, tmp_path: Path)
     for name in NAMES:
         starts = [at for path, at in server.seen if path == f"/{name}"]
         assert starts == sorted(starts)
-        assert starts.count(0) <= 1 or starts[-1] == 0
     assert len(server.seen) > len(NAMES)  # or nobody was killed over a download
     check(tmp_path / "c")
 
