@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from data.reader.loader import Loader
     from data.reader.metrics import Usage
     from data.reader.opened import Sample
-    from data.reader.packed import PackedSequence, Packing, Sequences
+    from data.reader.packed import Packing
+    from data.reader.sequences import PackedSequence, Sequences
     from data.reader.stream import mixed
     from data.source.sources import Sources
     from data.stdlib import python_stdlib
@@ -98,7 +99,8 @@ _MODULES = {
     "reader.loader": ("Loader",),
     "reader.metrics": ("Usage",),
     "reader.opened": ("Sample",),
-    "reader.packed": ("PackedSequence", "Packing", "Sequences"),
+    "reader.packed": ("Packing",),
+    "reader.sequences": ("PackedSequence", "Sequences"),
     "reader.stream": ("mixed",),
     "source.sources": ("Sources",),
     "stdlib": ("python_stdlib",),

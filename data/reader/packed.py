@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from io import BytesIO
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +10,13 @@ import numpy.typing as npt
 from data.errors import DataError, FingerprintError
 from data.ordering.packing import PACK, Long, Pack, Packer, PackStep
 from data.ordering.placement import Share, take
-from data.ordering.sequences import Boundaries, boundaries
-from data.reader.batch import SampleContext
+from data.ordering.sequences import boundaries
 from data.reader.counts import TokenCounts
 from data.reader.fetch import Fetcher, Rows, Work
-from data.reader.opened import Sample
 from data.reader.plan import Topology
+from data.reader.sequences import PackedSequence, sequences
+from data.reader.stored import stored_tokens
 from data.reader.stream import Stream
-
-Tokens: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -55,44 +52,6 @@ class Packing:
             raise DataError(f"not a loader's state: pack is {name!r}") from error
 
 
-class PackedSequence(NamedTuple):
-    """One sequence: what `collate` is given a list of."""
-
-    tokens: Tokens
-    """Shape (length,)."""
-    boundaries: Boundaries
-
-
-class Sequences(NamedTuple):
-    """A batch of B sequences of L tokens, made by the default `collate`."""
-
-    tokens: Tokens
-    """Shape (B, L)."""
-    document_ids: npt.NDArray[np.int32]
-    """Shape (B, L): tokens attend to equal ids of their sequence only; -1 is padding."""
-    position_ids: npt.NDArray[np.int32]
-    """Shape (B, L): each document counts from 0."""
-    cu_seqlens: npt.NDArray[np.int32]
-    """Where each document begins in the B * L tokens end to end, then B * L; padding counts as a
-    document."""
-    max_seqlen: int
-    """Of all documents, in tokens."""
-
-
-def sequences(packed: list[PackedSequence]) -> Sequences:
-    """The default `collate`. All must be of one length."""
-    lines = [one.boundaries for one in packed]
-    length = len(packed[0].tokens)
-    begins = [line.cu_seqlens[:-1] + number * length for number, line in enumerate(lines)]
-    return Sequences(
-        tokens=np.stack([one.tokens for one in packed]),
-        document_ids=np.stack([line.document_ids for line in lines]),
-        position_ids=np.stack([line.position_ids for line in lines]),
-        cu_seqlens=np.append(np.concatenate(begins), len(packed) * length).astype(np.int32),
-        max_seqlen=max(line.max_seqlen for line in lines),
-    )
-
-
 class Pieces(NamedTuple):
     """What the sequences of a batch are made of; columns of shape (pieces,), by sequence."""
 
@@ -120,14 +79,25 @@ class PackFetcher(Fetcher):
             if row in rows.errors:
                 continue
             found = np.asarray(document)
-            if found.shape != (tokens,):
-                error = DataError(
-                    f"{tokens} tokens by the index, and an array of shape {found.shape}: index the"
-                    " dataset again, and count what the transform gives"
-                )
+            if problem := self._problem(found, tokens):
                 place = (rows.datasets[row], int(shards[row]), int(samples[row]))
-                rows.errors[row] = self._said(rows.positions[row], *place, error)
+                error = self._said(rows.positions[row], *place, DataError(problem))
+                rows.errors[row] = error
             rows.samples[row] = found
+
+    def _problem(self, found: npt.NDArray[Any], tokens: int) -> str | None:
+        """Why an array is not the document's tokens."""
+        if found.shape != (tokens,):
+            return (
+                f"{tokens} tokens by the index, and an array of shape {found.shape}: index the"
+                " dataset again, and count what the transform gives"
+            )
+        if found.dtype.kind not in "iu":
+            return f"its tokens are of type {found.dtype}, not whole numbers"
+        room = np.iinfo(self.packing.dtype)
+        if found.size and not room.min <= int(found.min()) <= int(found.max()) <= room.max:
+            return f"tokens {found.min()}..{found.max()} do not fit {self.packing.dtype}"
+        return None
 
     def _items(self, rows: Rows, work: Work, kept: list[int] | None) -> list[Any]:
         assert isinstance(work.extra, Pieces)
@@ -170,7 +140,7 @@ class PackPlan:
             )
             nothing = np.zeros(topology.batch, np.int64)
             take(nothing, topology.rank, topology.world, topology.uneven)
-            np.full(1, packing.pad, packing.dtype)
+            np.full(1, packing.pad, np.iinfo(packing.dtype).dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(str(error)) from error
         return cls(stream, topology, packing, packer, counts)
@@ -248,30 +218,4 @@ def _pieces(packs: list[Pack], counts: TokenCounts) -> tuple[npt.NDArray[np.int6
         start=np.concatenate([pack.starts for pack in packs] or nothing).tolist(),
         length=np.concatenate([pack.lengths for pack in packs] or nothing).tolist(),
         tokens=counts(positions).tolist() if positions.size else [],
-    )
-
-
-@dataclass(frozen=True)
-class StoredTokens:
-    """A transform: the numbers of a sample's member `extension`, "npy" or raw ones of a type."""
-
-    extension: str
-    dtype: str | None
-
-    def __call__(self, sample: Sample, context: SampleContext) -> Tokens:
-        if self.dtype is None:
-            return np.asarray(np.load(BytesIO(sample[self.extension]), allow_pickle=False)).ravel()
-        return np.frombuffer(sample[self.extension], np.dtype(self.dtype).newbyteorder("<"))
-
-
-def stored_tokens(stream: Stream) -> StoredTokens:
-    """What reads tokens the way that the stream's datasets count them. Raises DataError."""
-    ways = {dataset.manifest.tokens for dataset in stream.datasets}
-    (way,) = ways if len(ways) == 1 else ("",)
-    extension, _, detail = (way or "").partition(":")
-    if way == "npy" or (extension != "json" and detail):
-        return StoredTokens(extension, detail or None)
-    raise DataError(
-        f"tokens are counted by {sorted(map(str, ways))}, which does not say where they lie:"
-        " packing needs a transform that makes them"
     )

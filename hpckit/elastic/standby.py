@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 
-from hpckit.elastic.torchrun import FORKING, THREADS, torchrun_variables
+from hpckit.elastic.torchrun import FORKING, GENTLE, THREADS, torchrun_variables
 from hpckit.run.processes import Process, kill_all, spawn, spawn_waiting
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Standby:
         """
         self._env, self._ignore, self._threads = dict(env), tuple(ignore), threads
         self._waiting: Process | None = None
-        self._since = -BEGUN_S  # the first is wanted at once
+        self._since: float | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -45,9 +45,13 @@ class Standby:
 
     def look(self) -> None:
         """To be called often: has one stand by as soon as that takes nothing from a beginning."""
-        if self._waiting is None and time.monotonic() - self._since >= BEGUN_S:
-            env = self._env | torchrun_variables(self._threads)
+        if self._waiting is not None:
+            return
+        env = self._env | torchrun_variables(self._threads)
+        if self._since is None:  # nothing trains yet, and it is wanted soon
             self._waiting = spawn_waiting(FORKING, env, self._ignore)
+        elif time.monotonic() - self._since >= BEGUN_S:
+            self._waiting = spawn_waiting(GENTLE, env, self._ignore)
 
     def become(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> Process:
         """A torchrun with these arguments and no other environment.

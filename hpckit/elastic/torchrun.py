@@ -17,6 +17,8 @@ MONITOR_INTERVAL_S = 0.1
 
 FORKING = (sys.executable, "-m", "hpckit.training.forking")
 """Takes torchrun's arguments; without any it stands by."""
+GENTLE = (sys.executable, "-m", "hpckit.training.gentle")
+"""Stands by too, and leaves the processor to others until somebody waits for it."""
 PLAIN = (sys.executable, "-m", "torch.distributed.run")
 THREADS = "OMP_NUM_THREADS"
 

@@ -11,6 +11,9 @@ from data import Loader, Usage
 SLOW = 0.1
 """Share of the time that waiting for data takes before somebody is told."""
 
+LONG_S = 30.0
+"""Seconds over which it is judged, and the shortest time between two words."""
+
 _COUNTS = ("hits", "misses", "bypasses", "bytes_fetched")  # of the node stores
 _USAGE = len(fields(Usage))
 NAMES = frozenset(
@@ -45,9 +48,22 @@ class Told:
 
     def __init__(self) -> None:
         self._bound = "consumer"
+        self._sums: list[float] | None = None
+        self._seconds = 0.0
 
-    def news(self, usage: Usage) -> dict[str, Any] | None:
-        """The fields of an event, if that has changed."""
+    def news(self, sums: Sequence[float], seconds: float) -> dict[str, Any] | None:
+        """The fields of an event, if that has changed; judged over `LONG_S` seconds or more.
+
+        Args:
+            sums: as of `Intake.taken`, of all ranks, in the last `seconds`.
+        """
+        before = self._sums or [0.0] * len(sums)
+        self._sums = [a + b for a, b in zip(before, sums, strict=True)]
+        self._seconds += seconds
+        if self._seconds < LONG_S:
+            return None
+        usage = usage_of(self._sums)
+        self._sums, self._seconds = None, 0.0
         bound = usage.bound
         is_slow = usage.wait_share > SLOW and bound != "start"
         if bound == self._bound or not (is_slow or bound == "consumer"):

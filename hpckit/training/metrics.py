@@ -94,7 +94,7 @@ class Metrics:
         }
         self._since, self._tokens, self._waited, self._stalled = (step, now), 0.0, 0.0, 0.0
         self._write(step, record)
-        news = self._told.news(intake.usage_of(taken))
+        news = self._told.news(taken, now - since)
         if news and self._scalars is not None:
             self._events.emit("data_bound", step=step, **news)
 

@@ -171,6 +171,18 @@ def test_the_transform_must_give_what_was_counted(dataset: Dataset) -> None:
         next(iter(loader(dataset, transform=one_more)))
 
 
+def test_tokens_that_do_not_fit_are_not_cut(dataset: Dataset) -> None:
+    small = Packing(LENGTH, block=40, dtype="uint8")
+    with pytest.raises(SampleError, match=r"tokens \d+\.\.\d+ do not fit uint8"):
+        list(loader(dataset, pack=small, epochs=1, tail="pad"))
+
+    def halves(sample: Sample, context: SampleContext) -> Any:
+        return np.frombuffer(sample["bin"], "<u4") / 2
+
+    with pytest.raises(SampleError, match="of type float64, not whole numbers"):
+        next(iter(loader(dataset, transform=halves)))
+
+
 def test_a_document_that_is_left_out_leaves_its_sequence(dataset: Dataset) -> None:
     def bad(sample: Sample, context: SampleContext) -> Any:
         if sample["__key__"] == "00007":
@@ -211,6 +223,7 @@ def test_what_makes_no_sense_is_refused(dataset: Dataset, tmp_path: Path) -> Non
         (Packing(0), {}, "length and block must be at least 1"),
         (Packing(8, long="what"), {}, "long must be"),  # type: ignore[arg-type]
         (Packing(8, dtype="nothing"), {}, "nothing"),
+        (Packing(8, dtype="float32"), {}, "[Ii]nvalid integer"),
         (Packing(8, pad=-1, dtype="uint16"), {}, "-1"),
         (Packing(8), {"errors": "substitute"}, 'take "skip"'),
         (Packing(8), {"world_size": 4}, "cannot be shared evenly by 4 ranks"),

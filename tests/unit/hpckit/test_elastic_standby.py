@@ -69,8 +69,13 @@ def test_the_next_comes_when_a_generation_has_begun(
     monkeypatch.setattr(module, "BEGUN_S", 0.0)
     standby.look()
     standby.look()
-    assert len(standby.pids) == 1
+    (pid,) = standby.pids
     assert process.wait(PATIENCE_S) == 0
+    output = tmp_path / "next.log"
+    output.write_text("before\n")
+    next_one = standby.become(["--help"], environment(), output)  # in the middle of its imports
+    assert next_one.pid == pid
+    assert helps(next_one, output)
 
 
 def test_it_is_not_left_behind(standby: Standby) -> None:

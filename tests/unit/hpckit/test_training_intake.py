@@ -1,0 +1,51 @@
+"""What is told of the data of all ranks: sums, and a word when it matters."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from data import Usage
+from hpckit.training.intake import LONG_S, NAMES, Told, record_of, usage_of
+from hpckit.training.metrics import RESERVED
+
+
+def sums(**fields: float) -> list[float]:
+    """Of all ranks together, without counts of stores."""
+    return [*map(float, astuple(Usage(**fields))), 0.0, 0.0, 0.0, 0.0]  # type: ignore[arg-type]
+
+
+WELL = sums(batches=10, wait_s=0.1, elapsed_s=10.0)
+SLOW = sums(batches=10, wait_s=5.0, elapsed_s=10.0, read_s=9.0, download_s=8.0)
+
+
+def test_a_record_has_the_sums_of_all_ranks() -> None:
+    taken = [*sums(batches=8, bytes=600, wait_s=1.0, elapsed_s=4.0, ready=6)[:-4], 5, 2, 1, 300]
+    record = record_of(taken, world=4, seconds=2.0)
+    assert record == {
+        "data_wait_share": 0.25,
+        "data_bytes_per_s": 300.0,
+        "data_batches_ready": 1.5,
+        "data_errors": 0.0,
+        "data_hits": 5,
+        "data_misses": 2,
+        "data_bypasses": 1,
+        "data_fetched_bytes_per_s": 150.0,
+    }
+    assert set(record) == NAMES
+    assert NAMES <= RESERVED
+    assert usage_of(taken).batches == 8
+
+
+def test_a_word_when_it_changes_and_not_for_a_moment() -> None:
+    told = Told()
+    assert told.news(WELL, LONG_S) is None
+    assert told.news(SLOW, LONG_S / 2) is None, "too short to judge"
+    first = told.news(SLOW, LONG_S / 2)
+    assert first is not None
+    assert first["bound"] == "download"
+    assert first["diagnosis"].startswith("waiting for downloads: 50% of the time")
+    assert told.news(SLOW, LONG_S) is None, "told already"
+    again = told.news(WELL, LONG_S)
+    assert again is not None
+    assert again["bound"] == "consumer"
+    assert told.news(sums(batches=1, wait_s=1.0, elapsed_s=10.0), LONG_S) is None, "a start"
