@@ -29,7 +29,7 @@ def test_it_finds_nothing_and_sleeps_in_proportion(pipe: tuple[int, int]) -> Non
     gentle = Gentle(0.2, pipe[0])
     begun = time.monotonic()
     work(0.1)
-    assert gentle.find_spec("anything") is None
+    assert gentle.find_spec("anything", None) is None
     assert time.monotonic() - begun >= 0.45, "a fifth of the time is work"
 
 
@@ -39,5 +39,5 @@ def test_it_stops_for_good_when_it_is_wanted(pipe: tuple[int, int]) -> None:
     for _ in range(2):
         work(0.05)
         begun = time.monotonic()
-        gentle.find_spec("anything")
+        gentle.find_spec("anything", None)
         assert time.monotonic() - begun < 10, "and not the 50 s of that share"
