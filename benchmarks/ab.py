@@ -14,6 +14,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.steal import steal
 from hpckit.launch.prepare import versions
 
 RESULTS = Path(__file__).parent / "results"
@@ -80,6 +81,7 @@ def report(comparison: Comparison, settings: Mapping[str, object]) -> Path:
         "ratios": {a: asdict(comparison.ratio(a)) for a in comparison.measured},
         "time": time.time(),
         "machine": {"cpus": os.cpu_count(), "processor": platform.processor()},
+        "steal": steal(),
         "versions": versions(),
     }
     path.write_text(json.dumps(record, indent=2) + "\n")

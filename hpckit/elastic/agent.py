@@ -31,7 +31,7 @@ from hpckit.elastic.standby import Standby
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
-from hpckit.run.check import most_nodes
+from hpckit.run.check import is_elastic, most_nodes
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.environment import NodeEnvironment, agent_place, job_of
 from hpckit.run.events import EventLog
@@ -95,7 +95,7 @@ class Agent:
         launch = self._spec.launch
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
         threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
-        return Standby(env, STEP_SIGNALS, threads)
+        return Standby(env, STEP_SIGNALS, threads, again=is_elastic(self._spec))
 
     def _say_hello(self, problems: list[str]) -> None:
         for problem in problems:

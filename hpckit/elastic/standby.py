@@ -26,15 +26,20 @@ BEGUN_S = 30.0
 class Standby:
     """At most one at a time. What is not there when it is wanted is started then."""
 
-    def __init__(self, env: Mapping[str, str], ignore: Sequence[Signals], threads: int) -> None:
+    def __init__(
+        self, env: Mapping[str, str], ignore: Sequence[Signals], threads: int, *, again: bool
+    ) -> None:
         """
         Args:
             env: what is known of the torchrun's environment from the start; that its processes are
                 found by, above all.
             ignore: signals, as of `spawn`.
             threads: that workers will have, as far as one can tell.
+            again: whether another one stands by during each generation, and not for the first one
+                alone.
         """
         self._env, self._ignore, self._threads = dict(env), tuple(ignore), threads
+        self._again = again
         self._waiting: Process | None = None
         self._since: float | None = None
 
@@ -50,7 +55,7 @@ class Standby:
         env = self._env | torchrun_variables(self._threads)
         if self._since is None:  # nothing trains yet, and it is wanted soon
             self._waiting = spawn_waiting(FORKING, env, self._ignore)
-        elif time.monotonic() - self._since >= BEGUN_S:
+        elif self._again and time.monotonic() - self._since >= BEGUN_S:
             self._waiting = spawn_waiting(GENTLE, env, self._ignore)
 
     def become(self, arguments: Sequence[str], env: Mapping[str, str], output: Path) -> Process:

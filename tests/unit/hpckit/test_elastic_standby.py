@@ -20,7 +20,7 @@ PATIENCE_S = 120
 
 @pytest.fixture
 def standby() -> Iterator[Standby]:
-    it = Standby(os.environ, (signal.SIGTERM,), threads=1)
+    it = Standby(os.environ, (signal.SIGTERM,), threads=1, again=True)
     it.look()
     yield it
     it.end()
@@ -76,6 +76,18 @@ def test_the_next_comes_when_a_generation_has_begun(
     next_one = standby.become(["--help"], environment(), output)  # in the middle of its imports
     assert next_one.pid == pid
     assert helps(next_one, output)
+
+
+def test_there_is_one_only_where_the_loss_of_a_node_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = Standby(os.environ, (), threads=1, again=False)
+    it.look()
+    assert len(it.pids) == 1
+    assert it.become(["--help"], environment(), tmp_path / "log").wait(PATIENCE_S) == 0
+    monkeypatch.setattr(module, "BEGUN_S", 0.0)
+    it.look()
+    assert not it.pids
 
 
 def test_it_is_not_left_behind(standby: Standby) -> None:
