@@ -18,15 +18,18 @@ typedef long ptrace_call(int request, pid_t pid, void *address, void *data);
 
 static long set_state(ptrace_call *host, pid_t pid, const struct iovec *part)
 {
-    static char whole[1 << 16];  /* the guest's kernel stack is too small for it */
-    struct iovec state = {whole, sizeof whole};
+    static char whole[1 << 16];  /* zeros behind the part: tiles in their first state */
+    static size_t size;
     void *which = (void *)(long)X86_XSTATE;
-    if (host(GETREGSET, pid, which, &state) < 0)
-        return -1;
-    if (part->iov_len < state.iov_len)
-        memcpy(whole, part->iov_base, part->iov_len);
-    else
-        state = *part;
+    struct iovec state = {whole, sizeof whole};
+    if (!size && host(GETREGSET, pid, which, &state) == 0) {
+        size = state.iov_len;
+        memset(whole, 0, sizeof whole);
+    }
+    if (part->iov_len >= size)
+        return host(SETREGSET, pid, which, (void *)part);
+    memcpy(whole, part->iov_base, part->iov_len);
+    state.iov_len = size;
     return host(SETREGSET, pid, which, &state);
 }
 
