@@ -36,7 +36,7 @@ from hpckit.launch.compose import compose_spec
 from hpckit.training.gpt import GPT
 from hpckit.training.language_model import train_step
 from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel import shard
+from hpckit.training.parallel import make_mesh, spread
 from hpckit.training.process_group import join
 from hpckit.training.text import VOCAB
 
@@ -79,8 +79,9 @@ class Trainer:
     """A model in training, and the ways to save it."""
 
     def __init__(self, settings: argparse.Namespace, store: Path) -> None:
-        spec = compose_spec(OVERRIDES)
-        mesh = join("cpu", 0, 300)
+        self._spec = spec = compose_spec(OVERRIDES)
+        join("cpu", 0, 300)
+        mesh = make_mesh("cpu", spec.parallel)
         size = spec.model
         self._model = GPT(
             vocab=VOCAB,
@@ -91,7 +92,7 @@ class Trainer:
         )
         self._model.initialise(1)
         self.state_bytes = 3 * 4 * sum(p.numel() for p in self._model.parameters())
-        shard(self._model, self._model.blocks, mesh, spec.precision)
+        spread(self._model, self._model.blocks, mesh, spec.parallel, spec.precision)
         self._optimizer = build_optimizer(self._model, spec.optim)
         self._tokens = torch.randint(0, 256, (4, size.seq_len + 1))
         self._steps: int = settings.steps
@@ -124,7 +125,7 @@ class Trainer:
         return seconds / self._steps
 
     def _step(self) -> None:
-        train_step(self._model, self._optimizer, [self._tokens], 1.0)
+        train_step(self._model, self._optimizer, [self._tokens], self._spec)
 
     def _save_hpckit(self, number: int) -> Callable[[], object]:
         self._ckpt.save(number, {"model": self._model, "optimizer": self._optimizer})

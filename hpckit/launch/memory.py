@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from hpckit.run.batch import global_batch
+from hpckit.run.degrees import degrees, describe
 from hpckit.run.spec import ModelSpec, RunSpec
 
 ENTRY = "hpckit.training.language_model:main"
@@ -18,17 +20,24 @@ def describe_memory(spec: RunSpec, world: int) -> str | None:
     """A line on what the largest of `world` ranks holds; None for another model than hpckit's."""
     if spec.entry != ENTRY:
         return None
-    parameters = sum(map(prod, shapes(spec.model)))
-    share = largest_share(spec.model, world) * _MASTER
+    model, parallel = spec.model, spec.parallel
+    found = degrees(parallel, world)
+    whole = sum(map(prod, shapes(model)))
+    share = largest_share(model, found.shard)
+    is_gathered = found.shard > 1 and parallel.zero < 3
+    parts = max(1, global_batch(spec, world) // world // spec.train.micro_batch)
+    gradients = whole if parts > 1 and parallel.reduce == "last" else share
     return (
-        f"{parameters:,} parameters; a rank holds {_mib(share)} of them, {_mib(share)} gradients, "
+        f"{whole:,} parameters ({describe(parallel, world)}); a rank holds {_mib(share)} of them"
+        f"{f' and {_mib(whole)} gathered' if is_gathered else ''}, {_mib(gradients)} gradients, "
         f"{_mib(2 * share)} optimizer; beside that: activations, gathered layers, CUDA's own"
     )
 
 
-def largest_share(model: ModelSpec, world: int) -> int:
-    """Elements on the rank that has most: FSDP2 cuts each tensor along its first dimension."""
-    return sum(-(-first // world) * prod(rest) for first, *rest in shapes(model))
+def largest_share(model: ModelSpec, ranks: int) -> int:
+    """Elements on the one of `ranks` that share a copy which has most: FSDP2 cuts each tensor along
+    its first dimension."""
+    return sum(-(-first // ranks) * prod(rest) for first, *rest in shapes(model))
 
 
 def shapes(model: ModelSpec) -> Iterator[tuple[int, ...]]:
@@ -44,5 +53,5 @@ def shapes(model: ModelSpec) -> Iterator[tuple[int, ...]]:
     yield from ((width,), (width,))
 
 
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"
+def _mib(elements: int) -> str:
+    return f"{elements * _MASTER / 2**20:,.1f} MiB"

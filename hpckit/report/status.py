@@ -12,6 +12,7 @@ from hpckit.report.overview import Overview
 from hpckit.report.reasons import explain
 from hpckit.report.state import State
 from hpckit.report.words import ago, count, moment, rate, span
+from hpckit.run.degrees import describe
 from hpckit.run.queue import Job
 
 _COLOURS = {
@@ -106,7 +107,8 @@ def _layout(it: Overview) -> str:
     asked = f"{count(launch.nodes, 'node')} x {count(launch.gpus_per_node, 'worker')}"
     now = f", now {count(p.nodes, 'node')}, {count(p.ranks, 'rank')}"
     is_other = p.nodes and it.is_alive and p.nodes != launch.nodes
-    model = f"{it.spec.parallel.kind}, {it.spec.precision.compute}"
+    world = launch.nodes * launch.gpus_per_node
+    model = f"{describe(it.spec.parallel, world)}, {it.spec.precision.compute}"
     return f"{asked}{now if is_other else ''}; {model}; global batch {it.spec.train.global_batch}"
 
 

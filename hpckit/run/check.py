@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.run.degrees import degrees
 from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import RunSpec
 
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *_batch(spec), *_optim(spec)]
-    return [*found, *_checkpoint(spec), *_drill(spec)]
+    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *_parallel(spec), *_batch(spec)]
+    return [*found, *_optim(spec), *_checkpoint(spec), *_drill(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
@@ -41,8 +42,8 @@ def is_elastic(spec: RunSpec) -> bool:
 
 
 def fits(spec: RunSpec, nodes: int) -> bool:
-    """Whether so many nodes can share a global batch evenly."""
-    return _uneven(spec, nodes) is None
+    """Whether so many nodes can share the model and a global batch evenly."""
+    return _misfit(spec, nodes) is None and _uneven(spec, nodes) is None
 
 
 def _cluster(spec: RunSpec) -> Iterator[str]:
@@ -69,6 +70,26 @@ def _model(spec: RunSpec) -> Iterator[str]:
     model = spec.model
     if model.width % model.heads:
         yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
+
+
+def _parallel(spec: RunSpec) -> Iterator[str]:
+    for key, degree in (("replicate", spec.parallel.replicate), ("shard", spec.parallel.shard)):
+        if degree == 0:
+            yield f"parallel.{key}: must be 1 or more, or -1 for the rest; got 0"
+            return
+    for nodes in sorted(planned_nodes(spec) | {fewest_nodes(spec)}):
+        problem = _misfit(spec, nodes)
+        if problem is not None:
+            yield problem
+
+
+def _misfit(spec: RunSpec, nodes: int) -> str | None:
+    workers = spec.launch.gpus_per_node
+    try:
+        degrees(spec.parallel, nodes * workers)
+    except ValueError as error:
+        return f"parallel: {error} ({nodes} nodes x {workers} workers)"
+    return None
 
 
 def _batch(spec: RunSpec) -> Iterator[str]:

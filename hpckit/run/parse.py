@@ -26,6 +26,7 @@ _NOT_IDENTITY = (
     ("retry",),
     ("hang",),
     ("health",),
+    ("parallel",),
     ("checkpoint",),
     ("debug",),
     ("train", "micro_batch"),

@@ -19,6 +19,7 @@ Natural = Annotated[int, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Degree = Annotated[int, Field(ge=-1)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -243,10 +244,19 @@ class ModelSpec:
 
 @dataclass(frozen=True, config=_CONFIG)
 class ParallelSpec:
-    """How the model is spread over ranks (`conf/parallel/`)."""
+    """How the model is spread over ranks (`conf/parallel/`); it changes no result but rounding, and
+    a run may go on with another."""
 
-    kind: Literal["fsdp"]
-    """`fsdp`: parameters, gradients and optimizer state sharded over all ranks (FSDP2)."""
+    replicate: Degree
+    """Groups of ranks that hold a whole copy of the model each; -1: as many as the ranks make."""
+    shard: Degree
+    """Neighbouring ranks that share a copy; -1: all that the other degree leaves."""
+    zero: Literal[1, 2, 3]
+    """What those share: 1 the optimizer's state; 2 gradients as well; 3 parameters as well, which
+    are gathered layer by layer, forward and backward (Rajbhandari et al. 2020)."""
+    reduce: Literal["last", "each"]
+    """When gradients are added up over ranks. last: with the last micro-batch of a step, until when
+    each rank holds them whole; each: with every one."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

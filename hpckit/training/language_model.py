@@ -15,7 +15,7 @@ from data import Loader, open_dataset
 from hpckit.run.spec import RunSpec
 from hpckit.training.gpt import GPT
 from hpckit.training.optim import build_optimizer, build_scheduler, set_lr
-from hpckit.training.parallel import micro_batches, shard
+from hpckit.training.parallel import before_micro_batch, micro_batches, spread
 from hpckit.training.run import TrainingRun, training_run
 from hpckit.training.text import END, PADDING, VOCAB, ByteWindow, stack
 
@@ -32,13 +32,13 @@ def main(cfg: RunSpec) -> None:
             tokens = torch.from_numpy(batch.data).to(run.device, non_blocking=True)
             parts = micro_batches(len(tokens), cfg.train.micro_batch)
             lr = set_lr(optimizer, scheduler, run.lr_scale)
-            loss, norm = train_step(model, optimizer, tokens.chunk(parts), cfg.optim.grad_clip)
+            loss, norm = train_step(model, optimizer, tokens.chunk(parts), cfg)
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=tokens.numel() - len(tokens))
             scheduler.step()
 
 
 def build_model(cfg: RunSpec, run: TrainingRun) -> GPT:
-    """The initialised model, sharded over all ranks; the same on any number of them."""
+    """The initialised model, spread over all ranks; the same on any number of them."""
     size = cfg.model
     model = GPT(
         vocab=VOCAB,
@@ -48,7 +48,7 @@ def build_model(cfg: RunSpec, run: TrainingRun) -> GPT:
         seq_len=size.seq_len,
     )
     model.initialise(cfg.train.seed)
-    shard(model, model.blocks, run.mesh, cfg.precision)
+    spread(model, model.blocks, run.mesh, cfg.parallel, cfg.precision)
     return model
 
 
@@ -70,22 +70,21 @@ def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
 
 
 def train_step(
-    model: GPT, optimizer: Optimizer, parts: Sequence[Tensor], grad_clip: float
+    model: GPT, optimizer: Optimizer, parts: Sequence[Tensor], cfg: RunSpec
 ) -> tuple[Tensor, Tensor]:
     """One optimizer step over micro-batches `parts`, each (samples, length) tokens, of equal size.
 
-    Gradients are reduced over the ranks with the last one only. Returns this rank's mean loss and
-    the global gradient norm before clipping.
+    Returns this rank's mean loss and the global gradient norm before clipping.
     """
     assert isinstance(model, FSDPModule)
     optimizer.zero_grad()
     losses = []
     for number, tokens in enumerate(parts, start=1):
-        model.set_requires_gradient_sync(number == len(parts))
+        before_micro_batch(model, cfg.parallel, is_last=number == len(parts))
         loss = sample_mean_loss(model, tokens)
         (loss / len(parts)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.optim.grad_clip)
     optimizer.step()
     return torch.stack(losses).mean(), norm.full_tensor() if isinstance(norm, DTensor) else norm
 

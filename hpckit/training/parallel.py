@@ -3,30 +3,57 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from hpckit.run.spec import PrecisionSpec
+from hpckit.run.degrees import degrees
+from hpckit.run.spec import ParallelSpec, PrecisionSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def shard(
-    model: nn.Module, blocks: nn.ModuleList, mesh: DeviceMesh, precision: PrecisionSpec
-) -> FSDPModule:
-    """Shard parameters, gradients and so the optimizer's state over `mesh` (FSDP2), in place.
+def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
+    """All ranks of this world by the degrees above 1, "replicate" before "shard"."""
+    found = degrees(parallel, dist.get_world_size())
+    sizes = {"replicate": found.replicate, "shard": found.shard}
+    used = {name: size for name, size in sizes.items() if size > 1} or {"shard": 1}
+    return init_device_mesh(device, tuple(used.values()), mesh_dim_names=tuple(used))
 
-    Each of `blocks` is gathered as one when its turn comes, all the rest together.
+
+def spread(
+    model: nn.Module,
+    blocks: nn.ModuleList,
+    mesh: DeviceMesh,
+    parallel: ParallelSpec,
+    precision: PrecisionSpec,
+) -> FSDPModule:
+    """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
+
+    Each of `blocks` is gathered, and reduced, as one when its turn comes, all the rest together.
     """
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute], reduce_dtype=DTYPES[precision.reduce]
     )
+    if mesh.mesh_dim_names == ("replicate",):
+        for block in blocks:
+            replicate(block, mesh=mesh, mp_policy=policy)
+        return replicate(model, mesh=mesh, mp_policy=policy)
+    gather_again = parallel.zero == 3
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    sharded = fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=gather_again)
+    sharded = fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     assert isinstance(sharded, FSDPModule)
     return sharded
+
+
+def before_micro_batch(model: FSDPModule, parallel: ParallelSpec, *, is_last: bool) -> None:
+    """What the ranks do together in the backward pass to come; `is_last`: of its step."""
+    model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
+    # With what only the optimizer needs sharded, parameters are gathered once a step.
+    model.set_reshard_after_backward(is_last or parallel.zero > 1)
 
 
 def micro_batches(share: int, micro: int) -> int:

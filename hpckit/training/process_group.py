@@ -7,17 +7,15 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
-def join(device: str, local_rank: int, timeout_s: float) -> DeviceMesh:
-    """Join the group that torchrun's variables describe; a mesh over all its ranks."""
+def join(device: str, local_rank: int, timeout_s: float) -> None:
+    """Join the group that torchrun's variables describe."""
     if device == "cuda":
         torch.cuda.set_device(local_rank)
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s)
     )
-    return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data",))
 
 
 def agreed_attempt(restarts: int, local_world_size: int) -> int:

@@ -34,6 +34,7 @@ from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
+from hpckit.training.parallel import make_mesh
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.random import seed_step
 
@@ -75,7 +76,9 @@ class TrainingRun:
         if cfg.debug.deterministic:
             make_deterministic()
         at = env.at
-        self.mesh = join(env.device, env.local_rank, cfg.launch.collective_timeout_s)
+        join(env.device, env.local_rank, cfg.launch.collective_timeout_s)
+        self.mesh = make_mesh(env.device, cfg.parallel)
+        """All ranks, as `parallel` says: of one dimension, or "replicate" and "shard"."""
         self.rank = env.rank
         self.world_size = env.world_size
         self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)

@@ -138,6 +138,10 @@ ANOTHER_VALUE: dict[str, Any] = {
     "health.clock_skew_s": 2.5,
     "health.all_reduce": False,
     "health.probe_s": 1.5,
+    "parallel.replicate": -1,
+    "parallel.shard": 2,
+    "parallel.zero": 1,
+    "parallel.reduce": "each",
     "elastic.spares": 2,
     "elastic.min_nodes": 1,
     "elastic.scale_lr": "linear",
@@ -147,7 +151,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "debug.drill.nodes": [2, 1],
     "app": {"dropout": 0.1},
 }
-ONE_VALUE_ONLY = {"cluster.kind", "parallel.kind"}
+ONE_VALUE_ONLY = {"cluster.kind"}
 NO_PART_OF_IDENTITY = (
     *(
         "name",
@@ -157,6 +161,7 @@ NO_PART_OF_IDENTITY = (
         "elastic.",
         "hang.",
         "health.",
+        "parallel.",
         "retry.",
         "checkpoint.",
         "debug.",
@@ -229,7 +234,10 @@ def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> N
 
 @pytest.mark.parametrize(
     ("key", "there"),
-    [("parallel.qqqq", "kind"), ("model.dropout", "layers, heads, width, seq_len")],
+    [
+        ("parallel.qqqq", "replicate, shard, zero, reduce"),
+        ("model.dropout", "layers, heads, width, seq_len"),
+    ],
 )
 def test_a_key_like_no_other_is_told_what_there_is(key: str, there: str) -> None:
     assert refusal({key: 1}) == [f"{key}: unknown key; there are {there}"]
@@ -326,6 +334,8 @@ def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> Non
     changes: dict[str, Any] = {"checkpoint.every_steps": 5, key: ANOTHER_VALUE[key]}
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
+    if key in ("parallel.replicate", "parallel.shard"):
+        changes |= {"parallel.replicate": -1, "parallel.shard": 1}
     after = make_spec(changes, cluster)
     assert after != before
     kept = key.startswith(NO_PART_OF_IDENTITY) or key in NOR_THESE

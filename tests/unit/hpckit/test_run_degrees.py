@@ -1,0 +1,81 @@
+"""Degrees of parallelism come out even, or are refused with the arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.launch.compose import compose_spec
+from hpckit.run.degrees import Degrees, degrees, describe
+from hpckit.run.parse import SpecError, parse_spec
+from hpckit.run.spec import ParallelSpec
+from tests.unit.hpckit.hpckit_parts import make_values
+
+
+def parallel(replicate: int, shard: int, zero: int = 3) -> ParallelSpec:
+    return ParallelSpec(replicate, shard, zero, "last")  # type: ignore[arg-type]
+
+
+@given(
+    replicate=st.sampled_from([-1, 1, 2, 3, 4, 6]),
+    shard=st.sampled_from([-1, 1, 2, 3, 4, 6]),
+    world=st.integers(1, 24),
+)
+def test_the_product_is_the_world_or_it_is_refused(replicate: int, shard: int, world: int) -> None:
+    asked = parallel(replicate, shard)
+    can = [
+        (r, s)
+        for r in range(1, world + 1)
+        for s in range(1, world + 1)
+        if r * s == world and replicate in (-1, r) and shard in (-1, s)
+    ]
+    if len(can) == 1 and (replicate, shard) != (-1, -1):
+        assert degrees(asked, world) == Degrees(*can[0])
+        return
+    with pytest.raises(ValueError, match=r"ranks|only one degree"):
+        degrees(asked, world)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"parallel.replicate": 3},
+            "parallel: 2 ranks do not divide by replicate 3 = 3, to leave shard"
+            " (2 nodes x 1 workers)",
+        ),
+        (
+            {"parallel.replicate": 2, "parallel.shard": 2},
+            "parallel: replicate 2 x shard 2 = 4 ranks, and there are 2; -1 takes the rest"
+            " (2 nodes x 1 workers)",
+        ),
+        (
+            {"parallel.replicate": -1},
+            "parallel: only one degree may be -1, the rest; got replicate and shard"
+            " (2 nodes x 1 workers)",
+        ),
+        ({"parallel.shard": 0}, "parallel.shard: must be 1 or more, or -1 for the rest; got 0"),
+    ],
+)
+def test_what_does_not_come_out_even_is_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(make_values({"launch.nodes": 2, "launch.gpus_per_node": 1, **changes}))
+    assert caught.value.violations == [says]
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("ddp", "ddp"),
+        ("zero1", "zero1"),
+        ("zero2", "zero2"),
+        ("fsdp", "fsdp"),
+        ("hsdp", "hsdp 2 x 4"),
+    ],
+)
+def test_each_option_is_what_it_is_called(option: str, name: str) -> None:
+    spec = compose_spec(
+        [f"parallel={option}", "launch.nodes=2", "launch.gpus_per_node=4", "train.global_batch=16"]
+    )
+    assert describe(spec.parallel, 8) == name
