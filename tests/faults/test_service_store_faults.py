@@ -23,7 +23,7 @@ from tests.integration.worlds import Recorder
 from tests.services import faults
 from tests.services.fixtures import FaultyS3
 
-QUICK = {"timeout_s": 1.0, "budget_s": 1.5}  # a client that has little patience
+QUICK = {"timeout_s": 2.0, "budget_s": 4.0}  # a client that has little patience
 WIDTH = 128  # the model has as many rows of as many numbers
 STEPS = 40  # that are trained at least while the store takes nothing
 GROWTH = 64 << 20  # bytes: many times a snapshot, and far from what forty would take
