@@ -4,7 +4,7 @@
 
 A Slurm of three nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
 each node), so as root. A run of two ranks on two nodes, which saves every ten steps, meets each
-fault so many times, each time when it has trained for 45 seconds; a step is new if no step of
+fault so many times, each time when it has trained for 65 seconds; a step is new if no step of
 that number was finished before the fault. All nodes share this machine's cores.
 
 - *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
@@ -37,7 +37,7 @@ from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
 
 PATIENCE_S = 180.0
-SETTLED_S = 45.0
+SETTLED_S = 65.0
 QUICK = ("MessageTimeout=3", "TCPTimeout=2")
 _REPO = Path(__file__).resolve().parents[1]
 _RUN = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out
+from hpckit.cli.ckpt.output import Out, count, size
 from hpckit.cli.data.failures import guarded
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def pack(
 
 def _sentence(report: PackReport, out: Path) -> str:
     skipped = "".join(f"\n  skipped {n}: {why}" for why, n in sorted(report.skipped.items()))
-    return (
-        f"{report.samples:,} samples of {report.files:,} files, {report.bytes / 2**20:.1f} MiB, "
-        f"in {len(report.shards)} shards in {out}{skipped}"
-    )
+    samples, shards = count(report.samples, "sample"), count(len(report.shards), "shard")
+    files = count(report.files, "file")
+    return f"{samples} of {files}, {size(report.bytes)}, in {shards}: {out}{skipped}"
