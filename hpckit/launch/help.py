@@ -115,6 +115,7 @@ def _readable(kind: str) -> str:
     names = {
         "Count": "integer >= 1",
         "Natural": "integer >= 0",
+        "Degree": "integer >= 1, or -1 for the rest",
         "Decay": "number in 0..1, below 1",
         "RunName": "name of letters, digits and _ . -",
         "EntryPoint": "module:function",

@@ -177,11 +177,11 @@ def test_what_passes_is_not_even_noticed(faulty_s3: FaultyS3) -> None:
 
 
 def test_training_ends_when_nothing_becomes_durable_for_too_long(faulty_s3: FaultyS3) -> None:
-    training = Training(faulty_s3, max_unsaved=0.05)
+    training = Training(faulty_s3, max_unsaved=0.1)
     training.go_on()
     training.ckpt.wait()
     faulty_s3.proxy.inject(faults.SLOW_DOWN)
-    with pytest.raises(SaveError, match=r"durable for .* minutes, and at most 0\.05 .* given up"):
+    with pytest.raises(SaveError, match=r"durable for .* minutes, and at most 0\.1 .* given up"):
         training.go_on_for(60.0)
     newest = max(training.steps("checkpoint_staged"))
     faulty_s3.proxy.clear()
