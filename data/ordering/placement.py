@@ -92,10 +92,21 @@ def share(
     Raises ValueError for impossible arguments.
     """
     step = step_at(first, size, order.samples, tail)
-    taken, real = take(order.stream_of(step.positions), rank, world, uneven)
-    mask = step.mask[taken] & real
-    weight = float(mask.sum()) * world / float(step.mask.sum())
+    streams = order.stream_of(step.positions)
+    taken, mask, weight = take_weighted(streams, step.mask, rank, world, uneven)
     return Share(step.positions[taken], mask, weight, step.after)
+
+
+def take_weighted(
+    streams: Ints, mask: Bools, rank: int, world: int, uneven: Uneven = "error"
+) -> tuple[Ints, Bools, float]:
+    """(entries, mask, weight) of a rank, as in `Share`, of a step whose entries have this mask.
+
+    Otherwise as `take`.
+    """
+    taken, real = take(streams, rank, world, uneven)
+    kept = mask[taken] & real
+    return taken, kept, float(kept.sum()) * world / float(mask.sum())
 
 
 def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tuple[Ints, Bools]:

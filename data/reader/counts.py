@@ -1,5 +1,6 @@
 """How many tokens the documents at some positions have, from the indexes of their shards."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from data.errors import DataError
 from data.ordering.bijection import Ints
-from data.reader.stream import Stream
+from data.reader.stream import Places, Stream
 
 _KEPT = 2048  # shards whose counts are kept: 4 bytes a document
 _AT_A_TIME = 16  # indexes that are opened: of a store that is far away each takes a round trip
@@ -32,21 +33,29 @@ class TokenCounts:
                     " dataset with `hpckit data index --tokens` and open its manifest"
                 )
         self._stream = stream
+        self._lock = threading.Lock()
         self._known: OrderedDict[_Shard, npt.NDArray[np.uint32]] = OrderedDict()
 
     def __call__(self, positions: Ints) -> Ints:
-        datasets, shards, samples = self._stream.locate(positions)
+        return self.at(self._stream.locate(positions))
+
+    def at(self, places: Places) -> Ints:
+        """The same, of what lies at `places`. May be called from many threads."""
+        datasets, shards, samples = places
+        counts = np.empty(samples.size, np.int64)
+        if not samples.size:
+            return counts
         by_shard = np.lexsort((shards, datasets))
         pairs = np.stack([datasets[by_shard], shards[by_shard]], axis=1)
         borders = np.flatnonzero(np.any(np.diff(pairs, axis=0, prepend=-1), axis=1))
         wanted = [(int(dataset), int(shard)) for dataset, shard in pairs[borders]]
-        self._learn(wanted)
-        counts = np.empty(positions.size, np.int64)
-        for shard, part in zip(wanted, np.split(by_shard, borders[1:]), strict=True):
-            self._known.move_to_end(shard)
-            counts[part] = self._known[shard][samples[part]]
-        while len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        with self._lock:
+            self._learn(wanted)
+            for shard, part in zip(wanted, np.split(by_shard, borders[1:]), strict=True):
+                self._known.move_to_end(shard)
+                counts[part] = self._known[shard][samples[part]]
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
         return counts
 
     def _learn(self, shards: Sequence[_Shard]) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from data.errors import DataError, FingerprintError
+from data.ordering.bijection import Ints
 from data.ordering.packing import PACK, Long, Pack, Packer, PackStep
-from data.ordering.placement import Share, take
+from data.ordering.placement import Share, take, take_weighted
 from data.ordering.sequences import boundaries
 from data.reader.counts import TokenCounts
 from data.reader.fetch import Fetcher, Rows, Work
@@ -70,7 +71,7 @@ class Pieces(NamedTuple):
 class PackFetcher(Fetcher):
     """Makes a batch of sequences. Each document is read and transformed once per batch."""
 
-    packing: Packing = Packing(1)
+    packing: Packing
 
     def _check(self, rows: Rows, work: Work) -> None:
         assert isinstance(work.extra, Pieces)
@@ -140,7 +141,7 @@ class PackPlan:
             )
             nothing = np.zeros(topology.batch, np.int64)
             take(nothing, topology.rank, topology.world, topology.uneven)
-            np.full(1, packing.pad, np.iinfo(packing.dtype).dtype)
+            np.full(1, packing.pad, np.iinfo(np.dtype(packing.dtype)).dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(str(error)) from error
         return cls(stream, topology, packing, packer, counts)
@@ -195,27 +196,32 @@ class PackPlan:
     def _work(self, step: PackStep) -> Work:
         of = self.topology
         streams = np.array([pack.stream for pack in step.packs])
-        taken, real = take(streams, of.rank, of.world, of.uneven)
-        mask = step.mask[taken] & real
-        weight = float(mask.sum()) * of.world / float(step.mask.sum())
-        positions, pieces = _pieces([step.packs[number] for number in taken.tolist()], self.counts)
-        share = Share(positions, mask, weight, step.after)
-        return Work(share, self.stream.locate(positions), pieces)
+        taken, mask, weight = take_weighted(streams, step.mask, of.rank, of.world, of.uneven)
+        packs = [step.packs[number] for number in taken.tolist()]
+        positions, rows = _documents(packs)
+        places = self.stream.locate(positions)
+        pieces = _pieces(packs, rows, self.counts.at(places))
+        return Work(Share(positions, mask, weight, step.after), places, pieces)
 
 
-def _pieces(packs: list[Pack], counts: TokenCounts) -> tuple[npt.NDArray[np.int64], Pieces]:
-    """(position of each document, each once, as they come first; what is taken of them)."""
-    nothing = [np.empty(0, np.int64)]
-    every = np.concatenate([pack.positions for pack in packs] or nothing)
+def _documents(packs: list[Pack]) -> tuple[Ints, Ints]:
+    """(positions of the documents, each once, as they come first; the document of each piece)."""
+    every = _joined([pack.positions for pack in packs])
     distinct, first, which = np.unique(every, return_index=True, return_inverse=True)
     come = np.argsort(first)
-    rows = np.argsort(come)[which]
-    positions = distinct[come]
-    return positions, Pieces(
+    return distinct[come], np.argsort(come)[which]
+
+
+def _pieces(packs: list[Pack], rows: Ints, tokens: Ints) -> Pieces:
+    return Pieces(
         packs=len(packs),
         pack=np.repeat(np.arange(len(packs)), [pack.positions.size for pack in packs]).tolist(),
         row=rows.tolist(),
-        start=np.concatenate([pack.starts for pack in packs] or nothing).tolist(),
-        length=np.concatenate([pack.lengths for pack in packs] or nothing).tolist(),
-        tokens=counts(positions).tolist() if positions.size else [],
+        start=_joined([pack.starts for pack in packs]).tolist(),
+        length=_joined([pack.lengths for pack in packs]).tolist(),
+        tokens=tokens.tolist(),
     )
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -21,7 +21,7 @@ class Degrees:
     """Ranks that share a copy."""
 
     def __str__(self) -> str:
-        return f"{self.replicate} x {self.shard}" if self.replicate > 1 < self.shard else ""
+        return f"{self.replicate} x {self.shard}"
 
 
 def degrees(parallel: ParallelSpec, world: int) -> Degrees:

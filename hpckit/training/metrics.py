@@ -107,11 +107,9 @@ class Metrics:
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         _require_same_names(names, device)
         flat = [torch.as_tensor(logged[name]).detach() for name in names]
-        packed = torch.stack(
-            [value.to(device, torch.float64).reshape(()) for value in flat]
-            + list(
-                torch.tensor([self._tokens, *self._intake.taken()], dtype=torch.float64).to(device)
-            )
+        counted = torch.tensor([self._tokens, *self._intake.taken()], dtype=torch.float64)
+        packed = torch.cat(
+            [each.to(device, torch.float64).reshape(-1) for each in (*flat, counted)]
         )
         dist.all_reduce(packed)
         sums = packed.tolist()
