@@ -33,12 +33,11 @@ from benchmarks.ab import Comparison, interleave, report
 from benchmarks.warm_memory import touch
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
-from hpckit.training.gpt import GPT
-from hpckit.training.language_model import train_step
+from hpckit.training.language_model import sample_mean_loss, shifted
 from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel import make_mesh, spread
+from hpckit.training.parallel.mesh import make_mesh
+from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.process_group import join
-from hpckit.training.text import VOCAB
 
 OVERRIDES = ["model=gpt_tiny", "optim.warmup_steps=0"]
 Save = Callable[[int], Callable[[], object] | None]
@@ -81,20 +80,12 @@ class Trainer:
     def __init__(self, settings: argparse.Namespace, store: Path) -> None:
         self._spec = spec = compose_spec(OVERRIDES)
         join("cpu", 0, 300)
-        mesh = make_mesh("cpu", spec.parallel)
-        size = spec.model
-        self._model = GPT(
-            vocab=VOCAB,
-            layers=size.layers,
-            heads=size.heads,
-            width=size.width,
-            seq_len=size.seq_len,
-        )
-        self._model.initialise(1)
+        self._trainee = Trainee(spec, make_mesh("cpu", spec.parallel), torch.device("cpu"))
+        self._model = self._trainee.module
+        self._tokens = torch.randint(0, 256, (4, spec.model.seq_len + 1))
+        self._gradients = self._trainee.gradients(len(self._tokens), sample_mean_loss)
         self.state_bytes = 3 * 4 * sum(p.numel() for p in self._model.parameters())
-        spread(self._model, self._model.blocks, mesh, spec.parallel, spec.precision)
         self._optimizer = build_optimizer(self._model, spec.optim)
-        self._tokens = torch.randint(0, 256, (4, size.seq_len + 1))
         self._steps: int = settings.steps
         self._store = store
         self._saves = 0
@@ -125,7 +116,10 @@ class Trainer:
         return seconds / self._steps
 
     def _step(self) -> None:
-        train_step(self._model, self._optimizer, [self._tokens], self._spec)
+        self._optimizer.zero_grad()
+        self._gradients(*shifted(self._tokens))
+        self._trainee.clip(self._spec.optim.grad_clip)
+        self._optimizer.step()
 
     def _save_hpckit(self, number: int) -> Callable[[], object]:
         self._ckpt.save(number, {"model": self._model, "optimizer": self._optimizer})

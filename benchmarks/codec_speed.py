@@ -28,7 +28,9 @@ from rich.table import Table
 from torch.nn import functional
 
 from checkpointing.codec import Codec, Layout, decode, encode
-from hpckit.training.gpt import GPT
+from hpckit.run.spec import GptSpec
+from hpckit.training.models.building import make
+from hpckit.training.models.decoder import Decoder
 from hpckit.training.text import VOCAB
 
 Bytes = bytes | bytearray | memoryview
@@ -169,8 +171,8 @@ def _blosc2() -> Arm:
 def training_state(steps: int, gap: int) -> dict[str, Data]:
     """The state after `steps` steps of AdamW, its base from `gap` steps before, by kind."""
     torch.manual_seed(0)
-    model = GPT(vocab=VOCAB, layers=4, heads=4, width=256, seq_len=128)
-    model.initialise(1)
+    size = GptSpec("gpt", vocab=VOCAB, layers=4, heads=4, width=256, seq_len=128)
+    model = make(size, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     text = torch.frombuffer(bytearray(_text()), dtype=torch.uint8).long()
     base: dict[str, NDArray[np.float32]] = {}
@@ -187,7 +189,7 @@ def training_state(steps: int, gap: int) -> dict[str, Data]:
     return _kinds(_collect(model, optimizer), base)
 
 
-def _collect(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, NDArray[np.float32]]:
+def _collect(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, NDArray[np.float32]]:
     parameters = list(model.parameters())
     tensors = {"weights": [p.detach() for p in parameters]}
     for name in ("exp_avg", "exp_avg_sq"):

@@ -12,10 +12,10 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from data import python_stdlib
 from hpckit.launch.compose import compose_spec
-from hpckit.training.gpt import GPT
-from hpckit.training.language_model import sample_mean_loss
+from hpckit.training.language_model import sample_mean_loss, shifted
+from hpckit.training.models.building import make
+from hpckit.training.models.decoder import Decoder
 from hpckit.training.optim import build_optimizer, build_scheduler
-from hpckit.training.text import VOCAB
 
 BATCH, LENGTH = 4, 128  # windows per step, and tokens in each
 WARMUP = 20  # steps
@@ -24,7 +24,7 @@ WARMUP = 20  # steps
 class SmallRun:
     """Trains with AdamW, from a warm-up to the end of a cosine decay, and gives its state."""
 
-    def __init__(self, model: GPT, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
+    def __init__(self, model: Decoder, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
         spec = compose_spec([f"optim.lr={lr}", f"optim.warmup_steps={WARMUP}"])
         self._model, self._clip = model, spec.optim.grad_clip
         self._optimizer = build_optimizer(model, spec.optim)
@@ -39,7 +39,8 @@ class SmallRun:
             starts = self._rng.integers(len(self._text) - LENGTH - 1, size=BATCH)
             windows = [self._text[start : start + LENGTH + 1] for start in starts]
             self._optimizer.zero_grad()
-            loss = sample_mean_loss(self._model, torch.stack(windows))
+            inputs, targets = shifted(torch.stack(windows))
+            loss = sample_mean_loss(self._model(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             clip_grad_norm_(self._model.parameters(), self._clip)
             self._optimizer.step()
@@ -55,18 +56,10 @@ class SmallRun:
         return tensors
 
 
-def build_model() -> GPT:
+def build_model() -> Decoder:
     """The demo's model, initialised."""
     size = compose_spec(["model=gpt_tiny"]).model
-    model = GPT(
-        vocab=VOCAB,
-        layers=size.layers,
-        heads=size.heads,
-        width=size.width,
-        seq_len=size.seq_len,
-    )
-    model.initialise(1)
-    return model
+    return make(size, seed=1)
 
 
 class LowRank(nn.Module):
@@ -83,7 +76,7 @@ class LowRank(nn.Module):
         return weight + self.b @ self.a
 
 
-def add_adapters(model: GPT, rank: int) -> None:
+def add_adapters(model: Decoder, rank: int) -> None:
     """Freeze the model and give the linear layers of its blocks adapters that are trained."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -92,7 +85,7 @@ def add_adapters(model: GPT, rank: int) -> None:
         register_parametrization(module, "weight", LowRank(module.weight, rank))
 
 
-def trained_share(state: dict[str, Tensor], model: GPT) -> float:
+def trained_share(state: dict[str, Tensor], model: Decoder) -> float:
     """Bytes that training changes / bytes of the state."""
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     frozen = {f"model/{name}" for name, _ in model.named_parameters() if name not in trained}

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from benchmarks.training_state import TrainingState
-from hpckit.training.gpt import GPT
+from hpckit.run.spec import GptSpec
+from hpckit.training.models.building import make
 
 VOCAB = 256
 PER_WEIGHT = 12  # bytes of state: float32, and AdamW's two moments
@@ -66,6 +67,7 @@ def holding(made: TrainingState) -> Trained:
 def gpt(nbytes: int, width: int, seq_len: int) -> Trained:
     """A GPT whose state has about so many bytes, before its first step."""
     layers = max(1, nbytes // (PER_WEIGHT * 12 * width * width))
-    model = GPT(vocab=VOCAB, layers=layers, heads=width // 64, width=width, seq_len=seq_len)
-    model.initialise(1)
+    heads = width // 64
+    size = GptSpec("gpt", vocab=VOCAB, layers=layers, heads=heads, width=width, seq_len=seq_len)
+    model = make(size, seed=1)
     return Trained(model, AdamW(model.parameters(), lr=1e-4, fused=True))

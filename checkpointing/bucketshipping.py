@@ -14,7 +14,7 @@ from checkpointing.bucketed import BucketStager
 from checkpointing.buckets import Bucket
 from checkpointing.errors import CheckpointError, SaveError, StageError
 from checkpointing.events import Events
-from checkpointing.flow import Flow
+from checkpointing.flow import SERVICE_DIED, Flow
 from checkpointing.outcomes import Outcomes
 from checkpointing.planning import Planned
 from checkpointing.ranks import Ranks
@@ -121,8 +121,10 @@ class BucketShipper(Handing):
             )
             self._client.staged(snapshot)
             why = None
-        except (CheckpointError, ConnectionError) as error:
+        except CheckpointError as error:
             why = str(error)
+        except ConnectionError as error:  # heard of before the end of the connection was
+            why = f"{SERVICE_DIED}: {error}"
         finally:
             if why is not None:
                 self._flow.stop(why)

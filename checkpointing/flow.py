@@ -113,7 +113,8 @@ class Flow:
         )
 
 
+SERVICE_DIED = "the node's checkpoint service has died while it read the state"
 _LOST = {
-    "service_lost": "the node's checkpoint service has died while it read the state",
+    "service_lost": SERVICE_DIED,
     "displaced": "another process has joined the node's checkpoint service as this rank of the run",
 }

@@ -12,6 +12,7 @@ from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.batch import of_run, script
 from hpckit.launch.memory import describe_memory
 from hpckit.launch.starttime import start_time
+from hpckit.run.batch import share_of_rank
 from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
@@ -35,7 +36,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     nodes, per_node = nodes_of_generation(spec, 0), spec.launch.gpus_per_node
     world = nodes * per_node
     train, ckpt = spec.train, spec.checkpoint
-    share = train.global_batch // world
+    share = share_of_rank(spec, world)
     kind = _device(spec, world)
     yield f"# run         {run.name}"
     yield f"# directory   {run.path}" + (f"  ({earlier} submissions so far)" if earlier else "")
@@ -44,8 +45,10 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     if is_elastic(spec):
         spares, fewest = spec.elastic.spares, fewest_nodes(spec)
         yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
+    parts = train.global_batch // share
     yield (
-        f"# batch       {train.global_batch} samples a step = {world} ranks x {share}, "
+        f"# batch       {train.global_batch} samples a step = {parts} "
+        f"{'ranks' if parts == world else 'groups of ranks'} x {share}, "
         f"at most {train.micro_batch} at once"
     )
     if dataset is None:

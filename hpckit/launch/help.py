@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from hpckit.launch.compose import group_options
-from hpckit.run import spec as spec_module
+from hpckit.run import spec as spec_package
 
 PAGE = """\
 launch.py - compose a config, start the run, keep it running until it is done
@@ -86,8 +85,22 @@ Fields = list[tuple[str, str, str]]
 
 def _documented_classes() -> dict[str, Fields]:
     """Name, type and docstring of each field of each dataclass in the spec's source."""
-    tree = ast.parse(inspect.getsource(spec_module))
-    return {node.name: list(_fields(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    files = sorted(Path(*spec_package.__path__).glob("*.py"))
+    nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
+    classes = {node.name: list(_fields(node)) for node in nodes if isinstance(node, ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            kinds = ast.unparse(node.value).split(" | ")
+            classes[ast.unparse(node.targets[0])] = _any_of([classes[kind] for kind in kinds])
+    return classes
+
+
+def _any_of(classes: list[Fields]) -> Fields:
+    """The fields of all of them; those called `kind` tell which one it is."""
+    fields = {name: (kind, doc) for one in reversed(classes) for name, kind, doc in one}
+    ordered = dict.fromkeys(name for one in classes for name, _, _ in one)
+    tags = " | ".join(kind for one in classes for name, kind, _ in one if name == "kind")
+    return [(n, tags if n == "kind" else fields[n][0], fields[n][1]) for n in ordered]
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
@@ -104,7 +117,7 @@ def _docstring(node: ast.stmt | None) -> str:
 
 def _keys(name: str, path: str, classes: dict[str, Fields]) -> Iterator[tuple[str, str, str]]:
     for field, kind, doc in classes[name]:
-        inner = kind.removesuffix(" | None")
+        inner = re.sub(r"^Annotated\[(\w+), .*\]$", r"\1", kind).removesuffix(" | None")
         if inner in classes:
             yield from _keys(inner, f"{path}{field}.", classes)
         else:
@@ -115,6 +128,8 @@ def _readable(kind: str) -> str:
     names = {
         "Count": "integer >= 1",
         "Natural": "integer >= 0",
+        "Vocabulary": "integer >= 2",
+        "Context": "integer >= 2",
         "Degree": "integer >= 1, or -1 for the rest",
         "Decay": "number in 0..1, below 1",
         "RunName": "name of letters, digits and _ . -",

@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from hpckit.run.batch import global_batch
+from hpckit.run.batch import share_of_rank
 from hpckit.run.degrees import degrees, describe
-from hpckit.run.spec import ModelSpec, RunSpec
+from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec, RunSpec
 
 ENTRY = "hpckit.training.language_model:main"
 """The training function whose model is known."""
-VOCAB = 257
-"""As of hpckit.training.text, which takes numpy to import."""
 _MASTER = 4  # bytes: parameters, gradients and both moments of AdamW are fp32
 
 
 def describe_memory(spec: RunSpec, world: int) -> str | None:
     """A line on what the largest of `world` ranks holds; None for another model than hpckit's."""
-    if spec.entry != ENTRY:
-        return None
     model, parallel = spec.model, spec.parallel
     found = degrees(parallel, world)
+    if spec.entry != ENTRY or found.model > 1:
+        return None
     whole = sum(map(prod, shapes(model)))
     share = largest_share(model, found.shard)
     is_gathered = found.shard > 1 and parallel.zero < 3
-    parts = max(1, global_batch(spec, world) // world // spec.train.micro_batch)
+    parts = max(1, share_of_rank(spec, world) // spec.train.micro_batch)
     gradients = whole if parts > 1 and parallel.reduce == "last" else share
     return (
         f"{whole:,} parameters ({describe(parallel, world)}); a rank holds {_mib(share)} of them"
@@ -41,16 +39,35 @@ def largest_share(model: ModelSpec, ranks: int) -> int:
 
 
 def shapes(model: ModelSpec) -> Iterator[tuple[int, ...]]:
-    """Of all parameters, in the model's order."""
+    """Of all parameters."""
+    of_block = _of_llama_block(model) if isinstance(model, LlamaSpec) else _of_gpt_block(model)
     width = model.width
-    yield VOCAB, width
-    yield model.seq_len, width
+    yield model.vocab, width
+    if isinstance(model, LlamaSpec):
+        yield from [(width,)] if model.tied else [(width,), (model.vocab, width)]
+    else:
+        yield from ((model.seq_len, width), (width,), (width,))
     for _ in range(model.layers):
-        yield from ((width,), (width,))
-        yield from ((3 * width, width), (3 * width,), (width, width), (width,))
-        yield from ((width,), (width,))
-        yield from ((4 * width, width), (4 * width,), (width, 4 * width), (width,))
-    yield from ((width,), (width,))
+        yield from of_block
+
+
+def _of_gpt_block(model: GptSpec) -> list[tuple[int, ...]]:
+    width = model.width
+    return [
+        *((width,), (width,)),
+        *((3 * width, width), (3 * width,), (width, width), (width,)),
+        *((width,), (width,)),
+        *((4 * width, width), (4 * width,), (width, 4 * width), (width,)),
+    ]
+
+
+def _of_llama_block(model: LlamaSpec) -> list[tuple[int, ...]]:
+    width, hidden = model.width, model.hidden
+    shared = model.kv_heads * width // model.heads
+    return [
+        *((width,), (width, width), (shared, width), (shared, width), (width, width)),
+        *((width,), (hidden, width), (hidden, width), (width, hidden)),
+    ]
 
 
 def _mib(elements: int) -> str:

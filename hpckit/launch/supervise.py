@@ -292,6 +292,7 @@ class Supervisor:
         while crew.is_under_way():
             asked = self._hear(crew)  # which may wait for Slurm: agents are heard after it
             crew.tick()
+            self._fitness.tell(self._generation, crew.unhealthy())  # nodes that stand by, too
             for event in tail.read():
                 if event.kind == "step":
                     self._drill.at_step(event["step"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.run.degrees import degrees
 from hpckit.run.sitecheck import site_violations
-from hpckit.run.spec import RunSpec
+from hpckit.run.spec import LlamaSpec, RunSpec
+from hpckit.run.worldcheck import bad_degrees, misfits
 
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *_parallel(spec), *_batch(spec)]
+    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *_worlds(spec)]
     return [*found, *_optim(spec), *_checkpoint(spec), *_drill(spec)]
 
 
@@ -43,7 +43,7 @@ def is_elastic(spec: RunSpec) -> bool:
 
 def fits(spec: RunSpec, nodes: int) -> bool:
     """Whether so many nodes can share the model and a global batch evenly."""
-    return _misfit(spec, nodes) is None and _uneven(spec, nodes) is None
+    return not list(misfits(spec, nodes))
 
 
 def _cluster(spec: RunSpec) -> Iterator[str]:
@@ -70,63 +70,22 @@ def _model(spec: RunSpec) -> Iterator[str]:
     model = spec.model
     if model.width % model.heads:
         yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
-
-
-def _parallel(spec: RunSpec) -> Iterator[str]:
-    for key, degree in (("replicate", spec.parallel.replicate), ("shard", spec.parallel.shard)):
-        if degree == 0:
-            yield f"parallel.{key}: must be 1 or more, or -1 for the rest; got 0"
-            return
-    for nodes in sorted(planned_nodes(spec) | {fewest_nodes(spec)}):
-        problem = _misfit(spec, nodes)
-        if problem is not None:
-            yield problem
-
-
-def _misfit(spec: RunSpec, nodes: int) -> str | None:
-    workers = spec.launch.gpus_per_node
-    try:
-        degrees(spec.parallel, nodes * workers)
-    except ValueError as error:
-        return f"parallel: {error} ({nodes} nodes x {workers} workers)"
-    return None
-
-
-def _batch(spec: RunSpec) -> Iterator[str]:
-    """Each world size that is planned must split the global batch evenly.
-
-    What a rank takes is cut into micro-batches of equal size, so the loss is the same mean on any
-    world.
-    """
-    for nodes in sorted(planned_nodes(spec) | {fewest_nodes(spec)}):
-        problem = _uneven(spec, nodes)
-        if problem is not None:
-            yield problem
-
-
-def _uneven(spec: RunSpec, nodes: int) -> str | None:
-    if spec.elastic.scale_lr is not None:
-        nodes = spec.launch.nodes  # whose ranks' share stays
-    train, per_node = spec.train, spec.launch.gpus_per_node
-    world = nodes * per_node
-    what = f"{nodes} nodes x {per_node} workers = {world} ranks"
-    if train.global_batch % world:
-        return (
-            f"train.global_batch: {train.global_batch} samples do not divide over {what}; "
-            f"try {_multiples_near(train.global_batch, world)}"
+    if isinstance(model, LlamaSpec) and model.heads % model.kv_heads:
+        yield f"model.kv_heads: {model.kv_heads} do not divide model.heads={model.heads}"
+    if isinstance(model, LlamaSpec) and model.width // model.heads % 2:
+        yield (
+            f"model.heads: {model.heads} heads of model.width={model.width} have "
+            f"{model.width // model.heads} features each; positions turn pairs of them"
         )
-    share = train.global_batch // world
-    if share % min(train.micro_batch, share):
-        return (
-            f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
-            f"rank ({train.global_batch} over {what}); try a divisor of {share}"
-        )
-    return None
 
 
-def _multiples_near(value: int, unit: int) -> str:
-    below = value - value % unit
-    return f"{below} or {below + unit}" if below else f"{unit}"
+def _worlds(spec: RunSpec) -> Iterator[str]:
+    """Of every number of nodes that is planned, each thing once."""
+    if bad := list(bad_degrees(spec.parallel)):
+        yield from bad
+        return
+    nodes = sorted(planned_nodes(spec) | {fewest_nodes(spec)})
+    yield from dict.fromkeys(found for count in nodes for found in misfits(spec, count))
 
 
 def _optim(spec: RunSpec) -> Iterator[str]:

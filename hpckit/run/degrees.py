@@ -9,19 +9,32 @@ from hpckit.run.spec import ParallelSpec
 
 REST = -1
 """A degree that takes all ranks which the others leave."""
+NAMES = ("pipeline", "replicate", "shard", "tensor")
+"""Outermost first: neighbours in rank are neighbours in the last one."""
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """Of one world: their product is its ranks. Neighbours in rank are neighbours in `shard`."""
+    """Of one world: their product is its ranks."""
 
+    pipeline: int
+    """Groups of ranks that have consecutive layers each."""
     replicate: int
-    """Groups of ranks that hold a whole copy of the model each."""
+    """Groups of ranks that hold a whole copy of these each."""
     shard: int
     """Ranks that share a copy."""
+    tensor: int
+    """Ranks that compute a layer together."""
 
-    def __str__(self) -> str:
-        return f"{self.replicate} x {self.shard}"
+    @property
+    def data(self) -> int:
+        """Ranks that have samples of their own."""
+        return self.replicate * self.shard
+
+    @property
+    def model(self) -> int:
+        """Ranks that take the same samples through the model."""
+        return self.pipeline * self.tensor
 
 
 def degrees(parallel: ParallelSpec, world: int) -> Degrees:
@@ -30,25 +43,51 @@ def degrees(parallel: ParallelSpec, world: int) -> Degrees:
     Raises:
         ValueError: they do not come out even; the text shows the arithmetic.
     """
-    asked = {"replicate": parallel.replicate, "shard": parallel.shard}
-    fixed = prod(degree for degree in asked.values() if degree != REST)
-    rest = [name for name, degree in asked.items() if degree == REST]
-    shown = " x ".join(f"{name} {degree}" for name, degree in asked.items() if degree != REST)
+    asked: dict[str, int] = {name: getattr(parallel, name) for name in NAMES}
+    given = {name: degree for name, degree in asked.items() if degree != REST}
+    rest = [name for name in NAMES if name not in given]
+    fixed = prod(given.values())
+    shown = f"{_product(given)} = {fixed}"
     if len(rest) > 1:
         raise ValueError(f"only one degree may be {REST}, the rest; got {' and '.join(rest)}")
     if rest and world % fixed:
-        raise ValueError(f"{world} ranks do not divide by {shown} = {fixed}, to leave {rest[0]}")
+        raise ValueError(f"{world} ranks do not divide by {shown}, to leave {rest[0]}")
     if not rest and fixed != world:
-        raise ValueError(f"{shown} = {fixed} ranks, and there are {world}; {REST} takes the rest")
-    return Degrees(**{name: world // fixed if name in rest else asked[name] for name in asked})
+        raise ValueError(f"{shown} ranks, and there are {world}; {REST} takes the rest")
+    return Degrees(**{name: given.get(name, world // fixed) for name in NAMES})
 
 
 def describe(parallel: ParallelSpec, world: int) -> str:
-    """What people call it: "ddp", "zero2", "fsdp", "hsdp 2 x 4"."""
+    """What people call it: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "pp 2, tp 4"."""
     found = degrees(parallel, world)
+    parts = [f"pp {found.pipeline} ({parallel.schedule})"] if found.pipeline > 1 else []
+    if found.tensor > 1:
+        parts.append(f"tp {found.tensor}")
+    if found.data > 1 or not parts:
+        parts.append(_of_data(parallel, found))
+    return ", ".join(parts)
+
+
+def _of_data(parallel: ParallelSpec, found: Degrees) -> str:
     if found.shard == 1:
         return "ddp"
     name = "fsdp" if parallel.zero == 3 else f"zero{parallel.zero}"
     if found.replicate == 1:
         return name
-    return f"{'hsdp' if parallel.zero == 3 else name} {found}"
+    return f"{'hsdp' if parallel.zero == 3 else name} {found.replicate} x {found.shard}"
+
+
+def _product(degrees: dict[str, int]) -> str:
+    """All but those that are 1, unless all are."""
+    shown = {name: degree for name, degree in degrees.items() if degree > 1} or degrees
+    return " x ".join(f"{name} {degree}" for name, degree in shown.items())
+
+
+def stages_per_rank(parallel: ParallelSpec) -> int:
+    """Parts of the model that each rank of a pipeline has."""
+    return 2 if parallel.schedule == "interleaved" else 1
+
+
+def stage_count(parallel: ParallelSpec, ranks: int) -> int:
+    """Parts into which a pipeline of so many ranks divides a model."""
+    return ranks * stages_per_rank(parallel) if ranks > 1 else 1

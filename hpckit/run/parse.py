@@ -14,7 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from hpckit.run.check import violations
-from hpckit.run.spec import RunSpec
+from hpckit.run.spec import MODEL_KINDS, RunSpec
 
 # Keys that say where, how fast or how carefully, not what: they do not change a run's identity, so
 # the same experiment finds its directory again on another number of nodes.
@@ -111,14 +111,28 @@ def identity(spec: RunSpec) -> str:
 
 def _explain(error: ValidationError) -> Iterator[str]:
     for item in error.errors(include_url=False):
-        loc = [str(part) for part in item["loc"]]
+        loc = _without_tag([str(part) for part in item["loc"]])
         key = ".".join(loc) or "config"
         if item["type"] == "unexpected_keyword_argument":
-            yield f"{key}: unknown key{_suggestion(loc)}"
+            if tuple(loc) in all_keys():
+                yield f"{key}: a {loc[0]} of this kind has no such key"
+            else:
+                yield f"{key}: unknown key{_suggestion(loc)}"
+        elif item["type"] == "union_tag_not_found":
+            yield f"{key}.kind: has no value"
+        elif item["type"] == "union_tag_invalid":
+            kinds = ", ".join(MODEL_KINDS)
+            yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
         elif item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
             yield f"{key}: has no value"
         else:
             yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
+
+
+def _without_tag(loc: list[str]) -> list[str]:
+    """A place in the config: pydantic puts the kind of model after its group."""
+    is_tagged = len(loc) > 1 and loc[0] == "model" and tuple(loc[:2]) not in all_keys()
+    return [loc[0], *loc[2:]] if is_tagged and loc[1] in MODEL_KINDS else loc
 
 
 def _sentence(message: str) -> str:
@@ -143,7 +157,7 @@ def _keys_under(path: list[str]) -> list[str]:
 
 def all_keys() -> list[tuple[str, ...]]:
     """Every key of the spec, groups included, as paths, in the order of their definition."""
-    return list(_walk(RunSpec, ()))
+    return list(dict.fromkeys(_walk(RunSpec, ())))
 
 
 def _walk(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -39,9 +39,21 @@ class Metrics:
     """
 
     def __init__(
-        self, events: EventLog, tensorboard: Path | None, every: int, at: int, taken: Intake
+        self,
+        events: EventLog,
+        tensorboard: Path | None,
+        every: int,
+        at: int,
+        taken: Intake,
+        copies: int = 1,
     ) -> None:
-        """`tensorboard`: folder for rank 0's files, None on other ranks; `at`: steps finished."""
+        """
+        Args:
+            tensorboard: folder for rank 0's files, None on other ranks.
+            at: steps finished.
+            copies: ranks that take the same samples each.
+        """
+        self._copies = copies
         self._events = events
         self._intake, self._told = taken, intake.Told()
         self._scalars = Scalars(tensorboard, events, at) if tensorboard else None
@@ -116,7 +128,7 @@ class Metrics:
         tokens, *taken = sums[len(names) :]
         world = dist.get_world_size()
         means = {name: total / world for name, total in zip(names, sums, strict=False)}
-        return means, tokens, taken
+        return means, tokens / self._copies, taken
 
     def _write(self, step: int, record: Mapping[str, float]) -> None:
         if self._scalars is not None:

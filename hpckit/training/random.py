@@ -15,7 +15,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(mix(seed, step, rank))
 
 
-def mix(*words: int) -> int:
+def mix(*words: int | str) -> int:
     """64 bits that depend on all of `words` and on their order (BLAKE2b)."""
     digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

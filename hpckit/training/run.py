@@ -34,7 +34,7 @@ from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
-from hpckit.training.parallel import make_mesh
+from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.random import seed_step
 
@@ -78,12 +78,17 @@ class TrainingRun:
         at = env.at
         join(env.device, env.local_rank, cfg.launch.collective_timeout_s)
         self.mesh = make_mesh(env.device, cfg.parallel)
-        """All ranks, as `parallel` says: of one dimension, or "replicate" and "shard"."""
+        """All ranks, by those of "pipeline", "replicate", "shard" and "tensor" that `parallel` has
+        use for."""
+        self.place = place_in(self.mesh)
+        """Which part of each batch this rank takes, and who takes the same."""
         self.rank = env.rank
         self.world_size = env.world_size
         self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
         self.global_batch = global_batch(cfg, env.world_size)
         """Samples of a step on this world."""
+        self.share = self.global_batch // self.place.data_size
+        """Samples that this rank takes in a step."""
         self.lr_scale = lr_scale(cfg, env.world_size)
         """What to multiply the learning rate by on this world: see `elastic.scale_lr`."""
         self._attempt = agreed_attempt(env.attempt, env.local_world_size)
@@ -152,7 +157,7 @@ class TrainingRun:
             if self._agreement.exchange(self._board.request()) is not Request.NONE:
                 self._left = True
                 break
-            seed_step(self._cfg.train.seed, self._step, self.rank)
+            seed_step(self._cfg.train.seed, self._step, self.place.data)
             batch = next(batches)
             self._metrics.waited(data_s=loader.wait_s)
             if self._ledger:
@@ -205,10 +210,11 @@ class TrainingRun:
         tensorboard = at.run.tensorboard if self.rank == 0 else None
         ledger = (
             Ledger(at.run.ledger, at.generation, self._attempt, self.rank)
-            if self._cfg.debug.ledger
+            if self._cfg.debug.ledger and self.place.is_first
             else None
         )
-        return Metrics(self._events, tensorboard, every, self._step, Intake(loader)), ledger
+        copies = self.place.copies
+        return Metrics(self._events, tensorboard, every, self._step, Intake(loader), copies), ledger
 
     def _state(self) -> dict[str, Any]:
         return {**self._tracked, "run": {"step": self._step}}

@@ -68,6 +68,26 @@ def test_preempted_and_resumed_on_other_worlds(
     assert same_world == {step: losses(reference)[step] for step in same_world}
 
 
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        ["parallel=fsdp_tp", "parallel.tensor=2"],
+        ["parallel=ddp", "parallel.pipeline=2", "train.micro_batch=2"],
+    ],
+    ids=["tensor", "pipeline"],
+)
+def test_divided_models_go_on_as_others_do(
+    tmp_path: Path, shards: Path, reference: RunDir, parallel: list[str]
+) -> None:
+    drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[2,4]")
+    status, output = complete(tmp_path, command(tmp_path, shards, *drill, *parallel))
+    assert status == 0, output
+    run = RunDir(next(tmp_path.glob("t-*")))
+    assert [life.world_size for life in history(run).lives] == [2, 4]
+    assert samples_by_step(run) == samples_by_step(reference)
+    assert losses(run) == pytest.approx(losses(reference), rel=1e-3)
+
+
 def test_fewer_ranks_at_a_smaller_learning_rate(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:

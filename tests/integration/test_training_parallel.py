@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,91 +13,131 @@ import torch.distributed as dist
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
 from hpckit.run.spec import RunSpec
-from hpckit.training.gpt import GPT
-from hpckit.training.language_model import train_step
+from hpckit.training.language_model import sample_mean_loss, shifted
 from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel import make_mesh, spread
+from hpckit.training.parallel.mesh import make_mesh, place_in
+from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.text import VOCAB
 from tests.integration.worlds import assert_same, run_world, whole
 
-WORLD, BATCH, MICRO, STEPS, LENGTH = 4, 16, 2, 3, 17
-KINDS = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
+WORLD, BATCH, STEPS, LENGTH = 4, 16, 3, 16
+WITHIN_S = 400.0  # many trainings one after the other
+SIZES = ("model.layers=4", "model.heads=4", f"model.seq_len={LENGTH}", "launch.nodes=4")
+BATCHES = (f"train.global_batch={BATCH}", "train.micro_batch=2")
+ON_DATA = {
+    "ddp": ["parallel=ddp"],
+    "zero1": ["parallel=zero1"],
+    "zero2": ["parallel=zero2"],
+    "fsdp": ["parallel=fsdp"],
+    "hsdp": ["parallel=hsdp", "parallel.shard=2"],
+}
+DIVIDED = {
+    "tp": ["parallel=tp"],
+    "fsdp_tp": ["parallel=fsdp_tp", "parallel.tensor=2"],
+    "ddp_tp": ["parallel=ddp", "parallel.tensor=2"],
+    "pp": ["parallel=pp"],
+    "gpipe_ddp": ["parallel=ddp", "parallel.pipeline=2", "parallel.schedule=gpipe"],
+    "interleaved": ["parallel=zero1", "parallel.pipeline=2", "parallel.schedule=interleaved"],
+    "3d": ["parallel=3d", "parallel.tensor=2"],
+}
+KINDS = {**ON_DATA, **DIVIDED}
+MOVED = ["ddp", "zero2", "hsdp", "tp", "fsdp_tp", "ddp_tp", "pp", "interleaved", "3d"]
+Step = tuple[float, float]
 
 
-def spec_of(kind: str, precision: str = "fp32") -> RunSpec:
-    spec = compose_spec(["model=gpt_nano", f"parallel={kind}", f"precision={precision}"])
-    shard = 2 if kind == "hsdp" else spec.parallel.shard
-    return replace(spec, parallel=replace(spec.parallel, shard=shard))
+def spec_of(kind: str, model: str = "gpt_nano", precision: str = "fp32") -> RunSpec:
+    groups = ["model.heads=8", "model.kv_heads=4"] if model.startswith("llama") else []
+    about = [f"model={model}", f"precision={precision}", *SIZES, *groups, *BATCHES]
+    return compose_spec([*about, *(["launch.nodes=1"] if kind == "alone" else KINDS[kind])])
 
 
-def build(spec: RunSpec) -> tuple[GPT, torch.optim.Optimizer]:
-    size = spec.model
-    model = GPT(vocab=VOCAB, layers=size.layers, heads=size.heads, width=size.width, seq_len=LENGTH)
-    model.initialise(3)
-    mesh = make_mesh("cpu", spec.parallel)
-    spread(model, model.blocks, mesh, spec.parallel, spec.precision)
-    return model, build_optimizer(model, spec.optim)
+class Training:
+    """Of one spec, on all ranks of this world."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        mesh = make_mesh("cpu", spec.parallel)
+        self._trainee = Trainee(spec, mesh, torch.device("cpu"))
+        self.optimizer = build_optimizer(self._trainee.module, spec.optim)
+        self._place, self._clip = place_in(mesh), spec.optim.grad_clip
+        share = BATCH // self._place.data_size
+        self._gradients = self._trainee.gradients(share, sample_mean_loss)
+
+    @property
+    def state(self) -> dict[str, object]:
+        return {"model": self._trainee.module, "optimizer": self.optimizer}
+
+    def steps(self, count: int = STEPS) -> Iterator[Step]:
+        """(mean loss over all ranks, gradient norm) of each, in micro-batches of two samples."""
+        mine = batch().chunk(self._place.data_size)[self._place.data]
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            loss = self._gradients(*shifted(mine))
+            norm = self._trainee.clip(self._clip)
+            self.optimizer.step()
+            dist.all_reduce(loss)
+            yield float(loss) / dist.get_world_size(), float(norm)
 
 
 def batch() -> torch.Tensor:
     """Of all ranks: the same in each step, so that there is something to learn."""
-    return torch.randint(0, VOCAB, (BATCH, LENGTH), generator=torch.Generator().manual_seed(7))
+    return torch.randint(0, VOCAB, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(7))
 
 
-def train(
-    model: GPT, optimizer: torch.optim.Optimizer, spec: RunSpec, steps: int = STEPS
-) -> Iterator[tuple[float, float]]:
-    """(mean loss over all ranks, gradient norm) of each step, in micro-batches of two samples."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    mine = batch().chunk(world)[rank]
-    for _ in range(steps):
-        loss, norm = train_step(model, optimizer, mine.chunk(len(mine) // MICRO), spec)
-        dist.all_reduce(loss)
-        yield float(loss) / world, float(norm)
+def losses(rank: int, tmp: Path, kinds: list[str], model: str, precision: str) -> list[list[Step]]:
+    return [list(Training(spec_of(kind, model, precision)).steps()) for kind in kinds]
 
 
-def losses(rank: int, tmp: Path, precision: str) -> dict[str, list[tuple[float, float]]]:
-    specs = {kind: spec_of(kind, precision) for kind in KINDS}
-    return {kind: list(train(*build(spec), spec)) for kind, spec in specs.items()}
-
-
-def alone(rank: int, tmp: Path, precision: str) -> list[tuple[float, float]]:
-    spec = spec_of("fsdp", precision)
-    return list(train(*build(spec), spec))
-
-
-@pytest.mark.parametrize(("precision", "close"), [("fp32", 2e-5), ("bf16", 2e-2)])
+@pytest.mark.parametrize(
+    ("model", "precision", "kinds", "close"),
+    [
+        ("gpt_nano", "fp32", [*ON_DATA], 2e-5),
+        ("gpt_nano", "fp32", [*DIVIDED], 2e-5),
+        ("gpt_nano", "bf16", ["ddp", "zero2", "fsdp", "tp", "interleaved", "3d"], 2e-2),
+        ("llama_nano", "fp32", ["fsdp_tp", "pp", "interleaved", "3d"], 2e-5),
+    ],
+)
 def test_all_train_to_the_losses_of_one_process(
-    tmp_path: Path, precision: str, close: float
+    tmp_path: Path, model: str, precision: str, kinds: list[str], close: float
 ) -> None:
-    (expected,) = run_world(1, partial(alone, precision=precision), tmp_path)
-    ranks = run_world(WORLD, partial(losses, precision=precision), tmp_path)
+    work = partial(losses, model=model, precision=precision)
+    ((expected,),) = run_world(1, partial(work, kinds=["alone"]), tmp_path)
+    ranks = run_world(WORLD, partial(work, kinds=kinds), tmp_path, WITHIN_S)
     assert all(found == ranks[0] for found in ranks)
     assert expected[-1][0] < expected[0][0] - 0.01, "it learns"
-    for kind, found in ranks[0].items():
+    for kind, found in zip(kinds, ranks[0], strict=True):
         for (loss, norm), (other, other_norm) in zip(found, expected, strict=True):
             assert loss == pytest.approx(other, rel=close), kind
             assert norm == pytest.approx(other_norm, rel=10 * close), kind
 
 
-def moved(rank: int, tmp: Path) -> int:
+def moved(rank: int, tmp: Path, model: str, kinds: list[str]) -> int:
     """Each kind goes on from what the one before has saved, bit for bit; how often."""
     previous: dict[str, torch.Tensor] | None = None
-    for number, kind in enumerate((*KINDS, KINDS[0])):
-        spec = spec_of(kind)
-        model, optimizer = build(spec)
-        state = {"model": model, "optimizer": optimizer}
+    for number, kind in enumerate((*kinds, kinds[0])):
+        training = Training(spec_of(kind, model))
         checkpointer = Checkpointer(tmp / "store", run="moves")
-        step = checkpointer.restore(state)
+        step = checkpointer.restore(training.state)
         if previous is not None:
             assert step == number
-            assert_same(whole(state), previous)
-        next(train(model, optimizer, spec, steps=1))
-        checkpointer.save(number + 1, state)
+            assert_same(everything(training.state), previous)
+        next(training.steps(1))
+        checkpointer.save(number + 1, training.state)
         checkpointer.close()
-        previous = whole(state)
+        previous = everything(training.state)
     return number
 
 
-def test_checkpoints_go_from_each_to_the_next(tmp_path: Path) -> None:
-    assert run_world(WORLD, moved, tmp_path) == [len(KINDS)] * WORLD
+def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
+    """All tensors, whole: of a pipeline, those of all its ranks."""
+    parts: list[dict[str, torch.Tensor] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, whole(state))
+    return {name: tensor for part in parts for name, tensor in (part or {}).items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [("gpt_nano", MOVED), ("llama_nano", ["ddp", "fsdp_tp", "interleaved", "3d"])],
+)
+def test_checkpoints_go_from_each_to_the_next(tmp_path: Path, model: str, kinds: list[str]) -> None:
+    work = partial(moved, model=model, kinds=kinds)
+    assert run_world(WORLD, work, tmp_path, WITHIN_S) == [len(kinds)] * WORLD

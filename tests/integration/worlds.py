@@ -23,12 +23,14 @@ FAILED = "a-rank-failed"  # a file that `meet` looks for
 Worker = Callable[[int, Path], Any]
 
 
-def run_world(world_size: int, worker: Worker, tmp: Path) -> list[Any]:
+def run_world(world_size: int, worker: Worker, tmp: Path, within_s: float = JOIN_S) -> list[Any]:
     """What `worker(rank, tmp)` returned on each rank of a real process group."""
-    return run_worlds([world_size], worker, tmp)[world_size]
+    return run_worlds([world_size], worker, tmp, within_s)[world_size]
 
 
-def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[int, list[Any]]:
+def run_worlds(
+    world_sizes: Sequence[int], worker: Worker, tmp: Path, within_s: float = JOIN_S
+) -> dict[int, list[Any]]:
     """The same in several process groups at once, by their sizes."""
     context = fork_server()
     processes, pipes = [], {}
@@ -42,7 +44,7 @@ def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[in
     for process in processes:
         process.start()
     try:
-        deadline_s = time.monotonic() + JOIN_S
+        deadline_s = time.monotonic() + within_s
         answers = {
             size: [_answer(reader, deadline_s) for reader, _ in pipes[size]] for size in world_sizes
         }

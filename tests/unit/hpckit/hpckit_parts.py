@@ -23,14 +23,16 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @lru_cache
-def _base(cluster: str) -> str:
-    settings = [f"cluster={cluster}", "model=gpt_nano", "cluster.device=cpu"]
+def _base(cluster: str, model: str) -> str:
+    settings = [f"cluster={cluster}", f"model={model}", "cluster.device=cpu"]
     return json.dumps(spec_values(compose_spec([*settings, "data.shards=/data/shards"])))
 
 
-def make_values(changes: Mapping[str, Any] | None = None, cluster: str = "local") -> dict[str, Any]:
-    """The values of a valid spec on an option of `conf/cluster/`, with `changes` by dotted key."""
-    values: dict[str, Any] = json.loads(_base(cluster))
+def make_values(
+    changes: Mapping[str, Any] | None = None, cluster: str = "local", model: str = "gpt_nano"
+) -> dict[str, Any]:
+    """The values of a valid spec on options of `conf/`, with `changes` by dotted key."""
+    values: dict[str, Any] = json.loads(_base(cluster, model))
     for key, value in (changes or {}).items():
         *parents, last = key.split(".")
         where = values
@@ -40,9 +42,11 @@ def make_values(changes: Mapping[str, Any] | None = None, cluster: str = "local"
     return values
 
 
-def make_spec(changes: Mapping[str, Any] | None = None, cluster: str = "local") -> RunSpec:
+def make_spec(
+    changes: Mapping[str, Any] | None = None, cluster: str = "local", model: str = "gpt_nano"
+) -> RunSpec:
     """As `make_values`, a valid spec."""
-    return parse_spec(make_values(changes, cluster))
+    return parse_spec(make_values(changes, cluster, model))
 
 
 @contextmanager

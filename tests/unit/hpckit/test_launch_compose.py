@@ -9,7 +9,10 @@ import pytest
 from hpckit.launch.compose import compose_spec, conf_dir, group_options
 from hpckit.run.parse import SpecError
 
-NEEDED = {"data=shards": ["data.shards=/data"]}
+NEEDED = {
+    "data=shards": ["data.shards=/data"],
+    "parallel=3d": ["launch.nodes=2", "train.micro_batch=4"],
+}
 OPTIONS = [f"{g}={o}" for g, options in group_options(conf_dir()).items() for o in options]
 
 
@@ -119,6 +122,8 @@ def test_another_config_tree_can_be_given(tmp_path: Path) -> None:
         copy = tmp_path / file.relative_to(conf_dir())
         copy.parent.mkdir(exist_ok=True)
         copy.write_text(file.read_text())
-    (tmp_path / "model" / "mine.yaml").write_text("layers: 7\nheads: 1\nwidth: 8\nseq_len: 16\n")
+    (tmp_path / "model" / "mine.yaml").write_text(
+        "kind: gpt\nvocab: 300\nlayers: 7\nheads: 1\nwidth: 8\nseq_len: 16\n"
+    )
     assert compose_spec(["model=mine"], tmp_path).model.layers == 7
-    assert group_options(tmp_path)["model"] == ["gpt_nano", "gpt_small", "gpt_tiny", "mine"]
+    assert group_options(tmp_path)["model"] == [*group_options(conf_dir())["model"], "mine"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.launch.compose import compose_spec
@@ -13,28 +16,27 @@ from hpckit.run.spec import ParallelSpec
 from tests.unit.hpckit.hpckit_parts import make_values
 
 
-def parallel(replicate: int, shard: int, zero: int = 3) -> ParallelSpec:
-    return ParallelSpec(replicate, shard, zero, "last")  # type: ignore[arg-type]
+def parallel(pipeline: int, replicate: int, shard: int, tensor: int) -> ParallelSpec:
+    return ParallelSpec(replicate, shard, tensor, pipeline, "1f1b", 3, "last")
 
 
+@settings(deadline=None)
 @given(
-    replicate=st.sampled_from([-1, 1, 2, 3, 4, 6]),
-    shard=st.sampled_from([-1, 1, 2, 3, 4, 6]),
+    asked=st.tuples(*[st.sampled_from([-1, 1, 1, 2, 3, 4])] * 4),
     world=st.integers(1, 24),
 )
-def test_the_product_is_the_world_or_it_is_refused(replicate: int, shard: int, world: int) -> None:
-    asked = parallel(replicate, shard)
+def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world: int) -> None:
+    divisors = [size for size in range(1, world + 1) if world % size == 0]
     can = [
-        (r, s)
-        for r in range(1, world + 1)
-        for s in range(1, world + 1)
-        if r * s == world and replicate in (-1, r) and shard in (-1, s)
+        found
+        for found in product(divisors, repeat=4)
+        if prod(found) == world and all(a in (-1, f) for a, f in zip(asked, found, strict=True))
     ]
-    if len(can) == 1 and (replicate, shard) != (-1, -1):
-        assert degrees(asked, world) == Degrees(*can[0])
+    if len(can) == 1 and asked.count(-1) < 2:
+        assert degrees(parallel(*asked), world) == Degrees(*can[0])
         return
     with pytest.raises(ValueError, match=r"ranks|only one degree"):
-        degrees(asked, world)
+        degrees(parallel(*asked), world)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +74,15 @@ def test_what_does_not_come_out_even_is_refused(changes: dict[str, object], says
         ("zero2", "zero2"),
         ("fsdp", "fsdp"),
         ("hsdp", "hsdp 2 x 4"),
+        ("fsdp_tp", "tp 4, fsdp"),
+        ("3d", "pp 2 (1f1b), tp 4"),
     ],
 )
 def test_each_option_is_what_it_is_called(option: str, name: str) -> None:
     spec = compose_spec(
-        [f"parallel={option}", "launch.nodes=2", "launch.gpus_per_node=4", "train.global_batch=16"]
+        [
+            *(f"parallel={option}", "launch.nodes=2", "launch.gpus_per_node=4"),
+            *("train.global_batch=16", "train.micro_batch=2"),
+        ]
     )
     assert describe(spec.parallel, 8) == name

@@ -90,10 +90,16 @@ ANOTHER_VALUE: dict[str, Any] = {
     "train.micro_batch": 8,
     "train.seed": 2,
     "train.log_every": 3,
+    "model.vocab": 300,
     "model.layers": 3,
     "model.heads": 4,
     "model.width": 128,
     "model.seq_len": 65,
+    "model.kv_heads": 1,
+    "model.hidden": 96,
+    "model.rope_theta": 5e5,
+    "model.norm_eps": 1e-6,
+    "model.tied": True,
     "precision.compute": "bf16",
     "precision.reduce": "bf16",
     "data.shards": "/other/shards",
@@ -139,7 +145,10 @@ ANOTHER_VALUE: dict[str, Any] = {
     "health.all_reduce": False,
     "health.probe_s": 1.5,
     "parallel.replicate": -1,
-    "parallel.shard": 2,
+    "parallel.shard": 1,
+    "parallel.tensor": -1,
+    "parallel.pipeline": -1,
+    "parallel.schedule": "gpipe",
     "parallel.zero": 1,
     "parallel.reduce": "each",
     "elastic.spares": 2,
@@ -151,7 +160,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "debug.drill.nodes": [2, 1],
     "app": {"dropout": 0.1},
 }
-ONE_VALUE_ONLY = {"cluster.kind"}
+ONE_VALUE_ONLY = {"cluster.kind", "model.kind"}
 NO_PART_OF_IDENTITY = (
     *(
         "name",
@@ -173,16 +182,21 @@ NOR_THESE = (
 )
 
 
-def cluster_with(key: str) -> str:
-    """The option of `conf/cluster/` that has a value for the key."""
+OF_LLAMA = ("kv_heads", "hidden", "rope_theta", "norm_eps", "tied")
+
+
+def options_with(key: str) -> dict[str, str]:
+    """The options of `conf/` that have a value for the key."""
+    cluster = "slurm" if key.startswith("cluster.slurm") else "local"
     if key.startswith("cluster.slurm.container."):
-        return "site_pyxis"
-    return "slurm" if key.startswith("cluster.slurm") else "local"
+        cluster = "site_pyxis"
+    is_llamas = key.startswith("model.") and key.endswith(OF_LLAMA)
+    return {"cluster": cluster, "model": "llama_nano" if is_llamas else "gpt_nano"}
 
 
-def refusal(changes: dict[str, Any], cluster: str = "local") -> list[str]:
+def refusal(changes: dict[str, Any], **options: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        parse_spec(make_values(changes, cluster))
+        parse_spec(make_values(changes, **options))
     return caught.value.violations
 
 
@@ -207,13 +221,13 @@ def test_a_spec_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_misspelt_key_is_named_with_the_right_one(key: str) -> None:
-    (line,) = refusal({f"{key}x": 1}, cluster_with(key))
+    (line,) = refusal({f"{key}x": 1}, **options_with(key))
     assert line == f"{key}x: unknown key; did you mean {key}?"
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_without_a_value_is_named(key: str) -> None:
-    values = make_values(cluster=cluster_with(key))
+    values = make_values(None, **options_with(key))
     *parents, last = key.split(".")
     where = values
     for parent in parents:
@@ -235,12 +249,18 @@ def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> N
 @pytest.mark.parametrize(
     ("key", "there"),
     [
-        ("parallel.qqqq", "replicate, shard, zero, reduce"),
-        ("model.dropout", "layers, heads, width, seq_len"),
+        ("parallel.qqqq", "replicate, shard, tensor, pipeline, schedule, zero, reduce"),
+        ("debug.drill.qqqq", "preempt_at, nodes"),
     ],
 )
 def test_a_key_like_no_other_is_told_what_there_is(key: str, there: str) -> None:
     assert refusal({key: 1}) == [f"{key}: unknown key; there are {there}"]
+
+
+def test_a_key_of_another_kind_of_model_is_told_so() -> None:
+    told = "model.kv_heads: a model of this kind has no such key"
+    assert refusal({"model.kv_heads": 2}) == [told]
+    assert refusal({"model.kind": "bert"}) == ["model.kind: must be one of gpt, llama, got 'bert'"]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -329,14 +349,16 @@ def test_every_key_has_another_value_here() -> None:
 
 @pytest.mark.parametrize("key", ANOTHER_VALUE)
 def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> None:
-    cluster = cluster_with(key)
-    before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None}, cluster)
+    options = options_with(key)
+    before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None}, **options)
     changes: dict[str, Any] = {"checkpoint.every_steps": 5, key: ANOTHER_VALUE[key]}
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
-    if key in ("parallel.replicate", "parallel.shard"):
-        changes |= {"parallel.replicate": -1, "parallel.shard": 1}
-    after = make_spec(changes, cluster)
+    if key in ("parallel.replicate", "parallel.shard", "parallel.tensor", "parallel.pipeline"):
+        changes |= {"parallel.shard": 1, key: -1}
+    if key == "parallel.shard":
+        changes |= {"parallel.replicate": -1, key: 1}
+    after = make_spec(changes, **options)
     assert after != before
     kept = key.startswith(NO_PART_OF_IDENTITY) or key in NOR_THESE
     assert (identity(after) == identity(before)) is kept

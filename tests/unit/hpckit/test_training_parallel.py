@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hpckit.run.check import violations
-from hpckit.training.parallel import micro_batches
+from hpckit.training.parallel.sharding import micro_batches
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

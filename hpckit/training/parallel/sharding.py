@@ -1,31 +1,23 @@
-"""Spreading a model over the ranks."""
+"""Replicating and sharding a model over the ranks that have samples of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from hpckit.run.degrees import degrees
 from hpckit.run.spec import ParallelSpec, PrecisionSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
-    """All ranks of this world by the degrees above 1, "replicate" before "shard"."""
-    found = degrees(parallel, dist.get_world_size())
-    sizes = {"replicate": found.replicate, "shard": found.shard}
-    used = {name: size for name, size in sizes.items() if size > 1} or {"shard": 1}
-    return init_device_mesh(device, tuple(used.values()), mesh_dim_names=tuple(used))
-
-
-def spread(
+def shard(
     model: nn.Module,
-    blocks: nn.ModuleList,
+    blocks: Iterable[nn.Module],
     mesh: DeviceMesh,
     parallel: ParallelSpec,
     precision: PrecisionSpec,
@@ -33,6 +25,9 @@ def spread(
     """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
 
     Each of `blocks` is gathered, and reduced, as one when its turn comes, all the rest together.
+
+    Args:
+        mesh: "replicate", "shard" or both.
     """
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute], reduce_dtype=DTYPES[precision.reduce]
@@ -41,7 +36,8 @@ def spread(
         for block in blocks:
             replicate(block, mesh=mesh, mp_policy=policy)
         return replicate(model, mesh=mesh, mp_policy=policy)
-    gather_again = parallel.zero == 3
+    # The micro-batches of a pipeline take turns: it would gather each layer for each of them.
+    gather_again = parallel.zero == 3 and parallel.pipeline == 1
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=gather_again)
     sharded = fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)

@@ -1,0 +1,43 @@
+"""The run's spec: one frozen dataclass per config group, one docstring per key.
+
+The values live in `conf/`; these files say what a key means, its type and its bounds. Nothing here
+has a default, so a spec always states everything it was made of. `hpckit.run.check` holds the rules
+that span groups, `hpckit.run.parse` turns plain data into a `RunSpec` or a list of violations.
+"""
+
+from __future__ import annotations
+
+from hpckit.run.spec.checkpoint import CheckpointSpec, KeepSpec
+from hpckit.run.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
+from hpckit.run.spec.data import DataSpec, PackSpec
+from hpckit.run.spec.debug import DebugSpec, DrillSpec
+from hpckit.run.spec.model import MODEL_KINDS, GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec.run import RunSpec
+from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
+from hpckit.run.spec.training import OptimSpec, ParallelSpec, PrecisionSpec, TrainSpec
+
+__all__ = [
+    "MODEL_KINDS",
+    "CheckpointSpec",
+    "ClusterSpec",
+    "ContainerSpec",
+    "DataSpec",
+    "DebugSpec",
+    "DrillSpec",
+    "ElasticSpec",
+    "GptSpec",
+    "HangSpec",
+    "HealthSpec",
+    "KeepSpec",
+    "LaunchSpec",
+    "LlamaSpec",
+    "ModelSpec",
+    "OptimSpec",
+    "PackSpec",
+    "ParallelSpec",
+    "PrecisionSpec",
+    "RetrySpec",
+    "RunSpec",
+    "SlurmSpec",
+    "TrainSpec",
+]

@@ -1,0 +1,64 @@
+"""The models of `conf/model/`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hpckit.run.spec.fields import GROUP, Count, Positive
+
+Vocabulary = Annotated[int, Field(ge=2, lt=2**31)]
+Context = Annotated[int, Field(ge=2, lt=2**31)]
+
+
+@dataclass(frozen=True, config=GROUP)
+class GptSpec:
+    """A decoder-only transformer in the form of GPT-2."""
+
+    kind: Literal["gpt"]
+    """Which model."""
+    vocab: Vocabulary
+    """Different tokens; bytes of text are 257."""
+    layers: Count
+    """Transformer blocks."""
+    heads: Count
+    """Attention heads; must divide `width`."""
+    width: Count
+    """Features of the residual stream."""
+    seq_len: Context
+    """Tokens of context."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class LlamaSpec:
+    """A decoder-only transformer in the form of Llama."""
+
+    kind: Literal["llama"]
+    """Which model."""
+    vocab: Vocabulary
+    """Different tokens; bytes of text are 257."""
+    layers: Count
+    """Transformer blocks."""
+    heads: Count
+    """Attention heads of queries; must divide `width`."""
+    kv_heads: Count
+    """Attention heads of keys and values, each for as many of queries (Ainslie et al. 2023); must
+    divide `heads`."""
+    width: Count
+    """Features of the residual stream."""
+    hidden: Count
+    """Features inside the perceptron of a block."""
+    seq_len: Context
+    """Tokens of context."""
+    rope_theta: Positive
+    """Base of the angles by which positions turn queries and keys (Su et al. 2021)."""
+    norm_eps: Positive
+    """What is added to the mean square that RMSNorm divides by."""
+    tied: bool
+    """Whether the token embedding is the output layer too."""
+
+
+ModelSpec = GptSpec | LlamaSpec
+MODEL_KINDS = ("gpt", "llama")

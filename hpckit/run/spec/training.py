@@ -1,0 +1,85 @@
+"""The training loop, and how the model is spread and computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hpckit.run.spec.fields import GROUP, Count, Decay, Degree, Fraction, Natural, Positive, Seed
+
+
+@dataclass(frozen=True, config=GROUP)
+class TrainSpec:
+    """The training loop."""
+
+    steps: Annotated[int, Field(ge=1, lt=10**10)]
+    """Optimizer steps of the whole run."""
+    global_batch: Count
+    """Samples per optimizer step over all ranks; the same on any number of nodes."""
+    micro_batch: Count
+    """Largest number of samples that one rank takes through the model at once."""
+    seed: Seed
+    """Seed of initialisation, data order and every random draw."""
+    log_every: Count
+    """Steps between two metric records."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class ParallelSpec:
+    """How the model is spread over ranks (`conf/parallel/`); it changes no result but rounding, and
+    a run may go on with another."""
+
+    replicate: Degree
+    """Groups of ranks that hold a whole copy of the model each; -1: as many as the ranks make."""
+    shard: Degree
+    """Ranks that share a copy; -1: all that the other degrees leave."""
+    tensor: Degree
+    """Neighbouring ranks that compute each layer together, with the sequence divided between layers
+    (Shoeybi et al. 2019, Korthikanti et al. 2022)."""
+    pipeline: Degree
+    """Groups of ranks that have consecutive layers each, and hand micro-batches on."""
+    schedule: Literal["gpipe", "1f1b", "interleaved"]
+    """Order of a pipeline's work. gpipe: all forward, then all backward (Huang et al. 2019); 1f1b:
+    in turns, so that fewer activations wait (Narayanan et al. 2019); interleaved: the same with
+    two stages on each rank, so that less time is idle (Narayanan et al. 2021)."""
+    zero: Literal[1, 2, 3]
+    """What those share: 1 the optimizer's state; 2 gradients as well; 3 parameters as well, which
+    are gathered layer by layer, forward and backward (Rajbhandari et al. 2020); in a pipeline
+    once a step."""
+    reduce: Literal["last", "each"]
+    """When gradients are added up over ranks. last: with the last micro-batch of a step, until when
+    each rank holds them whole; each: with every one."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class PrecisionSpec:
+    """Number formats (`conf/precision/`)."""
+
+    compute: Literal["fp32", "bf16"]
+    """Format of activations and gathered parameters; master weights stay fp32."""
+    reduce: Literal["fp32", "bf16"]
+    """Format in which gradients are reduced over ranks."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class OptimSpec:
+    """AdamW with linear warm-up and cosine decay (`conf/optim/`)."""
+
+    lr: Positive
+    """Peak learning rate."""
+    min_lr_ratio: Fraction
+    """Learning rate at the last step, as a share of `lr`."""
+    warmup_steps: Natural
+    """Steps of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)]
+    """Decoupled weight decay of matrices; vectors (norms, biases) get none."""
+    beta1: Decay
+    """Decay of the first moment."""
+    beta2: Decay
+    """Decay of the second moment."""
+    eps: Positive
+    """AdamW's epsilon."""
+    grad_clip: Positive
+    """Largest global gradient norm."""

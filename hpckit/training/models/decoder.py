@@ -1,0 +1,103 @@
+"""What decoder-only transformers have in common: tokens to logits by way of blocks, whole or as
+the stage of a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+INIT_STD = 0.02
+"""Standard deviation of weights at initialisation (GPT-2, Llama)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Blocks `begin` up to `end` of a model of `layers`, with the embedding if the first is among
+    them and the head if the last is."""
+
+    begin: int
+    end: int
+    layers: int
+
+    @classmethod
+    def whole(cls, layers: int) -> Part:
+        return cls(0, layers, layers)
+
+    @property
+    def is_first(self) -> bool:
+        return self.begin == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.end == self.layers
+
+
+class Decoder(nn.Module):
+    """A model or a part of one; its parameters have the same names in either.
+
+    Those who derive from it define `embed` and `predict`, of which a part may need neither.
+    """
+
+    COLUMNS: tuple[str, ...]
+    """Layers of a block whose outputs tensor parallelism divides."""
+    ROWS: tuple[str, ...]
+    """Layers of a block whose inputs come divided, and whose outputs are sums."""
+
+    def __init__(self, part: Part, blocks: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.part = part
+        numbers = range(part.begin, part.end)
+        self.blocks = nn.ModuleDict(
+            {str(number): block for number, block in zip(numbers, blocks, strict=True)}
+        )
+
+    @property
+    def tied(self) -> Tensor | None:
+        """The parameter that both the first and the last part have."""
+        return None
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """`tokens`: (batch, time) integers; returns (batch, time, width)."""
+        raise NotImplementedError
+
+    def predict(self, x: Tensor) -> Tensor:
+        """`x`: (batch, time, width); returns logits (batch, time, vocab)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`: tokens (batch, time), or what the part before gives; returns logits (batch, time,
+        vocab), or what the part behind takes: (batch, time, width)."""
+        if self.part.is_first:
+            x = self.embed(x)
+        for block in self.blocks.values():
+            x = block(x)
+        return self.predict(x) if self.part.is_last else x
+
+    @torch.no_grad()
+    def draw(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        """Fill a whole parameter, by its name, as at the start of training.
+
+        Gains are one and biases zero; weights are normal. The layers that write into the residual
+        stream are scaled by 1/sqrt(2 x layers), so that its variance does not grow with depth
+        (Radford et al. 2019, section 2.3).
+        """
+        if name.endswith(".bias"):
+            parameter.zero_()
+        elif "norm" in name:
+            parameter.fill_(1.0)
+        else:
+            is_residual = name.removesuffix(".weight").endswith(self.ROWS)
+            std = INIT_STD / math.sqrt(2 * self.part.layers) if is_residual else INIT_STD
+            parameter.normal_(0.0, std, generator=generator)
+
+
+class Unembedding(nn.Module):
+    """Features to logits by the weights of another layer."""
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`x`: (batch, time, width), `weight`: (vocab, width); returns (batch, time, vocab)."""
+        return nn.functional.linear(x, weight)

@@ -1,0 +1,106 @@
+"""A decoder-only transformer in the form of GPT-2: pre-norm blocks, GELU, learned positions.
+
+Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpckit.run.spec import GptSpec
+from hpckit.training.models.decoder import Decoder, Part, Unembedding
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_width = width // heads
+        self.qkv = nn.Linear(width, 3 * width)  # of each head its query, key and value in turn
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`: (batch, time, width); the same shape comes back."""
+        heads = self.qkv(x).view(*x.shape[:2], -1, 3, self.head_width)
+        query, key, value = heads.permute(3, 0, 2, 1, 4)  # each (batch, heads, time, head width)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+
+class MLP(nn.Module):
+    """A two-layer perceptron four times as wide."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`: (batch, time, width); the same shape comes back."""
+        out: Tensor = self.down(functional.gelu(self.up(x), approximate="tanh"))
+        return out
+
+
+class Block(nn.Module):
+    """One transformer block: attention, then a perceptron."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = MLP(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`: (batch, time, width); the same shape comes back."""
+        x = x + self.attention(self.norm_attention(x))
+        out: Tensor = x + self.mlp(self.norm_mlp(x))
+        return out
+
+
+class Embedding(nn.Module):
+    """Tokens and their positions."""
+
+    def __init__(self, vocab: int, seq_len: int, width: int, *, positions: bool) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab, width)
+        self.position = nn.Embedding(seq_len, width) if positions else None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`tokens`: (batch, time) integers; returns (batch, time, width)."""
+        assert self.position is not None
+        out: Tensor = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        return out
+
+
+class GPT(Decoder):
+    """The token embedding doubles as the output layer."""
+
+    COLUMNS = ("attention.qkv", "mlp.up")
+    ROWS = ("attention.out", "mlp.down")
+
+    def __init__(self, size: GptSpec, part: Part | None = None) -> None:
+        """`part`: of the model; None: all of it."""
+        part = part or Part.whole(size.layers)
+        width = size.width
+        super().__init__(part, (Block(width, size.heads) for _ in range(part.begin, part.end)))
+        if part.is_first or part.is_last:
+            self.embedding = Embedding(size.vocab, size.seq_len, width, positions=part.is_first)
+        if part.is_last:
+            self.norm = nn.LayerNorm(width)
+            self.unembedding = Unembedding()
+
+    @property
+    def tied(self) -> Tensor | None:
+        return self.embedding.token.weight
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.embedding(tokens)
+        return out
+
+    def predict(self, x: Tensor) -> Tensor:
+        out: Tensor = self.unembedding(self.norm(x), self.embedding.token.weight)
+        return out

@@ -1,0 +1,1 @@
+"""Spreading models and their training over ranks."""

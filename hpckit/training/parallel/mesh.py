@@ -1,0 +1,65 @@
+"""The grid of ranks, and what a rank's place in it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from hpckit.run.degrees import NAMES, degrees
+from hpckit.run.spec import ParallelSpec
+
+DATA = ("replicate", "shard")
+"""Dimensions whose ranks have samples of their own."""
+
+
+def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
+    """All ranks of this world by the degrees above 1, in the order of `hpckit.run.degrees.NAMES`.
+
+    It always has a dimension of data; where layers are divided too, that is "shard" at least.
+    """
+    found = degrees(parallel, dist.get_world_size())
+    sizes = {name: getattr(found, name) for name in NAMES}
+    used = {name for name in NAMES if sizes[name] > 1}
+    if "replicate" not in used or "tensor" in used:
+        used.add("shard")
+    names = tuple(name for name in NAMES if name in used)
+    return init_device_mesh(device, tuple(sizes[name] for name in names), mesh_dim_names=names)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of this rank."""
+
+    data: int
+    """Which part of each global batch it takes, of `data_size`."""
+    data_size: int
+    is_first: bool
+    """Whether it is the first of the ranks that take this part."""
+    copies: int
+    """How many of these there are."""
+
+
+def place_in(mesh: DeviceMesh) -> Place:
+    """This rank's."""
+    names = mesh.mesh_dim_names or ()
+    others = [name for name in names if name not in DATA]
+    data = 0
+    for name in names:
+        if name in DATA:
+            data = data * mesh[name].size() + mesh.get_local_rank(name)
+    size = data_mesh(mesh).size()
+    is_first = all(mesh.get_local_rank(name) == 0 for name in others)
+    return Place(data, size, is_first, mesh.size() // size)
+
+
+def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """The ranks that differ from this one in their samples alone: "replicate", "shard" or both."""
+    names = tuple(name for name in DATA if has(mesh, name))
+    return mesh[names[0]] if len(names) == 1 else mesh[names]
+
+
+def has(mesh: DeviceMesh, name: str) -> bool:
+    """Whether the mesh has this dimension."""
+    return name in (mesh.mesh_dim_names or ())

@@ -1,0 +1,156 @@
+"""A model whose consecutive layers are on different ranks, through which micro-batches pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.distributed.tensor import DTensor
+
+from hpckit.run.degrees import stage_count
+from hpckit.run.spec import ParallelSpec
+from hpckit.training.models.decoder import Decoder, Part
+
+LossOf = Callable[[Tensor, Tensor], Tensor]
+
+
+def parts_of_rank(layers: int, parallel: ParallelSpec, mesh: DeviceMesh) -> list[Part]:
+    """The parts of a model that this rank of a pipeline has, in their order.
+
+    Blocks are divided as evenly as they can be; the first stages get what is left, since the last
+    one computes the output layer, too.
+    """
+    stages = stage_count(parallel, mesh.size())
+    ends = [-(-layers * number // stages) for number in range(stages + 1)]
+    mine = range(mesh.get_local_rank(), stages, mesh.size())
+    return [Part(ends[number], ends[number + 1], layers) for number in mine]
+
+
+def assemble(parts: Sequence[Decoder]) -> nn.Module:
+    """What a rank has of a model as one module, whose parameters have the names of the whole's."""
+    if len(parts) == 1:
+        return parts[0]
+    blocks = {name: block for part in parts for name, block in part.blocks.items()}
+    whole = nn.Module()
+    whole.add_module("blocks", nn.ModuleDict(blocks))
+    for part in parts:
+        for name, child in part.named_children():
+            if name != "blocks":
+                whole.add_module(name, child)
+    return whole
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Of what goes through a pipeline for one micro-batch, as tensors on the meta device: those
+    with gradients require some."""
+
+    tokens: Tensor  # (micro-batch, time), integers
+    features: Tensor  # (micro-batch, the positions of this rank, width)
+    logits: Tensor  # (micro-batch, time, vocab)
+
+
+class Pipeline:
+    """Computes the gradients of a step. Its calls are collectives of the ranks of `mesh`."""
+
+    def __init__(
+        self,
+        parts: Sequence[Decoder],
+        parallel: ParallelSpec,
+        mesh: DeviceMesh,
+        shapes: Shapes,
+        micro_batches: int,
+        loss_of: LossOf,
+    ) -> None:
+        """
+        Args:
+            parts: of this rank, as of `parts_of_rank`.
+            mesh: the ranks of the pipeline, a dimension of its own.
+            micro_batches: of a step.
+            loss_of: the mean loss of a micro-batch, from its logits and targets.
+        """
+        self._parts, self._mesh = parts, mesh
+        rank, ranks = mesh.get_local_rank(), mesh.size()
+        stages = [
+            _stage(part, rank + number * ranks, ranks * len(parts), shapes, mesh)
+            for number, part in enumerate(parts)
+        ]
+        self._schedule = _schedule(parallel, stages, micro_batches, loss_of)
+        self.shared = shared_by_ends(parts)
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Add the gradients of this rank's share of a step.
+
+        Args:
+            inputs, targets: (share, time) tokens.
+
+        Returns:
+            The mean loss of the share, on all ranks of the pipeline.
+        """
+        losses: list[Tensor] = []
+        taken = (inputs,) if self._parts[0].part.is_first else ()
+        is_last = self._parts[-1].part.is_last
+        self._schedule.step(
+            *taken, target=targets if is_last else None, losses=losses, return_outputs=False
+        )
+        for parameter in self.shared:
+            self._add_other_end(parameter)
+        zero = torch.zeros((), device=inputs.device)
+        loss = torch.stack(losses).mean().detach() if is_last else zero
+        dist.all_reduce(loss, group=self._mesh.get_group())
+        return loss
+
+    def _add_other_end(self, parameter: Tensor) -> None:
+        """Have the gradient be the sum of those of the first and the last stage."""
+        gradient = parameter.grad
+        assert gradient is not None
+        mine = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        theirs = torch.empty_like(mine)
+        group, last = self._mesh.get_group(), self._mesh.size() - 1
+        peer = dist.get_global_rank(group, last if self._mesh.get_local_rank() == 0 else 0)
+        operations = [
+            dist.P2POp(dist.isend, mine, peer, group),
+            dist.P2POp(dist.irecv, theirs, peer, group),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        mine.add_(theirs)
+
+
+def shared_by_ends(parts: Sequence[Decoder]) -> list[Tensor]:
+    """Parameters of this rank that the other end of its pipeline has as well."""
+    first, last = parts[0], parts[-1]
+    if first.part.is_first == last.part.is_last:  # neither end, or the whole
+        return []
+    tied = first.tied if first.part.is_first else last.tied
+    return [] if tied is None else [tied]
+
+
+def _stage(
+    model: Decoder, number: int, stages: int, shapes: Shapes, mesh: DeviceMesh
+) -> PipelineStage:
+    takes = shapes.tokens if model.part.is_first else shapes.features
+    gives = shapes.logits if model.part.is_last else shapes.features
+    group, device = mesh.get_group(), torch.device(mesh.device_type)
+    return PipelineStage(
+        model, number, stages, device, input_args=takes, output_args=gives, group=group
+    )
+
+
+def _schedule(
+    parallel: ParallelSpec, stages: list[PipelineStage], micro_batches: int, loss_of: LossOf
+) -> ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B:
+    if parallel.schedule == "interleaved":
+        return ScheduleInterleaved1F1B([*stages], micro_batches, loss_of)
+    kind = ScheduleGPipe if parallel.schedule == "gpipe" else Schedule1F1B
+    return kind(stages[0], micro_batches, loss_of)

@@ -1,0 +1,119 @@
+"""The model of a run as this rank has it, and how the gradients of a step come about."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+from hpckit.run.spec import ParallelSpec, RunSpec
+from hpckit.training.models.building import build, materialise
+from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.parallel.mesh import data_mesh, has
+from hpckit.training.parallel.norm import clip_gradients
+from hpckit.training.parallel.pipeline import (
+    LossOf,
+    Pipeline,
+    Shapes,
+    assemble,
+    parts_of_rank,
+    shared_by_ends,
+)
+from hpckit.training.parallel.sharding import (
+    DTYPES,
+    before_micro_batch,
+    micro_batches,
+    shard,
+)
+from hpckit.training.parallel.tensor import divide
+
+
+class Trainee:
+    """A model that is spread over the ranks, and filled with its first parameters."""
+
+    def __init__(self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device) -> None:
+        self._cfg, self._mesh, self._device = cfg, mesh, device
+        self.parts = [self._build(part) for part in self._parts()]
+        """Those of this rank: one, or in a pipeline as many as it has stages."""
+        self.module = assemble(self.parts)
+        """All of it, by the names of the whole model: for optimizers and checkpoints."""
+
+    def gradients(self, share: int, loss_of: LossOf) -> Gradients:
+        """What computes those of a step of which this rank takes `share` samples.
+
+        Args:
+            loss_of: the mean loss of a micro-batch, from its logits and targets.
+        """
+        cfg = self._cfg
+        parts = micro_batches(share, cfg.train.micro_batch)
+        if not has(self._mesh, "pipeline"):
+            return Accumulation(self.parts[0], cfg.parallel, parts, loss_of)
+        shapes = self._shapes(share // parts)
+        mesh = self._mesh["pipeline"]
+        return Pipeline(self.parts, cfg.parallel, mesh, shapes, parts, loss_of)
+
+    def clip(self, limit: float) -> Tensor:
+        """Scale the gradients down to a norm of `limit`; the norm before. Collective."""
+        stages = self._mesh["pipeline"].size() if has(self._mesh, "pipeline") else 1
+        shared = shared_by_ends(self.parts) if stages > 1 else []
+        return clip_gradients(self.module.parameters(), limit, stages=stages, shared=shared)
+
+    def _parts(self) -> list[Part]:
+        layers = self._cfg.model.layers
+        if not has(self._mesh, "pipeline"):
+            return [Part.whole(layers)]
+        return parts_of_rank(layers, self._cfg.parallel, self._mesh["pipeline"])
+
+    def _build(self, part: Part) -> Decoder:
+        cfg = self._cfg
+        model = build(cfg.model, part)
+        if has(self._mesh, "tensor"):
+            divide(model, self._mesh["tensor"])
+        shard(model, model.blocks.values(), data_mesh(self._mesh), cfg.parallel, cfg.precision)
+        materialise(model, self._device, cfg.train.seed)
+        return model
+
+    def _shapes(self, micro_batch: int) -> Shapes:
+        size, dtype = self._cfg.model, DTYPES[self._cfg.precision.compute]
+        ranks = self._mesh["tensor"].size() if has(self._mesh, "tensor") else 1
+        with torch.device("meta"):
+            return Shapes(
+                torch.empty(micro_batch, size.seq_len, dtype=torch.int64),
+                torch.empty(
+                    micro_batch, size.seq_len // ranks, size.width, dtype=dtype, requires_grad=True
+                ),
+                torch.empty(micro_batch, size.seq_len, size.vocab, dtype=dtype, requires_grad=True),
+            )
+
+
+class Accumulation:
+    """Computes the gradients of a step micro-batch by micro-batch."""
+
+    def __init__(
+        self, model: Decoder, parallel: ParallelSpec, micro_batches: int, loss_of: LossOf
+    ) -> None:
+        self._model, self._parallel = model, parallel
+        self._micro_batches, self._loss_of = micro_batches, loss_of
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Add the gradients of this rank's share of a step.
+
+        Args:
+            inputs, targets: (share, time) tokens.
+
+        Returns:
+            The mean loss of the share.
+        """
+        assert isinstance(self._model, FSDPModule)
+        parts, losses = self._micro_batches, []
+        pairs = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
+        for number, (taken, wanted) in enumerate(pairs, start=1):
+            before_micro_batch(self._model, self._parallel, is_last=number == parts)
+            loss = self._loss_of(self._model(taken), wanted)
+            (loss / parts).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+
+Gradients = Accumulation | Pipeline
