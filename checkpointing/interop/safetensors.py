@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from checkpointing.interop import safetensors_header as headers
 from checkpointing.interop.boxes import read_box, widened, write_box
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import InputFile, OutputFile, new_files
+from checkpointing.interop.forms import Form
 from checkpointing.interop.importing import save_pieces
 from checkpointing.interop.naming import chosen, dotted, full_name, items_of
 from checkpointing.interop.safetensors_index import SUFFIX, check_index, find_files
@@ -46,6 +47,7 @@ def export_safetensors(
     folder: Path,
     *,
     items: Sequence[str] | None = None,
+    forms: Mapping[str, Form] | None = None,
     max_shard_bytes: int = SHARD,
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[Path]:
@@ -57,31 +59,50 @@ def export_safetensors(
 
     Args:
         items: to export; None: all.
+        forms: how each tensor of these is written, by full name; None: as it is.
         max_shard_bytes: a file has no more bytes of tensors, or one tensor.
         on_bytes: told how many raw bytes were written.
 
     Raises:
         FileExistsError: the folder has such files already.
         KeyError: there is no such item.
-        FormatError: a dtype that the format does not have; no tensors, or two of one name.
+        FormatError: a dtype that the format does not have; no tensors, or two of one name; others
+            than `forms` has.
         DamagedError: the checkpoint cannot be read as it was written.
         OSError: not written; nothing is left behind.
     """
     tensors = checkpoint.tensors(chosen(checkpoint, items))
     if not tensors:
         raise FormatError(f"{checkpoint.id} has no tensors in {items or checkpoint.items}")
-    owners = items_of(tensors)
-    names = dotted(tensors, without=owners if len(owners) == 1 else ())
-    shards = plan(tensors, names, max_shard_bytes)
+    forms = _as_they_are(tensors) if forms is None else forms
+    _check_forms(checkpoint, tensors, forms)
+    there = {n: replace(spec, shape=forms[n].shape(spec.shape)) for n, spec in tensors.items()}
+    shards = plan(there, {name: form.name for name, form in forms.items()}, max_shard_bytes)
     _refuse_others(folder)
     files = shard_names(len(shards))
     documents = [INDEX] if len(shards) > 1 else []
     paths = [folder / name for name in [*files, *documents]]
     with new_files(paths) as outputs:
-        _write(checkpoint, tensors, list(zip(outputs[: len(files)], shards, strict=True)), on_bytes)
+        written = list(zip(outputs[: len(files)], shards, strict=True))
+        _write(checkpoint, tensors, forms, written, on_bytes)
         for output in outputs[len(files) :]:
             output.write_at(0, index_of(tensors, dict(zip(files, shards, strict=True))))
     return paths
+
+
+def _as_they_are(tensors: Mapping[str, Spec]) -> dict[str, Form]:
+    owners = items_of(tensors)
+    names = dotted(tensors, without=owners if len(owners) == 1 else ())
+    return {name: Form(there) for name, there in names.items()}
+
+
+def _check_forms(
+    checkpoint: Checkpoint, tensors: Mapping[str, Spec], forms: Mapping[str, Form]
+) -> None:
+    if others := sorted(tensors.keys() ^ forms.keys()):
+        which = "is not in" if others[0] in forms else "has no place in what is written of"
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        raise FormatError(f"{others[0]!r} {which} {checkpoint.id}{more}")
 
 
 def plan(tensors: Mapping[str, Spec], names: Mapping[str, str], size: int) -> list[Shard]:
@@ -142,6 +163,7 @@ def _refuse_others(folder: Path) -> None:
 def _write(
     checkpoint: Checkpoint,
     tensors: Mapping[str, Spec],
+    forms: Mapping[str, Form],
     outputs: Sequence[tuple[OutputFile, Shard]],
     on_bytes: Callable[[int], None] | None,
 ) -> None:
@@ -151,8 +173,12 @@ def _write(
 
     def use(name: str, box: Box, raw: Buffer) -> None:
         file, at = places[name]
-        spec = tensors[name]
-        write_box(file, at, spec.shape, element(spec.dtype).itemsize, box, raw)
+        spec, form = tensors[name], forms[name]
+        kind = element(spec.dtype)
+        cells = np.frombuffer(raw, kind.bits).reshape(box.sizes)
+        for there, part in form.pieces(spec.shape, box, cells):
+            content = part.reshape(-1).view(np.uint8).data
+            write_box(file, at, form.shape(spec.shape), kind.itemsize, there, content)
 
     stream(checkpoint, tensors, use, on_bytes)
 

@@ -27,6 +27,7 @@ class ExportFormat(StrEnum):
     safetensors = "safetensors"
     dcp = "dcp"
     torch = "torch"
+    huggingface = "huggingface"
 
 
 class ImportFormat(StrEnum):
@@ -60,7 +61,13 @@ def export(
     ] = "5GB",
     json: JsonOption = False,
 ) -> None:
-    """Write a checkpoint in another format. Every byte is checked on the way."""
+    """Write a checkpoint in another format. Every byte is checked on the way.
+
+    huggingface: a model that transformers, vLLM and others load, of a run of one of hpckit's own
+    models; PLACE is its run directory then.
+
+        hpckit ckpt export runs/gpt-1a2b3c4d latest exported --format huggingface
+    """
     out = Out(json)
     shard_bytes = parse_size(max_shard)
     with opened(place, run) as at:
@@ -69,6 +76,8 @@ def export(
         if format_ is ExportFormat.safetensors:
             items = [name for name in items if chosen.found.document.items[name].tensors]
             out.note("values that are no tensors are left out: safetensors cannot hold them")
+        if format_ is ExportFormat.huggingface:
+            items = [_only_item(items if item else ["model"])]
         raw = sum(chosen.found.document.items[name].raw_bytes for name in items)
         with (
             held(at.store, chosen.found, out.note),
@@ -76,7 +85,7 @@ def export(
         ):
             checkpoint = Checkpoint(at.store, chosen.found.stored)
             try:
-                paths = _export(format_, checkpoint, to, item, shard_bytes, on_bytes)
+                paths = _export(format_, checkpoint, place, to, items, shard_bytes, on_bytes)
             except DamagedError as error:
                 raise DamagedError(
                     f"nothing was exported: {error}; `hpckit ckpt verify {place} {chosen.save.id}` "
@@ -144,11 +153,16 @@ def import_(
 def _export(
     format_: ExportFormat,
     checkpoint: Checkpoint,
+    place: str,
     to: Path,
-    items: Sequence[str] | None,
+    items: Sequence[str],
     shard_bytes: int,
     on_bytes: OnBytes,
 ) -> Sequence[Path]:
+    if format_ is ExportFormat.huggingface:
+        from hpckit.cli.ckpt.huggingface import export_huggingface
+
+        return export_huggingface(checkpoint, place, to, items[0], shard_bytes, on_bytes)
     if format_ is ExportFormat.safetensors:
         from checkpointing.interop.safetensors import export_safetensors
 
@@ -194,6 +208,12 @@ def _items(there: Sequence[str], asked: Sequence[str] | None) -> list[str]:
         if name not in there:
             raise RefusedError(f"the checkpoint has no item {name!r}; it has {listing(there)}")
     return [name for name in there if asked is None or name in asked]
+
+
+def _only_item(items: Sequence[str]) -> str:
+    if len(items) != 1:
+        raise RefusedError(f"one model at a time: say which with --item, of {listing(items)}")
+    return items[0]
 
 
 def _target_run(at: Place, asked: str | None) -> str:

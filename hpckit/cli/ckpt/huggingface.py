@@ -1,0 +1,79 @@
+"""Exporting one of hpckit's own models so that Hugging Face's transformers loads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from checkpointing.errors import FormatError
+from checkpointing.interop.files import new_files
+from checkpointing.interop.safetensors import export_safetensors
+from checkpointing.runs import local_folder
+from checkpointing.store.checkpoint import Checkpoint
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.run.directory import RunDir
+from hpckit.run.parse import SpecError, read_spec
+from hpckit.run.spec import RunSpec
+from hpckit.training.models.huggingface import config, forms
+
+ENTRY = "hpckit.training.language_model:main"
+
+
+def export_huggingface(
+    checkpoint: Checkpoint,
+    place: str,
+    folder: Path,
+    item: str,
+    shard_bytes: int,
+    on_bytes: Callable[[int], None],
+) -> list[Path]:
+    """Write the weights and what describes them; the files.
+
+    Raises:
+        RefusedError: the model is not known here.
+    """
+    size = _spec(place).model
+    file = folder / "config.json"
+    if file.exists():
+        raise FileExistsError(f"{file} is there already: choose another folder")
+    try:
+        paths = export_safetensors(
+            checkpoint,
+            folder,
+            items=[item],
+            forms=forms(size, item),
+            max_shard_bytes=shard_bytes,
+            on_bytes=on_bytes,
+        )
+    except FormatError as error:
+        raise RefusedError(f"not a model as {place} describes it: {error}") from error
+    dtypes = {spec.dtype for spec in checkpoint.tensors([item]).values()}
+    with new_files([file]) as (output,):
+        output.write_at(0, json.dumps(config(size, dtypes.pop()), indent=2).encode() + b"\n")
+    return [*paths, file]
+
+
+def _spec(place: str) -> RunSpec:
+    """Of a run directory.
+
+    Raises:
+        RefusedError: it is none, or not of a model of hpckit's.
+    """
+    folder = local_folder(place)
+    numbers = RunDir(folder).submission_numbers() if folder is not None else []
+    if folder is None or not numbers:
+        raise RefusedError(
+            f"{place} is no run directory, and a store does not know which model it holds: "
+            "give the directory of the run"
+        )
+    try:
+        spec = read_spec(RunDir(folder).spec(numbers[-1]))
+    except (SpecError, OSError) as error:
+        raise RefusedError(f"{place}: which model it trains cannot be read: {error}") from None
+    if spec.entry != ENTRY:
+        raise RefusedError(
+            f"{place} trains a model of its own ({spec.entry}); --format safetensors exports "
+            "its tensors by their names"
+        )
+    return spec

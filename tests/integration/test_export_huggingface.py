@@ -1,0 +1,73 @@
+"""A trained model exported by the command line: transformers loads it, and computes the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from checkpointing import Checkpointer
+from hpckit.run.directory import RunDir, run_name
+from hpckit.run.parse import dump_spec
+from hpckit.training.models.building import make
+from hpckit.training.models.decoder import Decoder
+from tests.integration.ckpt_commands import ckpt, ok, refused
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+
+def trained(run: RunDir, model: str, changes: dict[str, Any]) -> Decoder:
+    """A run directory with a checkpoint of a model, none of whose parameters is as it began."""
+    spec = make_spec(changes, model=model)
+    run.submission(1).mkdir(parents=True)
+    run.spec(1).write_text(dump_spec(spec))
+    decoder = make(spec.model, seed=1)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    checkpointer = Checkpointer(run.checkpoints, run=run_name(spec))
+    checkpointer.save(3, {"model": decoder, "step": 3})
+    checkpointer.close()
+    return decoder
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [("gpt_nano", {}), ("llama_nano", {}), ("llama_nano", {"model.tied": True})],
+)
+def test_logits_are_the_same(tmp_path: Path, model: str, changes: dict[str, Any]) -> None:
+    torch.manual_seed(5)
+    run, out = RunDir(tmp_path / "run"), tmp_path / "out"
+    decoder = trained(run, model, changes)
+    text = ok(
+        *("export", run.path, "latest", out, "--format", "huggingface", "--max-shard", "100KB")
+    )
+    assert "exported model of step 3" in text
+    there = AutoModelForCausalLM.from_pretrained(out)
+    tokens = torch.randint(0, 257, (2, 64))
+    with torch.no_grad():
+        expected, found = decoder(tokens), there(tokens).logits
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert sum(p.numel() for p in there.parameters()) == sum(
+        p.numel() for p in decoder.parameters()
+    )
+
+
+def test_what_is_no_model_of_hpckits_is_refused(tmp_path: Path) -> None:
+    run, out = RunDir(tmp_path / "run"), tmp_path / "out"
+    trained(run, "gpt_nano", {})
+    how = ("latest", out, "--format", "huggingface")
+    assert "is no run directory" in refused("export", run.checkpoints, *how)
+    assert "no item 'ema'" in refused("export", run.path, *how, "--item", "ema")
+    run.spec(1).write_text(dump_spec(make_spec({"model.layers": 3})))
+    assert "'model/blocks.2" in refused("export", run.path, *how)
+    run.spec(1).write_text(dump_spec(make_spec({"entry": "mine:main"})))
+    assert "a model of its own (mine:main)" in refused("export", run.path, *how)
+    assert not out.exists() or list(out.iterdir()) == []
+    run.spec(1).write_text(dump_spec(make_spec()))
+    assert json.loads(ckpt("export", run.path, *how, "--json").stdout)["items"] == ["model"]
+    assert "already" in refused("export", run.path, *how)
