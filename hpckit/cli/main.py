@@ -8,6 +8,7 @@ from hpckit.cli import ckpt, data, run
 from hpckit.cli.cancel import cancel
 from hpckit.cli.drill import drill
 from hpckit.cli.logs import logs
+from hpckit.cli.plan import plan
 from hpckit.cli.status import status
 from hpckit.cli.why import why
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
+app.command("plan")(plan)
 app.command("status")(status)
 app.command("logs")(logs)
 app.command("why")(why)

@@ -34,6 +34,16 @@ def visible_gpus(env: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str,
     return tuple(str(number) for number in range(len(numbers)))
 
 
+def gpu_model(proc: Path = Path("/proc/driver/nvidia/gpus")) -> str | None:
+    """What the driver calls the first GPU of this machine; None: it has none."""
+    for about in sorted(proc.glob("*/information")):
+        for line in about.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "Model":
+                return value.strip()
+    return None
+
+
 def choose(wanted: str, needed: int, gpus: Sequence[str]) -> Devices:
     """The devices for `needed` workers where `gpus` are at hand and the spec says `wanted`.
 

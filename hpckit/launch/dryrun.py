@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.batch import of_run, script
-from hpckit.launch.memory import describe_memory
+from hpckit.launch.card import card_of
 from hpckit.launch.starttime import start_time
+from hpckit.plan.assumed import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
+from hpckit.plan.estimate import Assumptions, estimate, is_known
+from hpckit.plan.facts import memory_line, summary
+from hpckit.plan.flops import parameter_count
+from hpckit.plan.memory import footprint
 from hpckit.run.batch import share_of_rank
 from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
+from hpckit.run.degrees import describe
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.spec import CheckpointSpec, RunSpec
@@ -56,8 +62,14 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
     yield f"# steps       {train.steps}" + _epochs(spec, dataset)
-    if memory := describe_memory(spec, world):
-        yield f"# memory      {memory}"
+    if is_known(spec):
+        found = footprint(spec, world)
+        count = parameter_count(spec.model)
+        layout = describe(spec.parallel, world)
+        yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
+        if card := card_of(spec):
+            assumed = Assumptions(UTILISATION, NODE_MTBF_HOURS, STORAGE_GBPS)
+            yield f"# plan        {summary(estimate(spec, card, assumed))}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
 
 

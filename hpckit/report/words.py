@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def span(seconds: float) -> str:
@@ -49,3 +50,11 @@ def count(number: int, noun: str) -> str:
 
 def times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def size(n: float) -> str:
+    """Bytes for people, in at most 10 characters: "1.5 GiB"."""
+    power = 0
+    while abs(n) >= 1000 and power < len(_BYTES) - 1:
+        n, power = n / 1024, power + 1
+    return f"{n:.0f} B" if power == 0 else f"{n:.1f} {_BYTES[power]}"

@@ -91,3 +91,10 @@ def stages_per_rank(parallel: ParallelSpec) -> int:
 def stage_count(parallel: ParallelSpec, ranks: int) -> int:
     """Parts into which a pipeline of so many ranks divides a model."""
     return ranks * stages_per_rank(parallel) if ranks > 1 else 1
+
+
+def blocks_of_stages(layers: int, stages: int) -> list[range]:
+    """The blocks of each part of a model, as even as they can be; the first parts get what is left,
+    since the last one computes the output layer, too."""
+    ends = [-(-layers * number // stages) for number in range(stages + 1)]
+    return [range(ends[number], ends[number + 1]) for number in range(stages)]

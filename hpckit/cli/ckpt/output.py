@@ -24,9 +24,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from hpckit.report.words import size as size
+
 PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
 _NAME = 12  # columns of the name of a fact
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Cell = str | Text
 
@@ -118,14 +119,6 @@ def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) 
             overflow="fold" if name in folded else "ellipsis",
         )
     return made
-
-
-def size(n: float) -> str:
-    """Bytes for people, in at most 10 characters: "1.5 GiB"."""
-    power = 0
-    while abs(n) >= 1000 and power < len(_UNITS) - 1:
-        n, power = n / 1024, power + 1
-    return f"{n:.0f} B" if power == 0 else f"{n:.1f} {_UNITS[power]}"
 
 
 def ratio(raw: float, stored: float) -> str:

@@ -17,7 +17,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.tensor import DTensor
 
-from hpckit.run.degrees import stage_count
+from hpckit.run.degrees import blocks_of_stages, stage_count
 from hpckit.run.spec import ParallelSpec
 from hpckit.training.models.decoder import Decoder, Part
 
@@ -25,15 +25,11 @@ LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
 def parts_of_rank(layers: int, parallel: ParallelSpec, mesh: DeviceMesh) -> list[Part]:
-    """The parts of a model that this rank of a pipeline has, in their order.
-
-    Blocks are divided as evenly as they can be; the first stages get what is left, since the last
-    one computes the output layer, too.
-    """
-    stages = stage_count(parallel, mesh.size())
-    ends = [-(-layers * number // stages) for number in range(stages + 1)]
-    mine = range(mesh.get_local_rank(), stages, mesh.size())
-    return [Part(ends[number], ends[number + 1], layers) for number in mine]
+    """The parts of a model that this rank of a pipeline has, in their order."""
+    blocks = blocks_of_stages(layers, stage_count(parallel, mesh.size()))
+    return [
+        Part(some.start, some.stop, layers) for some in blocks[mesh.get_local_rank() :: mesh.size()]
+    ]
 
 
 def assemble(parts: Sequence[Decoder]) -> nn.Module:

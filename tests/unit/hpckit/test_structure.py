@@ -20,15 +20,16 @@ MAY_IMPORT = {
     "launch": {"hpckit.launch"},
     "hpckit": {"hpckit.run", "hpckit.training"},
     "hpckit.cli": {
-        *("hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.run"),
-        *("checkpointing", "data"),
+        *("hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.plan"),
+        *("hpckit.run", "checkpointing", "data"),
     },
     "hpckit.launch": {
-        *("hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.run"),
+        *("hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.plan", "hpckit.run"),
         *("checkpointing", "data"),
     },
     "hpckit.elastic": {"hpckit.run", "checkpointing", "data"},
     "hpckit.training": {"hpckit.run", "checkpointing", "data"},
+    "hpckit.plan": {"hpckit.report", "hpckit.run", "checkpointing"},
     "hpckit.report": {"hpckit.run", "checkpointing", "data"},
     "hpckit.run": {"checkpointing", "data"},
     "checkpointing": set(),
@@ -107,6 +108,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
         *("hpckit.launch.prepare", "hpckit.launch.follow", "hpckit.elastic.agent"),
         *("hpckit.elastic.store", "hpckit.report.summary", "hpckit.cli.main"),
         *("hpckit.report.overview", "hpckit.launch.cancel", "hpckit.launch.drill"),
+        *("hpckit.plan.documents", "hpckit.cli.plan"),
     ],
 )
 def test_what_starts_and_watches_training_does_not_import_torch(module: str) -> None:

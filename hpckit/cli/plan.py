@@ -1,0 +1,112 @@
+"""`hpckit plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption
+from hpckit.plan.assumed import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
+
+if TYPE_CHECKING:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.plan.cards import Card
+    from hpckit.plan.estimate import Plan
+    from hpckit.run.spec import RunSpec
+
+COMMON = "H100"
+"""Where nobody says which card."""
+
+
+def plan(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OVERRIDES]", help="As of launch.py: group=option, key=value."),
+    ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            help="V100, A100-40, A100-80, H100, H200 or B200; else that of the site or of "
+            "this machine, or an H100."
+        ),
+    ] = None,
+    mfu: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the peak reached while computing.")
+    ] = UTILISATION,
+    mtbf_hours: Annotated[
+        float, typer.Option(min=0.01, help="Between two failures of one node.")
+    ] = NODE_MTBF_HOURS,
+    storage_gbps: Annotated[
+        float, typer.Option(min=0.001, help="GB/s that the store of checkpoints takes.")
+    ] = STORAGE_GBPS,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a report: a file.md or file.html.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Exit with 0 even if it cannot fit.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Tell before a run starts what it will need: memory, time, and how often to save.
+
+    hpckit plan model=llama_8b parallel=fsdp precision=bf16 launch.nodes=2
+    launch.gpus_per_node=8 --card H100 --output plan.html
+
+    Exits with 2 if it does not fit into the card's memory. Memory is counted tensor
+    by tensor for the GPU that has most; times come from the card's data sheet and
+    from what is assumed, which is told, too.
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.launch.compose import compose_spec
+    from hpckit.plan.documents import KINDS, write
+    from hpckit.plan.estimate import ENTRY, Assumptions, estimate, is_known
+    from hpckit.plan.facts import problems
+
+    with refusing():
+        if output is not None and output.suffix not in KINDS:
+            raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
+        spec = compose_spec(overrides or [])
+        if not is_known(spec):
+            raise CommandError(f"entry: {spec.entry} has a model of its own; only {ENTRY} is known")
+        made = estimate(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
+        out = Out(json)
+        _tell(out, made)
+        if output is not None:
+            write(made, spec.name, output)
+            out.note(f"written: {output}")
+        if (found := list(problems(made))) and not force:
+            raise CommandError("; ".join(found))
+
+
+def _card(name: str | None, spec: RunSpec) -> Card:
+    from hpckit.launch.card import card_of
+    from hpckit.plan.cards import CARDS, find_card
+
+    if name is None:
+        if found := card_of(spec):
+            return found
+        print(f"no --card is named, and none known: {COMMON} is assumed", file=sys.stderr)
+        return CARDS[COMMON]
+    try:
+        return find_card(name)
+    except KeyError:
+        raise CommandError(f"--card: no {name}; there are {', '.join(CARDS)}") from None
+
+
+def _tell(out: Out, made: Plan) -> None:
+    from hpckit.cli.ckpt.output import table
+    from hpckit.plan.facts import facts, memory_table
+
+    out.document(made.record())
+    for name, text in facts(made):
+        out.fact(name, text)
+    head, rows = memory_table(made)
+    shown = table(*head, right=head[1:])
+    for row in rows:
+        shown.add_row(*row)
+    out.line()
+    out.table(shown)

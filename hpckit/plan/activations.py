@@ -1,0 +1,98 @@
+"""Bytes that a micro-batch leaves for its backward pass.
+
+Counted tensor by tensor, as autograd keeps them with a fused attention that keeps its output and a
+number per head and position (Dao et al. 2022), and with fused norms. Korthikanti et al., "Reducing
+Activation Recomputation in Large Transformer Models" (2022) count the same for GPT, with dropout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hpckit.plan.shapes import key_width
+from hpckit.run.spec import LlamaSpec, ModelSpec
+
+Recompute = Literal["none", "full"]
+"""What the backward pass computes again: nothing, or all of a block but its input (Chen et al.
+2016)."""
+
+_FP32 = 4
+_TOKEN = 8  # bytes of a token's number
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What goes through a model at once."""
+
+    samples: int
+    size: int
+    """Bytes of a number: of the format of activations."""
+    tensor: int
+    """Ranks that compute each layer together."""
+
+
+def of_block(model: ModelSpec, batch: Batch) -> int:
+    """Kept by one block: the input of the first norm up to that of the last matrix.
+
+    Between layers a rank has its part of the positions; what goes into attention and the perceptron
+    is gathered, and kept whole.
+    """
+    width, keys = model.width, key_width(model)
+    inner = 4 * model.hidden if isinstance(model, LlamaSpec) else 2 * 4 * width
+    divided = 2 * width + (width + 2 * keys + width) + inner  # residuals, attention, perceptron
+    features = divided / batch.tensor + 2 * width
+    norms = 2 * (1 if isinstance(model, LlamaSpec) else 2) / batch.tensor
+    sums = model.heads / batch.tensor
+    each = features * batch.size + (norms + sums) * _FP32
+    return round(batch.samples * model.seq_len * each) + _turns(model)
+
+
+def of_input(model: ModelSpec, batch: Batch) -> int:
+    """The input of a block, or the output of one."""
+    return batch.samples * model.seq_len * model.width * batch.size // batch.tensor
+
+
+def of_blocks(model: ModelSpec, batch: Batch, blocks: int, recompute: Recompute) -> int:
+    """Kept by so many blocks."""
+    if recompute == "none":
+        return blocks * of_block(model, batch)
+    return blocks * of_input(model, batch)
+
+
+def of_embedding(model: ModelSpec, batch: Batch) -> int:
+    """The tokens."""
+    return batch.samples * model.seq_len * _TOKEN
+
+
+def of_output(model: ModelSpec, batch: Batch) -> int:
+    """Kept by the last norm and the output layer, without logits."""
+    each = model.width / batch.tensor * batch.size + model.width * batch.size
+    norm = 1 if isinstance(model, LlamaSpec) else 2
+    return round(batch.samples * model.seq_len * (each + norm * _FP32 / batch.tensor))
+
+
+def logits(model: ModelSpec, batch: Batch) -> int:
+    """Logarithms of probabilities, in fp32, that the loss keeps."""
+    return batch.samples * model.seq_len * model.vocab * _FP32
+
+
+def logits_peak(model: ModelSpec, batch: Batch) -> int:
+    """The same at the beginning of the backward pass, with the gradients of these and of the logits
+    beside them, all in fp32."""
+    return 3 * logits(model, batch)
+
+
+def gradients_of_block(model: ModelSpec, batch: Batch) -> int:
+    """What is alive for a moment in the backward pass of a block, at its widest: gradients of the
+    residual stream and around the perceptron's nonlinearity."""
+    inner = 3 * model.hidden if isinstance(model, LlamaSpec) else 2 * 4 * model.width
+    features = model.width + inner / batch.tensor
+    return round(batch.samples * model.seq_len * features * batch.size)
+
+
+def _turns(model: ModelSpec) -> int:
+    """Cosines and sines of rotary positions; each block makes its own."""
+    if not isinstance(model, LlamaSpec):
+        return 0
+    return 2 * model.seq_len * (model.width // model.heads) * _FP32

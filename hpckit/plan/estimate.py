@@ -1,0 +1,146 @@
+"""All that is told of a run before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpckit.plan.cards import Card
+from hpckit.plan.fitting import Choice, recommend, room
+from hpckit.plan.flops import parameter_count, per_token
+from hpckit.plan.goodput import Goodput, goodput
+from hpckit.plan.memory import Footprint, checkpoint_bytes, footprint, micro_batches
+from hpckit.plan.steptime import Speed, speed
+from hpckit.run.check import nodes_of_generation
+from hpckit.run.degrees import describe
+from hpckit.run.spec import RunSpec
+
+ENTRY = "hpckit.training.language_model:main"
+"""The training function whose model is known."""
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What no config says."""
+
+    utilisation: float
+    """Share of a card's peak that is reached while it computes."""
+    node_mtbf_hours: float
+    """Between two failures of one node."""
+    storage_gbps: float
+    """GB/s of the store of checkpoints, for all ranks together."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of a run on so many nodes with one kind of card."""
+
+    nodes: int
+    world: int
+    layout: str
+    """The way of spreading the model, in the words of people."""
+    parameters: int
+    flops_per_token: int
+    """Forward and backward, as the model needs them."""
+    micro_batches: int
+    samples: int
+    """Of each micro-batch."""
+    card: Card
+    room: int
+    """Bytes of its memory that tensors can have."""
+    footprint: Footprint
+    recomputed: Footprint
+    """The same with the activations of blocks computed again."""
+    checkpoint: int
+    """Bytes, uncompressed."""
+    speed: Speed | None
+    """None: the card cannot compute in this format."""
+    goodput: Goodput
+    choice: Choice | None
+    """The simplest way that fits; None: there is none on so many cards."""
+    assumptions: Assumptions
+
+    @property
+    def fits(self) -> bool:
+        return self.footprint.peak.total <= self.room
+
+    def record(self) -> dict[str, Any]:
+        """As plain data: bytes, seconds."""
+        return {
+            "nodes": self.nodes,
+            "ranks": self.world,
+            "layout": self.layout,
+            "parameters": self.parameters,
+            "flops_per_token": self.flops_per_token,
+            "micro_batches": self.micro_batches,
+            "samples": self.samples,
+            "card": {**vars(self.card), "tflops": dict(self.card.tflops)},
+            "fits": self.fits,
+            "memory": {
+                "room": self.room,
+                "peak": self.footprint.peak.total,
+                "at": self.footprint.at,
+                "moments": _moments(self.footprint),
+                "recomputed": _moments(self.recomputed),
+            },
+            "checkpoint": self.checkpoint,
+            "speed": None if self.speed is None else _speed(self.speed),
+            "goodput": asdict(self.goodput),
+            "choice": None if self.choice is None else asdict(self.choice),
+            "assumptions": asdict(self.assumptions),
+        }
+
+
+def is_known(spec: RunSpec) -> bool:
+    """Whether the run trains a model of `conf/model/`."""
+    return spec.entry == ENTRY
+
+
+def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
+    """Of the nodes that the run begins with."""
+    nodes = nodes_of_generation(spec, 0)
+    world = nodes * spec.launch.gpus_per_node
+    size = checkpoint_bytes(spec)
+    mtbf_hours = spec.checkpoint.mtbf_hours or assumed.node_mtbf_hours / nodes
+    count, samples = micro_batches(spec, world)
+    peak = card.peak(spec.precision.compute)
+    return Plan(
+        nodes=nodes,
+        world=world,
+        layout=describe(spec.parallel, world),
+        parameters=parameter_count(spec.model),
+        flops_per_token=per_token(spec.model),
+        micro_batches=count,
+        samples=samples,
+        card=card,
+        room=room(card),
+        footprint=footprint(spec, world),
+        recomputed=footprint(spec, world, "full"),
+        checkpoint=size,
+        speed=None if peak is None else speed(spec, world, card, assumed.utilisation),
+        goodput=goodput(
+            3600 * mtbf_hours,
+            stall_s=size / world / (card.host_gbps * 1e9),  # each rank copies its part to its host
+            durable_s=size / (assumed.storage_gbps * 1e9),
+        ),
+        choice=recommend(spec, nodes, card),
+        assumptions=assumed,
+    )
+
+
+def _moments(found: Footprint) -> dict[str, Any]:
+    return {
+        name: {**memory.parts(), "total": memory.total} for name, memory in found.moments.items()
+    }
+
+
+def _speed(found: Speed) -> dict[str, Any]:
+    return {
+        "step_s": found.step.total,
+        "parts_s": found.step.parts(),
+        "tokens": found.tokens,
+        "tokens_per_s": found.tokens_per_s,
+        "flops": found.flops,
+        "utilisation": found.utilisation,
+        "roofline": {**asdict(found.roofline), "bound": found.roofline.bound},
+    }

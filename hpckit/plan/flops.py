@@ -1,0 +1,49 @@
+"""Floating-point operations of training, as the model needs them: the numerator of model FLOPs
+utilisation."""
+
+from __future__ import annotations
+
+from hpckit.plan.activations import Recompute
+from hpckit.plan.shapes import elements, ends, parameters
+from hpckit.run.spec import GptSpec, ModelSpec
+
+_PASSES = 3  # the backward pass takes twice what the forward pass does
+
+
+def per_token(model: ModelSpec) -> int:
+    """Forward and backward, of a token in a full context: 6 N + 12 L s d (Chowdhery et al. 2022,
+    "PaLM", appendix B), where N are the parameters of matrix products.
+
+    As there, attention counts for the whole context, though kernels skip what lies ahead of a
+    token, and nothing that is computed again counts.
+    """
+    return 6 * product_parameters(model) + attention_per_token(model)
+
+
+def attention_per_token(model: ModelSpec) -> int:
+    """Of queries with keys, and of the mean of values."""
+    return _PASSES * 4 * model.layers * model.seq_len * model.width
+
+
+def product_parameters(model: ModelSpec) -> int:
+    """All but tables that are only looked up: positions, and tokens where the output layer is
+    another one."""
+    table = model.vocab * model.width
+    if isinstance(model, GptSpec):
+        return parameter_count(model) - model.seq_len * model.width
+    return parameter_count(model) - (0 if model.tied else table)
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """All."""
+    return elements(parameters(model))
+
+
+def computed_per_token(model: ModelSpec, recompute: Recompute) -> int:
+    """What a GPU really has to do: with `recompute`, the blocks go forward twice."""
+    again = per_token(model) - 6 * _output_parameters(model)
+    return per_token(model) + (again // _PASSES if recompute == "full" else 0)
+
+
+def _output_parameters(model: ModelSpec) -> int:
+    return elements(ends(model, is_first=False, is_last=True))

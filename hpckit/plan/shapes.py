@@ -1,0 +1,88 @@
+"""Shapes of the parameters of the models of `conf/model/`, and what a rank has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor."""
+
+    shape: tuple[int, ...]
+    divided: int | None = None
+    """The dimension that tensor parallelism divides; None: each rank has it whole."""
+
+    def elements(self, tensor: int = 1, shard: int = 1) -> int:
+        """On the rank that has most, of `tensor` that compute a layer together and `shard` that
+        share a copy: FSDP2 cuts each tensor along its first dimension."""
+        sizes = list(self.shape)
+        if self.divided is not None:
+            sizes[self.divided] = -(-sizes[self.divided] // tensor)
+        return -(-sizes[0] // shard) * prod(sizes[1:])
+
+
+def elements(some: Iterable[Parameter], tensor: int = 1, shard: int = 1) -> int:
+    """Of all these together, as of `Parameter.elements`."""
+    return sum(one.elements(tensor, shard) for one in some)
+
+
+def parameters(model: ModelSpec) -> Iterator[Parameter]:
+    """All of a model."""
+    yield from ends(model, is_first=True, is_last=True)
+    for _ in range(model.layers):
+        yield from block(model)
+
+
+def ends(model: ModelSpec, *, is_first: bool, is_last: bool) -> Iterator[Parameter]:
+    """Those beside the blocks, of a part of a model: the embedding if it is the first one, the
+    output layer if it is the last one, which may be the same tensor."""
+    width, table = model.width, Parameter((model.vocab, model.width), 0)
+    if is_first or (is_last and _is_tied(model)):
+        yield table
+    if isinstance(model, GptSpec):
+        yield from [Parameter((model.seq_len, width))] if is_first else []
+        yield from [Parameter((width,)), Parameter((width,))] if is_last else []
+        return
+    if is_last:
+        yield Parameter((width,))
+        yield from [] if model.tied else [table]
+
+
+def block(model: ModelSpec) -> list[Parameter]:
+    """Those of one block."""
+    if isinstance(model, LlamaSpec):
+        return _llama_block(model)
+    width, vector = model.width, Parameter((model.width,))
+    return [
+        *(vector, vector),
+        *(Parameter((3 * width, width), 0), Parameter((3 * width,), 0)),
+        *(Parameter((width, width), 1), vector),
+        *(vector, vector),
+        *(Parameter((4 * width, width), 0), Parameter((4 * width,), 0)),
+        *(Parameter((width, 4 * width), 1), vector),
+    ]
+
+
+def key_width(model: ModelSpec) -> int:
+    """Features of all keys of a position, as of its values."""
+    heads = model.kv_heads if isinstance(model, LlamaSpec) else model.heads
+    return model.width // model.heads * heads
+
+
+def _llama_block(model: LlamaSpec) -> list[Parameter]:
+    width, hidden, shared = model.width, model.hidden, key_width(model)
+    vector, key = Parameter((width,)), Parameter((shared, width), 0)
+    return [
+        *(vector, Parameter((width, width), 0), key, key, Parameter((width, width), 1)),
+        *(vector, Parameter((hidden, width), 0), Parameter((hidden, width), 0)),
+        Parameter((width, hidden), 1),
+    ]
+
+
+def _is_tied(model: ModelSpec) -> bool:
+    return isinstance(model, GptSpec) or model.tied

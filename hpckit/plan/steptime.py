@@ -1,0 +1,186 @@
+"""How long a step takes on a card: what bounds it at best, and what is to be expected."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from hpckit.plan.activations import Batch, Recompute, of_block, of_input
+from hpckit.plan.assumed import LINK
+from hpckit.plan.cards import Card
+from hpckit.plan.flops import computed_per_token, per_token
+from hpckit.plan.memory import BYTES, micro_batches
+from hpckit.plan.shapes import elements, parameters
+from hpckit.run.batch import global_batch
+from hpckit.run.degrees import Degrees, degrees, stages_per_rank
+from hpckit.run.spec import RunSpec
+
+_ADAMW = 28
+"""Bytes that an element moves: its parameter, gradient and moments are read, all but the gradient
+written."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step."""
+
+    compute: float
+    """Forward and backward, at the assumed utilisation."""
+    tensor: float
+    """Activations between the ranks that compute a layer together: nothing else goes on."""
+    data: float
+    """Parameters and gradients between ranks, as far as it does not hide behind `compute`."""
+    bubble: float
+    """A pipeline's ranks wait for the first micro-batch, and for the last one."""
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, float]:
+        """By name, in the order of definition."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Least seconds of a step, if one thing alone counted (Williams et al. 2009)."""
+
+    compute: float
+    """All operations at the card's peak."""
+    memory: float
+    """All bytes at the rate of its memory."""
+    network: float
+    """All bytes between ranks at the rate of their links."""
+    intensity: float
+    """Operations per byte of memory."""
+    ridge: float
+    """Of the card: with fewer operations per byte, its memory is what bounds it."""
+
+    @property
+    def bound(self) -> str:
+        """What takes longest."""
+        seconds = {"compute": self.compute, "memory": self.memory, "network": self.network}
+        return max(seconds, key=lambda name: seconds[name])
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of a run."""
+
+    step: StepTime
+    roofline: Roofline
+    tokens: int
+    """Of a step."""
+    flops: int
+    """Of a step, as the model needs them."""
+    utilisation: float
+    """Model FLOPs utilisation of the whole step."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.step.total
+
+
+def speed(
+    spec: RunSpec,
+    world: int,
+    card: Card,
+    utilisation: float,
+    recompute: Recompute = "none",
+) -> Speed:
+    """Of `world` ranks on such cards, which reach `utilisation` of their peak while they compute.
+
+    Raises:
+        ValueError: the card has no `precision.compute`.
+    """
+    found, peak = degrees(spec.parallel, world), card.peak(spec.precision.compute)
+    if peak is None:
+        raise ValueError(f"precision.compute: a {card.name} has no {spec.precision.compute}")
+    tokens = global_batch(spec, world) * spec.model.seq_len
+    each = tokens / world  # what a rank would do alone of it
+    compute = each * computed_per_token(spec.model, recompute) / (peak * utilisation)
+    tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
+    count, _ = micro_batches(spec, world)
+    idle = (found.pipeline - 1) / (count * stages_per_rank(spec.parallel))
+    share = elements(parameters(spec.model)) / (found.pipeline * found.tensor * found.shard)
+    step = StepTime(
+        compute=compute,
+        tensor=tensor,
+        data=max(0.0, data - _hides(spec, found, count) * compute),
+        bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
+        optimizer=_ADAMW * share / (card.memory_gbps * 1e9),
+    )
+    flops = tokens * per_token(spec.model)
+    done = each * computed_per_token(spec.model, recompute)
+    moved = _moved(spec, world)
+    limits = Roofline(
+        compute=done / peak,
+        memory=moved / (card.memory_gbps * 1e9),
+        network=(tensor + data) * LINK,
+        intensity=done / moved,
+        ridge=peak / (card.memory_gbps * 1e9),
+    )
+    reached = flops / world / peak / step.total
+    return Speed(step, limits, tokens, flops, reached)
+
+
+def _moved(spec: RunSpec, world: int) -> float:
+    """Bytes that a GPU's memory reads and writes in a step, with no more than must be: parameters
+    once forward and twice backward per micro-batch, gradients once, activations written and read,
+    and the optimizer's."""
+    found, compute = degrees(spec.parallel, world), BYTES[spec.precision.compute]
+    count, samples = micro_batches(spec, world)
+    whole = elements(parameters(spec.model)) / (found.pipeline * found.tensor)
+    kept = spec.model.layers / found.pipeline
+    kept *= of_block(spec.model, Batch(samples, compute, found.tensor))
+    return count * (4 * whole * compute + 2 * kept) + _ADAMW * whole / found.shard
+
+
+def _hides(spec: RunSpec, found: Degrees, count: int) -> float:
+    """Share of the computation behind which communication over data-parallel ranks goes on: all of
+    it where layers are gathered, else the backward pass of the micro-batches that reduce."""
+    if found.pipeline > 1:
+        return 0.0  # torch's stages gather before, and reduce after all micro-batches
+    if spec.parallel.zero > 1 and found.shard > 1:
+        return 1.0
+    return 2 / 3 / (1 if spec.parallel.reduce == "each" else count)
+
+
+def _data_s(spec: RunSpec, world: int, card: Card) -> float:
+    """Of gathering parameters and reducing gradients, in rings."""
+    found, parallel = degrees(spec.parallel, world), spec.parallel
+    whole = elements(parameters(spec.model)) / (found.pipeline * found.tensor)
+    gathered, reduced = (
+        whole * BYTES[size] for size in (spec.precision.compute, spec.precision.reduce)
+    )
+    count, _ = micro_batches(spec, world)
+    gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
+    reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
+    inner = found.tensor
+    among = _ring_s(spec, card, found.shard, inner, gathers * gathered + reduces * reduced)
+    copies = 2 * reduces * reduced / found.shard
+    return among + _ring_s(spec, card, found.replicate, inner * found.shard, copies)
+
+
+def _tensor_s(spec: RunSpec, world: int, card: Card) -> float:
+    """Of gathering and scattering activations: before and after attention and the perceptron,
+    forward and backward."""
+    found, size = degrees(spec.parallel, world), BYTES[spec.precision.compute]
+    count, samples = micro_batches(spec, world)
+    whole = of_input(spec.model, Batch(samples, size, 1))
+    blocks = spec.model.layers / found.pipeline
+    return _ring_s(spec, card, found.tensor, 1, 8 * count * blocks * whole)
+
+
+def _ring_s(spec: RunSpec, card: Card, ranks: int, inner: int, size: float) -> float:
+    """Of a gathering of `size` bytes among `ranks`, `inner` apart. Bytes enter a node once, by the
+    network of all the ranks that are there."""
+    if ranks == 1:
+        return 0.0
+    per_node = spec.launch.gpus_per_node
+    here = min(ranks, max(1, per_node // inner))
+    rate = card.nvlink_gbps
+    if ranks > here:
+        rate = min(rate, here * card.network_gbps)
+    return (ranks - 1) / ranks * size / (rate * 1e9 * LINK)

@@ -1,0 +1,103 @@
+"""Bytes of activations beside what autograd keeps of real models.
+
+On the CPU: its fused attention keeps its output and a number per head and position, as CUDA's flash
+attention does. It has no fused RMSNorm, whose parts keep two tensors in fp32 where a fused one keeps
+its input: these are added to what is expected here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from hpckit.launch.compose import compose_spec
+from hpckit.plan import activations as of
+from hpckit.plan.activations import Batch, Recompute
+from hpckit.plan.memory import footprint
+from hpckit.run.spec import LlamaSpec, ModelSpec, RunSpec
+from hpckit.training.language_model import sample_mean_loss
+from hpckit.training.models.building import make
+from tests.saved_tensors import SavedBytes
+
+GPTS = (
+    ("model=gpt_nano",),
+    ("model=gpt_tiny", "model.layers=2", "model.vocab=1024"),
+    ("model=gpt_nano", "model.width=192", "model.heads=6", "model.layers=5", "model.seq_len=128"),
+)
+LLAMAS = (
+    ("model=llama_nano",),
+    ("model=llama_nano", "model.width=128", "model.hidden=512", "model.tied=true"),
+    ("model=llama_nano", "model.width=256", "model.heads=8", "model.layers=3", "model.seq_len=192"),
+)
+SAMPLES = 3
+Number = Literal["fp32", "bf16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def spec_of(words: tuple[str, ...], number: Number) -> RunSpec:
+    batch = (f"train.global_batch={SAMPLES}", f"train.micro_batch={SAMPLES}")
+    return compose_spec([*words, *batch, f"precision={number}", "parallel=ddp"])
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("number", ["fp32", "bf16"])
+@pytest.mark.parametrize("words", [*GPTS, *LLAMAS], ids=lambda words: "-".join(words))
+def test_what_is_kept_is_what_autograd_keeps(
+    words: tuple[str, ...], number: Number, recompute: Recompute
+) -> None:
+    spec = spec_of(words, number)
+    found = measured(spec.model, number, recompute)
+    moment = footprint(spec, 1, recompute).moments["loss"]
+    batch = Batch(SAMPLES, 2 if number == "bf16" else 4, 1)
+    expected = moment.activations + of.logits(spec.model, batch)
+    expected += composite_norms(spec.model, number, recompute)
+    assert found == pytest.approx(expected, rel=0.1)
+    if recompute == "none":
+        assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
+    spec = spec_of(("model=llama_8b",), "bf16")
+    kept = footprint(spec, 1).moments["loss"].activations
+    again = footprint(spec, 1, "full").moments["loss"].activations
+    assert 10 * again < kept
+    one, two = (of.of_block(spec.model, Batch(n, 2, 1)) for n in (1, 2))
+    assert 1.99 * one < two <= 2 * one
+
+
+def test_korthikantis_count_is_ours_without_dropout() -> None:
+    """Their 34 s b h of a block are 32 without the masks of dropout, in numbers of two bytes; what
+    attention keeps of each pair of positions, 5 a s^2 b, it need not with a fused kernel."""
+    model = spec_of(("model=gpt2",), "bf16").model
+    tokens = model.seq_len * model.width
+    assert of.of_block(model, Batch(1, 2, 1)) == pytest.approx(32 * tokens, rel=0.01)
+
+
+def measured(size: ModelSpec, number: Number, recompute: Recompute) -> int:
+    """Bytes at the beginning of a backward pass."""
+    model = make(size, seed=1).to(DTYPES[number])
+    if recompute == "full":
+        for block in model.blocks.values():
+            again = partial(checkpoint, block.forward, use_reentrant=False)
+            block.forward = again  # type: ignore[method-assign]
+    tokens = torch.randint(size.vocab, (SAMPLES, size.seq_len))
+    with SavedBytes().counting() as saved:
+        loss = sample_mean_loss(model(tokens), tokens)
+    held = saved.now
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert saved.now == 0
+    return held
+
+
+def composite_norms(size: ModelSpec, number: Number, recompute: Recompute) -> int:
+    """What RMSNorm keeps on the CPU beside what a fused one does: its output before the weights,
+    and in bf16 both that and the input in fp32 instead of the input."""
+    if not isinstance(size, LlamaSpec):
+        return 0
+    norms = 1 + (2 * size.layers if recompute == "none" else 0)
+    extra = 4 if number == "fp32" else 8 - 2
+    return norms * extra * SAMPLES * size.seq_len * size.width
