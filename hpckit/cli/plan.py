@@ -78,8 +78,10 @@ def plan(
         if output is not None:
             write(made, spec.name, output)
             out.note(f"written: {output}")
-        if (found := list(problems(made))) and not force:
-            raise CommandError("; ".join(found))
+        for problem in problems(made):
+            if not force:
+                raise CommandError(f"{problem}, or plan on with --force")
+            out.note(problem)
 
 
 def _card(name: str | None, spec: RunSpec) -> Card:

@@ -45,6 +45,8 @@ class Plan:
     micro_batches: int
     samples: int
     """Of each micro-batch."""
+    compute: str
+    """Format of computation."""
     card: Card
     room: int
     """Bytes of its memory that tensors can have."""
@@ -74,6 +76,7 @@ class Plan:
             "flops_per_token": self.flops_per_token,
             "micro_batches": self.micro_batches,
             "samples": self.samples,
+            "compute": self.compute,
             "card": {**vars(self.card), "tflops": dict(self.card.tflops)},
             "fits": self.fits,
             "memory": {
@@ -112,6 +115,7 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         flops_per_token=per_token(spec.model),
         micro_batches=count,
         samples=samples,
+        compute=spec.precision.compute,
         card=card,
         room=room(card),
         footprint=footprint(spec, world),

@@ -54,7 +54,10 @@ def problems(plan: Plan) -> Iterator[str]:
             f"and tensors have {size(plan.room)} of a {plan.card.name}; {_remedy(plan.choice)}"
         )
     if plan.speed is None:
-        yield f"precision: a {plan.card.name} has no such format in hardware; try precision=fp32"
+        yield (
+            f"precision.compute: a {plan.card.name} has no {plan.compute} in hardware; "
+            "try precision=fp32"
+        )
 
 
 def memory_table(plan: Plan) -> tuple[list[str], list[list[str]]]:
@@ -130,7 +133,7 @@ def _memory(plan: Plan) -> str:
 
 def _speed(plan: Plan) -> str:
     if plan.speed is None:
-        return f"not known: a {plan.card.name} has no such format in hardware"
+        return f"not known: a {plan.card.name} has no {plan.compute} in hardware"
     found = plan.speed
     step = found.step
     parts = ", ".join(f"{name} {seconds(value)}" for name, value in step.parts().items() if value)

@@ -66,9 +66,13 @@ class Footprint:
 
 def footprint(spec: RunSpec, world: int, recompute: Recompute = "none") -> Footprint:
     """That of the rank which needs most, of `world`."""
-    ranks = degrees(spec.parallel, world).pipeline
-    each = [_moments(_rank(spec, world, rank), recompute) for rank in range(ranks)]
-    return max(map(Footprint, each), key=lambda one: one.peak.total)
+    return max(footprints(spec, world, recompute), key=lambda one: one.peak.total)
+
+
+def footprints(spec: RunSpec, world: int, recompute: Recompute = "none") -> list[Footprint]:
+    """Those of the ranks of a pipeline; without one, of any rank."""
+    ranks = range(degrees(spec.parallel, world).pipeline)
+    return [Footprint(_moments(_rank(spec, world, rank), recompute)) for rank in ranks]
 
 
 def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:

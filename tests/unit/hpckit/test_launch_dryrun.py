@@ -54,6 +54,24 @@ def test_a_packed_dataset_is_counted_in_epochs(tmp_path: Path) -> None:
     assert "(320.00 epochs)" in text
 
 
+def test_memory_is_told_and_the_plan_for_a_card_that_is_known(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    lines = describe_submission(make_spec(), run, None, earlier=0).splitlines()
+    (memory,) = [line for line in lines if line.startswith("# memory")]
+    assert "# memory      133 k parameters (ddp); a GPU needs" in memory
+    assert not any(line.startswith("# plan") for line in lines)
+    spec = make_spec({"cluster.slurm.gpu_type": "h100", "cluster.device": "cuda"}, "slurm")
+    lines = describe_submission(spec, run, None, earlier=0).splitlines()
+    (plan,) = [line for line in lines if line.startswith("# plan")]
+    assert "H100: fits; " in plan
+    assert "tokens/s" in plan
+
+
+def test_a_model_that_is_not_known_is_not_planned(tmp_path: Path) -> None:
+    spec = make_spec({"entry": "mine:main"})
+    assert "# memory" not in describe_submission(spec, RunDir(tmp_path), None, earlier=0)
+
+
 @pytest.mark.parametrize(
     ("steps", "minutes", "told"),
     [(50, None, "every 50 steps"), (None, 2.5, "every 2.5 minutes"), (None, None, "the end only")],

@@ -1,14 +1,16 @@
 """Bytes of activations beside what autograd keeps of real models.
 
 On the CPU: its fused attention keeps its output and a number per head and position, as CUDA's flash
-attention does. It has no fused RMSNorm, whose parts keep two tensors in fp32 where a fused one keeps
-its input: these are added to what is expected here.
+attention does. It has no fused RMSNorm, whose parts keep two tensors in fp32 where a fused one
+keeps its input: these are added to what is expected here.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -23,33 +25,42 @@ from hpckit.training.language_model import sample_mean_loss
 from hpckit.training.models.building import make
 from tests.saved_tensors import SavedBytes
 
-GPTS = (
-    ("model=gpt_nano",),
-    ("model=gpt_tiny", "model.layers=2", "model.vocab=1024"),
-    ("model=gpt_nano", "model.width=192", "model.heads=6", "model.layers=5", "model.seq_len=128"),
-)
-LLAMAS = (
-    ("model=llama_nano",),
-    ("model=llama_nano", "model.width=128", "model.hidden=512", "model.tied=true"),
-    ("model=llama_nano", "model.width=256", "model.heads=8", "model.layers=3", "model.seq_len=192"),
-)
 SAMPLES = 3
 Number = Literal["fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt": {"model": "gpt_nano"},
+    "gpt, wide": {"model": "gpt_nano", "width": 192, "heads": 6, "layers": 5, "vocab": 1024},
+    "llama": {"model": "llama_nano"},
+    "llama, tied": {"model": "llama_nano", "width": 128, "heads": 8, "hidden": 512, "tied": True},
+    "llama, long": {"model": "llama_nano", "layers": 3, "seq_len": 192, "vocab": 512},
+}
 
 
-def spec_of(words: tuple[str, ...], number: Number) -> RunSpec:
+@cache
+def composed(model: str) -> RunSpec:
     batch = (f"train.global_batch={SAMPLES}", f"train.micro_batch={SAMPLES}")
-    return compose_spec([*words, *batch, f"precision={number}", "parallel=ddp"])
+    return compose_spec([f"model={model}", *batch, "parallel=ddp"])
+
+
+def spec_of(size: Mapping[str, Any], number: Number) -> RunSpec:
+    """Of a model of `conf/model/` with other values."""
+    spec = composed(size["model"])
+    changes = {key: value for key, value in size.items() if key != "model"}
+    return replace(
+        spec,
+        model=replace(spec.model, **changes),
+        precision=replace(spec.precision, compute=number),
+    )
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("number", ["fp32", "bf16"])
-@pytest.mark.parametrize("words", [*GPTS, *LLAMAS], ids=lambda words: "-".join(words))
+@pytest.mark.parametrize("size", SIZES)
 def test_what_is_kept_is_what_autograd_keeps(
-    words: tuple[str, ...], number: Number, recompute: Recompute
+    size: str, number: Number, recompute: Recompute
 ) -> None:
-    spec = spec_of(words, number)
+    spec = spec_of(SIZES[size], number)
     found = measured(spec.model, number, recompute)
     moment = footprint(spec, 1, recompute).moments["loss"]
     batch = Batch(SAMPLES, 2 if number == "bf16" else 4, 1)
@@ -61,7 +72,7 @@ def test_what_is_kept_is_what_autograd_keeps(
 
 
 def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
-    spec = spec_of(("model=llama_8b",), "bf16")
+    spec = spec_of({"model": "llama_8b"}, "bf16")
     kept = footprint(spec, 1).moments["loss"].activations
     again = footprint(spec, 1, "full").moments["loss"].activations
     assert 10 * again < kept
@@ -72,7 +83,7 @@ def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
 def test_korthikantis_count_is_ours_without_dropout() -> None:
     """Their 34 s b h of a block are 32 without the masks of dropout, in numbers of two bytes; what
     attention keeps of each pair of positions, 5 a s^2 b, it need not with a fused kernel."""
-    model = spec_of(("model=gpt2",), "bf16").model
+    model = spec_of({"model": "gpt2"}, "bf16").model
     tokens = model.seq_len * model.width
     assert of.of_block(model, Batch(1, 2, 1)) == pytest.approx(32 * tokens, rel=0.01)
 

@@ -1,0 +1,168 @@
+"""What a plan says of a rank's memory, beside what real ranks have, and what torch's own tracker of
+memory sees in a world that only pretends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
+
+from hpckit.launch.compose import compose_spec
+from hpckit.plan.activations import Batch, Recompute, logits, of_input
+from hpckit.plan.memory import Footprint, footprint, footprints, micro_batches
+from hpckit.plan.stages import stages_of_rank
+from hpckit.run.degrees import degrees
+from hpckit.run.spec import RunSpec
+from hpckit.training.language_model import sample_mean_loss
+from hpckit.training.models.gpt import GPT
+from hpckit.training.optim import build_optimizer
+from hpckit.training.parallel.mesh import data_mesh, make_mesh
+from hpckit.training.parallel.sharding import before_micro_batch, shard
+from hpckit.training.parallel.trainee import Trainee
+from tests.integration.worlds import run_world
+from tests.saved_tensors import SavedBytes
+
+SIZES = ("model=gpt_nano", "model.layers=4", "cluster.device=cpu", "train.micro_batch=2")
+REAL = {
+    "ddp": ("parallel=ddp", "train.global_batch=8"),
+    "zero2": ("parallel=zero2", "train.global_batch=4"),
+    "fsdp": ("parallel=fsdp", "train.global_batch=8"),
+    "tp": ("parallel=tp", "train.global_batch=2", "model.vocab=256"),
+    "gpipe": ("parallel=pp", "parallel.schedule=gpipe", "train.global_batch=6"),
+    "1f1b": ("parallel=pp", "train.global_batch=8"),
+    "interleaved": ("parallel=pp", "parallel.schedule=interleaved", "train.global_batch=8"),
+}
+WORLD = 2
+
+
+@cache
+def real_spec(case: str) -> RunSpec:
+    return compose_spec([*SIZES, "launch.nodes=2", *REAL[case]])
+
+
+def test_ranks_have_what_was_planned(tmp_path: Path) -> None:
+    measured = run_world(WORLD, _measure, tmp_path)
+    for case in REAL:
+        spec = real_spec(case)
+        for rank, planned in enumerate(footprints(spec, WORLD)):
+            found, at = measured[rank][case], planned.moments["optimizer"]
+            assert found["parameters"] == at.parameters, case
+            assert found["optimizer"] == pytest.approx(at.optimizer, rel=0.001), case
+            assert found["gradients"] == at.gradients, case
+            assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=0.01), case
+
+
+def _kept(spec: RunSpec, rank: int, planned: Footprint) -> int:
+    """By autograd alone: without the outputs of a pipeline's stages, with the logits that the loss
+    keeps."""
+    found = degrees(spec.parallel, WORLD)
+    count, samples = micro_batches(spec, WORLD)
+    batch, total = Batch(samples, 4, found.tensor), planned.moments["loss"].activations
+    stages = stages_of_rank(spec.model.layers, spec.parallel, found.pipeline, rank, count)
+    for stage in stages:
+        each = logits(spec.model, batch) if stage.is_last else -of_input(spec.model, batch)
+        total += stage.waiting * each
+    return total
+
+
+def _measure(rank: int, tmp: Path) -> dict[str, dict[str, int]]:
+    return {case: _measure_case(real_spec(case)) for case in REAL}
+
+
+def _measure_case(spec: RunSpec) -> dict[str, int]:
+    mesh = make_mesh("cpu", spec.parallel)
+    trainee = Trainee(spec, mesh, torch.device("cpu"))
+    optimizer = build_optimizer(trainee.module, spec.optim)
+    count, samples = micro_batches(spec, WORLD)
+    gradients = trainee.gradients(count * samples, sample_mean_loss)
+    tokens = torch.randint(256, (count * samples, spec.model.seq_len))
+    with SavedBytes().counting() as saved:
+        gradients(tokens, tokens)
+    mine = list(trainee.module.parameters())
+    complete = sum(_bytes(p.grad) for p in mine if p.grad is not None)
+    optimizer.step()
+    state = [value for one in optimizer.state.values() for value in one.values()]
+    return {
+        "parameters": sum(map(_bytes, mine)),
+        "gradients": complete,
+        "optimizer": sum(_bytes(value) for value in state if isinstance(value, torch.Tensor)),
+        "saved": saved.most,
+    }
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.numel() * local.element_size()
+
+
+FEW = "model.vocab=257"
+ROUGH = ("few tokens", "recomputed")
+"""Where the peak is inside a block: which of its tensors are there at once is up to kernels."""
+PRETENDED = {
+    "ddp": ("parallel=ddp", "precision=bf16", "train.global_batch=8", "train.micro_batch=1"),
+    "zero2": ("parallel=zero2", "train.global_batch=8", "train.micro_batch=2"),
+    "fsdp": ("parallel=fsdp", "precision=bf16", "train.global_batch=8", "train.micro_batch=1"),
+    "few tokens": ("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
+    "recomputed": ("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
+    "hsdp": ("parallel=hsdp", "parallel.shard=2", "precision=bf16", "train.global_batch=8"),
+}
+
+
+@pytest.mark.parametrize("case", PRETENDED)
+def test_the_peak_of_a_step_is_what_torchs_tracker_sees(case: str) -> None:
+    """Without the optimizer, whose kernels differ between CPU and CUDA."""
+    words = ("model=gpt_tiny", "model.layers=3", "model.vocab=8192", "launch.nodes=4")
+    recompute: Recompute = "full" if case == "recomputed" else "none"
+    spec = compose_spec([*words, "cluster.device=cpu", *PRETENDED[case]])
+    with pretended_world(4):
+        seen = _tracked_peak(spec, 4, recompute)
+    planned = footprint(spec, 4, recompute).moments
+    most = max(memory.total for name, memory in planned.items() if name != "optimizer")
+    assert seen == pytest.approx(most, rel=0.1 if case in ROUGH else 0.01)
+
+
+@contextmanager
+def pretended_world(ranks: int) -> Iterator[None]:
+    """This process is the first of `ranks` that are not there."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _tracked_peak(spec: RunSpec, world: int, recompute: Recompute) -> int:
+    """Bytes, in the second step of a model without memory of its own."""
+    mesh = make_mesh("cpu", spec.parallel)
+    count, samples = micro_batches(spec, world)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model: Any = GPT(spec.model)  # type: ignore[arg-type]
+        for block in model.blocks.values() if recompute == "full" else ():
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        shard(model, model.blocks.values(), data_mesh(mesh), spec.parallel, spec.precision)
+        optimizer = build_optimizer(model, spec.optim)
+        tokens = torch.zeros(samples, spec.model.seq_len, dtype=torch.int64)
+        tracker = FSDPMemTracker(model, optimizer)
+        with tracker:
+            for _ in range(2):
+                for number in range(1, count + 1):
+                    before_micro_batch(model, spec.parallel, is_last=number == count)
+                    loss = sample_mean_loss(model(tokens), tokens)
+                    (loss / count).backward()  # type: ignore[no-untyped-call]
+                    del loss
+                    tracker.reset_mod_stats()
+                optimizer.step()
+                optimizer.zero_grad()
+        peak = tracker.get_tracker_snapshot("peak")
+    return int(next(kinds["Total"] for kinds in peak.values()))

@@ -1,0 +1,165 @@
+"""`hpckit plan`, and the documents that it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from hpckit.cli.main import app
+from hpckit.launch.compose import compose_spec
+from hpckit.plan.assumed import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
+from hpckit.plan.bars import stacked_bars
+from hpckit.plan.cards import CARDS
+from hpckit.plan.documents import page, write
+from hpckit.plan.estimate import Assumptions, Plan, estimate
+
+LARGE = ["model=llama_8b", "precision=bf16", "launch.nodes=2", "launch.gpus_per_node=8"]
+LARGE += ["train.micro_batch=1"]
+ASSUMED = Assumptions(UTILISATION, NODE_MTBF_HOURS, STORAGE_GBPS)
+
+
+def typed(*words: str) -> tuple[int, str, str]:
+    """`hpckit plan WORDS`: exit status, output, and what went to standard error."""
+    done = CliRunner().invoke(app, ["plan", *words], env={"COLUMNS": "80"})
+    return done.exit_code, done.stdout, done.stderr
+
+
+def plan_of(words: Sequence[str], card: str) -> Plan:
+    return estimate(compose_spec([*words]), CARDS[card], ASSUMED)
+
+
+def test_what_fits_is_told_in_lines_of_the_terminals_width() -> None:
+    status, out, err = typed(*LARGE, "--card", "h100")
+    assert (status, err) == (0, "")
+    assert all(len(line) <= 80 for line in out.splitlines())
+    for word in ("8.03 G parameters", "16 ranks: fsdp", "tokens/s", "roofline", "parallel=", "40%"):
+        assert word in " ".join(out.split())
+    heads, *rows = [line.split() for line in out.splitlines()[-10:]]
+    assert heads == ["loss", "backward", "reduced", "optimizer"]
+    assert [row[0] for row in rows[-2:]] == ["total", "recomputed"]
+
+
+def test_what_cannot_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    report = tmp_path / "plan.html"
+    words = [*LARGE, "parallel=ddp", "--card", "A100-40"]
+    status, out, err = typed(*words, "--output", str(report))
+    assert status == 2
+    assert "does not fit" in " ".join(out.split())
+    (problem,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "memory: a GPU needs" in problem
+    assert "try parallel=" in problem
+    assert "--force" in problem
+    assert "does not fit" in report.read_text()
+    status, _, err = typed(*words, "--force")
+    assert status == 0
+    assert "memory: a GPU needs" in err
+
+
+def test_a_format_that_the_card_has_not_is_refused() -> None:
+    status, _, err = typed("model=gpt2", "precision=bf16", "--card", "V100")
+    assert status == 2
+    assert "a V100 has no bf16" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--card", "H1000"], "--card: no H1000; there are V100, A100-40,"),
+        (["model=gpt_larg"], "model: no option 'gpt_larg'"),
+        (["entry=mine:main"], "entry: mine:main has a model of its own"),
+        (["--output", "plan.pdf"], "plan.pdf must end in .md or .html"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(words: list[str], told: str) -> None:
+    status, out, err = typed(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+def test_programs_get_numbers() -> None:
+    status, out, _ = typed(*LARGE, "--card", "H200", "--mtbf-hours", "100", "--json")
+    assert status == 0
+    found: dict[str, Any] = json.loads(out)
+    assert found["parameters"] == 8030261248
+    assert found["checkpoint"] == 12 * found["parameters"]
+    assert found["fits"] is True
+    assert found["goodput"]["mtbf_s"] == 100 * 3600 / 2
+    memory = found["memory"]
+    moment = memory["moments"][memory["at"]]
+    assert memory["peak"] == moment["total"] == sum(moment.values()) - moment["total"]
+    assert found["speed"]["step_s"] == pytest.approx(sum(found["speed"]["parts_s"].values()))
+
+
+def test_the_card_of_the_sites_jobs_is_taken_or_one_assumed_aloud() -> None:
+    slurm = ["cluster=slurm", "model=gpt2", "cluster.slurm.gpu_type=a100_40gb", "--json"]
+    status, out, err = typed(*slurm)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["card"]["name"] == "A100-40"
+    status, out, err = typed("model=gpt2", "cluster.device=cpu", "--json")
+    assert status == 0
+    assert json.loads(out)["card"]["name"] == "H100"
+    assert "H100 is assumed" in err
+
+
+class Elements(HTMLParser):
+    """Opens and closes of a page; what it refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.refers: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.refers += [str(value) for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.refers += [str(value) for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("card", ["H100", "V100"])
+def test_a_page_is_whole_and_needs_nothing_else(card: str) -> None:
+    text = page(plan_of(LARGE, card), "a <b> & c")
+    parser = Elements()
+    parser.feed(text)
+    assert parser.open == []
+    assert parser.refers == []
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme" in text
+    assert "a &lt;b&gt; &amp; c" in text
+    pictures = [f"<svg{part.split('</svg>')[0]}</svg>" for part in text.split("<svg")[1:]]
+    assert len(pictures) == (2 if card == "H100" else 1)
+    for picture in pictures:
+        ElementTree.fromstring(picture)
+
+
+def test_markdown_has_its_pictures_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "plan.md"
+    write(plan_of(LARGE, "H100"), "gpt", path)
+    text = path.read_text()
+    assert text.startswith("# Plan of gpt\n")
+    for name in ("plan-memory.svg", "plan-time.svg"):
+        assert f"]({name})" in text
+        ElementTree.fromstring((path.parent / name).read_text())
+
+
+def test_bars_are_as_long_as_what_they_show() -> None:
+    bars = {"one": {"a": 1.0, "b": 3.0}, "two": {"a": 0.0, "b": 8.0}}
+    root = ElementTree.fromstring(stacked_bars(bars, str, "title", (16.0, "limit")))
+    space = "{http://www.w3.org/2000/svg}"
+    wide = [float(found.attrib["width"]) for found in root.findall(f"{space}rect")][:4]
+    assert wide == pytest.approx([32.5, 97.5, 0, 260])
+    texts = [found.text for found in root.findall(f"{space}text")]
+    assert {"one", "two", "4.0", "8.0", "a", "b", "limit 16.0"} <= {*texts}

@@ -1,0 +1,111 @@
+"""Which way of spreading a model fits, and how long its steps take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from hpckit.launch.compose import compose_spec
+from hpckit.plan.cards import CARDS
+from hpckit.plan.fitting import ladder, recommend, room
+from hpckit.plan.memory import footprint
+from hpckit.plan.steptime import speed
+from hpckit.run.spec import RunSpec
+
+NODES, PER_NODE = 4, 8
+WORLD = NODES * PER_NODE
+
+
+@cache
+def composed(*words: str) -> RunSpec:
+    size = (f"launch.nodes={NODES}", f"launch.gpus_per_node={PER_NODE}")
+    batch = ("train.global_batch=32", "train.micro_batch=1")
+    return compose_spec([*size, *batch, "precision=bf16", *words])
+
+
+def test_what_is_recommended_composes_to_what_was_looked_at() -> None:
+    words = [([*words], parallel) for words, parallel in ladder(composed().parallel, 2, 2)]
+    assert len(words) == 7
+    for added, parallel in words:
+        nodes = ("launch.nodes=2", "launch.gpus_per_node=2", "train.global_batch=16")
+        assert composed(*nodes, *added).parallel == parallel
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "first"),
+    [
+        ("gpt2", "V100", "parallel=ddp"),
+        ("llama_1b", "A100-40", "parallel=zero1"),
+        ("llama_8b", "H100", "parallel=zero1"),
+        ("llama_8b", "A100-40", "parallel=fsdp_tp"),
+    ],
+)
+def test_the_simplest_that_fits_is_recommended(model: str, card: str, first: str) -> None:
+    spec, on = composed(f"model={model}"), CARDS[card]
+    choice = recommend(spec, NODES, on)
+    assert choice is not None
+    assert choice.words[0] == first
+    assert choice.peak <= room(on)
+    before = [words for words, _ in ladder(spec.parallel, NODES, PER_NODE)]
+    for words in before[: before.index(choice.words)]:
+        assert footprint(composed(f"model={model}", *words), WORLD).peak.total > room(on)
+
+
+def test_what_fits_nowhere_is_not_recommended() -> None:
+    size = replace(composed("model=llama_70b").model, layers=800)
+    assert recommend(replace(composed("model=llama_70b"), model=size), NODES, CARDS["V100"]) is None
+
+
+def test_each_step_of_the_ladder_holds_no_more_state_than_the_one_before() -> None:
+    state = []
+    for _, parallel in ladder(composed().parallel, NODES, PER_NODE):
+        spec = replace(composed("model=llama_8b"), parallel=parallel)
+        spec = replace(spec, train=replace(spec.train, global_batch=128))
+        moment = footprint(spec, WORLD).moments["reduced"]
+        state.append(moment.total)
+    ways = [0, 1, 3, 5, 6, 7]  # all but those that trade a collective for memory of gradients
+    assert [state[way] for way in ways] == sorted((state[way] for way in ways), reverse=True)
+
+
+def test_a_step_takes_its_operations_at_the_assumed_rate() -> None:
+    found = speed(composed("model=llama_8b"), WORLD, CARDS["H100"], 0.5)
+    assert found.tokens == 32 * 8192
+    alone = found.flops / WORLD / 989e12
+    assert found.step.compute == pytest.approx(alone / 0.5)
+    assert found.roofline.compute == pytest.approx(alone)
+    assert found.utilisation == pytest.approx(alone / found.step.total)
+    assert found.utilisation < 0.5
+    assert found.tokens_per_s * found.step.total == pytest.approx(found.tokens)
+
+
+def test_what_a_pipeline_waits_is_the_schedules_bubble() -> None:
+    words = ("model=llama_8b", "parallel=pp", "parallel.replicate=-1", "parallel.pipeline=4")
+    many = ("train.global_batch=128",)
+    for schedule, stages in (("1f1b", 1), ("interleaved", 2)):
+        spec = composed(*words, *many, f"parallel.schedule={schedule}")
+        step = speed(spec, WORLD, CARDS["H100"], 0.4).step
+        micro_batches = 128 // (WORLD // 4)
+        assert step.bubble == pytest.approx(step.compute * 3 / (micro_batches * stages))
+
+
+def test_tensor_parallelism_across_nodes_is_dearer_than_inside() -> None:
+    inside = composed("model=llama_8b", "parallel=fsdp_tp", "parallel.tensor=8")
+    across = replace(inside, launch=replace(inside.launch, nodes=WORLD, gpus_per_node=1))
+    times = [speed(spec, WORLD, CARDS["H100"], 0.4).step.tensor for spec in (inside, across)]
+    assert 5 < times[1] / times[0] < 10  # the rates of NVLink and of the network
+
+
+def test_communication_hides_behind_computation_as_far_as_it_goes() -> None:
+    slow = replace(CARDS["H100"], network_gbps=0.5)
+    spec = composed("model=llama_8b")
+    fast, held_up = (speed(spec, WORLD, card, 0.4) for card in (CARDS["H100"], slow))
+    assert fast.step.data == 0.0
+    assert held_up.step.data > held_up.step.compute
+    assert held_up.roofline.bound == "network"
+
+
+def test_a_format_that_a_card_has_not_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"precision.compute: a V100 has no bf16"):
+        speed(composed(), WORLD, CARDS["V100"], 0.4)
