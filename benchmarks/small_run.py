@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from data import python_stdlib
 from hpckit.launch.compose import compose_spec
-from hpckit.training.language_model import sample_mean_loss, shifted
+from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import Decoder
 from hpckit.training.optim import build_optimizer, build_scheduler
@@ -40,7 +40,7 @@ class SmallRun:
             windows = [self._text[start : start + LENGTH + 1] for start in starts]
             self._optimizer.zero_grad()
             inputs, targets = shifted(torch.stack(windows))
-            loss = sample_mean_loss(self._model(inputs), targets)
+            loss = sample_mean(self._model(inputs, targets), targets)
             loss.backward()  # type: ignore[no-untyped-call]
             clip_grad_norm_(self._model.parameters(), self._clip)
             self._optimizer.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.run.levercheck import bad_levers
 from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import LlamaSpec, RunSpec
 from hpckit.run.worldcheck import bad_degrees, misfits
@@ -11,8 +12,8 @@ from hpckit.run.worldcheck import bad_degrees, misfits
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *_worlds(spec)]
-    return [*found, *_optim(spec), *_checkpoint(spec), *_drill(spec)]
+    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_levers(spec)]
+    return [*found, *_worlds(spec), *_optim(spec), *_checkpoint(spec), *_drill(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:

@@ -104,6 +104,9 @@ class RunDir:
     def rank_error(self, generation: int, node: int, rank: int, attempt: int) -> Path:
         return self.node_logs(generation, node) / f"rank{rank}.attempt{attempt}.error.json"
 
+    def memory_snapshot(self, generation: int, node: int, rank: int, attempt: int) -> Path:
+        return self.node_logs(generation, node) / f"rank{rank}.attempt{attempt}.memory.pickle"
+
     def exit_report(self, generation: int, node: int) -> Path:
         return self.node_logs(generation, node) / "exit.json"
 

@@ -27,6 +27,7 @@ _NOT_IDENTITY = (
     ("hang",),
     ("health",),
     ("parallel",),
+    ("memory",),
     ("checkpoint",),
     ("debug",),
     ("train", "micro_batch"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.run.batch import share_of_rank
 from hpckit.run.degrees import NAMES, Degrees, degrees, stage_count
+from hpckit.run.levercheck import levers_of_world
 from hpckit.run.spec import LlamaSpec, ParallelSpec, RunSpec
 
 
@@ -25,6 +26,7 @@ def misfits(spec: RunSpec, nodes: int) -> Iterator[str]:
         yield f"parallel: {error} ({nodes} nodes x {workers} workers)"
         return
     yield from _layers(spec, found)
+    yield from levers_of_world(spec, found)
     uneven = list(_batch(spec, nodes))
     yield from uneven or _pipeline(spec, found)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from data import Loader, open_dataset
 from hpckit.run.spec import RunSpec
@@ -22,16 +21,19 @@ def main(cfg: RunSpec) -> None:
         optimizer = build_optimizer(model, cfg.optim)
         scheduler = build_scheduler(optimizer, cfg.optim, cfg.train.steps)
         loader = build_loader(cfg, run)
-        gradients = trainee.gradients(run.share, sample_mean_loss)
+        gradients = trainee.gradients(run.share, sample_mean)
         run.track(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+        run.track(**trainee.loss_scale.tracked)
+        run.tell("attention", backend=trainee.attention)
         for batch in run.steps(loader):
             tokens = torch.from_numpy(batch.data).to(run.device, non_blocking=True)
             lr = set_lr(optimizer, scheduler, run.lr_scale)
             optimizer.zero_grad()
             loss = gradients(*shifted(tokens))
             norm = trainee.clip(cfg.optim.grad_clip)
-            optimizer.step()
-            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=tokens.numel() - len(tokens))
+            trainee.loss_scale.step(optimizer, norm)
+            count = tokens.numel() - len(tokens)
+            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, **trainee.loss_scale.metrics)
             scheduler.step()
 
 
@@ -65,18 +67,15 @@ def shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return inputs.masked_fill(inputs == PADDING, END), targets
 
 
-def sample_mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each next token, averaged within each sample and then over samples.
+def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
+    """The losses of tokens, averaged within each sample and then over samples.
 
     Every sample weighs the same however much of it is padding, so the mean over ranks does not
     depend on which rank took which sample.
 
     Args:
-        logits: (batch, time, vocab).
+        losses: (batch, time), 0 where the target is `PADDING`.
         targets: (batch, time) tokens or `PADDING`.
     """
-    each = functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=PADDING, reduction="none"
-    ).view_as(targets)
     count = (targets != PADDING).sum(1).clamp(min=1)
-    return (each.sum(1) / count).mean()
+    return (losses.sum(1) / count).mean()

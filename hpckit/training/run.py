@@ -29,6 +29,7 @@ from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
 from hpckit.training.agreement import Agreement
+from hpckit.training.capability import require
 from hpckit.training.collective import check_all_reduce
 from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
@@ -37,6 +38,7 @@ from hpckit.training.metrics import Metrics, Value
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.random import seed_step
+from hpckit.training.snapshot import record_allocations
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,10 @@ class TrainingRun:
         if cfg.debug.deterministic:
             make_deterministic()
         at = env.at
+        self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
+        require(cfg, self.device)
+        if cfg.memory.snapshot:
+            record_allocations(self.device)
         join(env.device, env.local_rank, cfg.launch.collective_timeout_s)
         self.mesh = make_mesh(env.device, cfg.parallel)
         """All ranks, by those of "pipeline", "replicate", "shard" and "tensor" that `parallel` has
@@ -84,7 +90,6 @@ class TrainingRun:
         """Which part of each batch this rank takes, and who takes the same."""
         self.rank = env.rank
         self.world_size = env.world_size
-        self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
         self.global_batch = global_batch(cfg, env.world_size)
         """Samples of a step on this world."""
         self.share = self.global_batch // self.place.data_size
@@ -136,6 +141,11 @@ class TrainingRun:
         if self._metrics is None:
             raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
         self._metrics.log(values)
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """An event of the run, said once for all ranks."""
+        if self.rank == 0:
+            self._events.emit(kind, **fields)
 
     def steps(self, loader: Loader) -> Iterator[Batch]:
         """Resume, then yield this rank's batch of each step to come.

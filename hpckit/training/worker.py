@@ -19,6 +19,7 @@ from hpckit.run.board import Board, Phase
 from hpckit.run.durable import write_json
 from hpckit.run.environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.run.events import EventLog
+from hpckit.run.memory import Memory
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.processes import die_with_parent, name_process, rank_name
 from hpckit.run.spec import RunSpec
@@ -107,13 +108,17 @@ def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
         "message": str(error),
         "traceback": "".join(traceback.format_exception(error)),
         "time": time.time(),
-        "memory": memory_of(error),
+        "memory": (memory := memory_of(error)),
         "pid": os.getpid(),
     }
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)
     except OSError as full:
         log.error("the error is in this log alone: %s", full)
+    if memory is Memory.GPU:
+        from hpckit.training.snapshot import leave_snapshot  # torch, which need not be there else
+
+        leave_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
     board = Board.attach(env.board, env.local_world_size)
     phase = Phase.REFUSED if is_permanent(error) else Phase.FAILED
     step = board.slots()[env.local_rank].step

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
 from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean_loss, shifted
+from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
@@ -60,7 +60,7 @@ class Training:
         self.optimizer = build_optimizer(self._trainee.module, spec.optim)
         self._place, self._clip = place_in(mesh), spec.optim.grad_clip
         share = BATCH // self._place.data_size
-        self._gradients = self._trainee.gradients(share, sample_mean_loss)
+        self._gradients = self._trainee.gradients(share, sample_mean)
 
     @property
     def state(self) -> dict[str, object]:

@@ -11,6 +11,7 @@ from hpckit.run.spec.checkpoint import CheckpointSpec, KeepSpec
 from hpckit.run.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
 from hpckit.run.spec.data import DataSpec, PackSpec
 from hpckit.run.spec.debug import DebugSpec, DrillSpec
+from hpckit.run.spec.memory import MemorySpec
 from hpckit.run.spec.model import MODEL_KINDS, GptSpec, LlamaSpec, ModelSpec
 from hpckit.run.spec.run import RunSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
@@ -31,6 +32,7 @@ __all__ = [
     "KeepSpec",
     "LaunchSpec",
     "LlamaSpec",
+    "MemorySpec",
     "ModelSpec",
     "OptimSpec",
     "PackSpec",

@@ -12,6 +12,7 @@ from hpckit.run.spec.cluster import ClusterSpec, LaunchSpec
 from hpckit.run.spec.data import DataSpec
 from hpckit.run.spec.debug import DebugSpec
 from hpckit.run.spec.fields import GROUP, EntryPoint, RunName, Text
+from hpckit.run.spec.memory import MemorySpec
 from hpckit.run.spec.model import ModelSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
 from hpckit.run.spec.training import OptimSpec, ParallelSpec, PrecisionSpec, TrainSpec
@@ -37,6 +38,7 @@ class RunSpec:
     model: Annotated[ModelSpec, Field(discriminator="kind")]
     parallel: ParallelSpec
     precision: PrecisionSpec
+    memory: MemorySpec
     data: DataSpec
     optim: OptimSpec
     checkpoint: CheckpointSpec

@@ -57,10 +57,14 @@ class ParallelSpec:
 class PrecisionSpec:
     """Number formats (`conf/precision/`)."""
 
-    compute: Literal["fp32", "bf16"]
-    """Format of activations and gathered parameters; master weights stay fp32."""
+    compute: Literal["fp32", "bf16", "fp16", "fp8"]
+    """Format of activations and gathered parameters. fp16: the loss is scaled, so that gradients
+    stay in its range (Micikevicius et al. 2018); fp8: bf16, except in the linear layers of blocks
+    (Micikevicius et al. 2022)."""
     reduce: Literal["fp32", "bf16"]
     """Format in which gradients are reduced over ranks."""
+    master: Literal["fp32", "bf16"]
+    """Format of the parameters that the optimizer works on, and of its state."""
 
 
 @dataclass(frozen=True, config=GROUP)

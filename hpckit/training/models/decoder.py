@@ -1,5 +1,5 @@
-"""What decoder-only transformers have in common: tokens to logits by way of blocks, whole or as
-the stage of a pipeline."""
+"""What decoder-only transformers have in common: tokens to logits or losses by way of blocks, whole
+or as the stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from hpckit.training.models.unembedding import Unembedding
 
 INIT_STD = 0.02
 """Standard deviation of weights at initialisation (GPT-2, Llama)."""
@@ -47,6 +49,9 @@ class Decoder(nn.Module):
     ROWS: tuple[str, ...]
     """Layers of a block whose inputs come divided, and whose outputs are sums."""
 
+    unembedding: Unembedding
+    """The output layer, of the last part alone."""
+
     def __init__(self, part: Part, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.part = part
@@ -64,18 +69,25 @@ class Decoder(nn.Module):
         """`tokens`: (batch, time) integers; returns (batch, time, width)."""
         raise NotImplementedError
 
-    def predict(self, x: Tensor) -> Tensor:
-        """`x`: (batch, time, width); returns logits (batch, time, vocab)."""
+    def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        """`x`: (batch, time, width); returns as `Unembedding` does."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`x`: tokens (batch, time), or what the part before gives; returns logits (batch, time,
-        vocab), or what the part behind takes: (batch, time, width)."""
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """
+        Args:
+            x: tokens (batch, time), or what the part before gives.
+            targets: (batch, time) tokens that come next.
+
+        Returns:
+            Logits (batch, time, vocab), with targets the losses of these (batch, time); or what
+            the part behind takes: (batch, time, width).
+        """
         if self.part.is_first:
             x = self.embed(x)
         for block in self.blocks.values():
             x = block(x)
-        return self.predict(x) if self.part.is_last else x
+        return self.predict(x, targets) if self.part.is_last else x
 
     @torch.no_grad()
     def draw(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
@@ -93,11 +105,3 @@ class Decoder(nn.Module):
             is_residual = name.removesuffix(".weight").endswith(self.ROWS)
             std = INIT_STD / math.sqrt(2 * self.part.layers) if is_residual else INIT_STD
             parameter.normal_(0.0, std, generator=generator)
-
-
-class Unembedding(nn.Module):
-    """Features to logits by the weights of another layer."""
-
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        """`x`: (batch, time, width), `weight`: (vocab, width); returns (batch, time, vocab)."""
-        return nn.functional.linear(x, weight)

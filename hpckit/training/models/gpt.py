@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpckit.run.spec import GptSpec
-from hpckit.training.models.decoder import Decoder, Part, Unembedding
+from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.models.unembedding import Unembedding
 
 
 class Attention(nn.Module):
@@ -101,6 +102,6 @@ class GPT(Decoder):
         out: Tensor = self.embedding(tokens)
         return out
 
-    def predict(self, x: Tensor) -> Tensor:
-        out: Tensor = self.unembedding(self.norm(x), self.embedding.token.weight)
+    def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        out: Tensor = self.unembedding(self.norm(x), self.embedding.token.weight, targets)
         return out

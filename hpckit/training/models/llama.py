@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpckit.run.spec import LlamaSpec
-from hpckit.training.models.decoder import Decoder, Part, Unembedding
+from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.models.unembedding import Unembedding
 
 
 class Attention(nn.Module):
@@ -129,7 +130,7 @@ class Llama(Decoder):
         out: Tensor = self.embedding(tokens)
         return out
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
         layer = self.embedding.token if self._is_tied else self.output
-        out: Tensor = self.unembedding(self.norm(x), layer.weight)
+        out: Tensor = self.unembedding(self.norm(x), layer.weight, targets)
         return out

@@ -12,17 +12,24 @@ from torch.distributed.tensor import DTensor
 
 
 def clip_gradients(
-    parameters: Iterable[nn.Parameter], limit: float, *, stages: int, shared: Collection[Tensor]
+    parameters: Iterable[nn.Parameter],
+    limit: float,
+    *,
+    stages: int,
+    shared: Collection[Tensor],
+    device: torch.device,
+    scale: float = 1.0,
 ) -> Tensor:
-    """Scale all gradients down to a norm of `limit`, if theirs is larger; a collective of all
-    ranks.
+    """Divide all gradients by `scale`, and then scale them down to a norm of `limit`, if theirs is
+    larger; a collective of all ranks.
 
     Args:
+        device: where ranks reach each other.
         stages: groups of ranks that have parameters of their own.
         shared: parameters that two of these have in common.
 
     Returns:
-        The norm before, the same on all ranks.
+        The norm in between, the same on all ranks; not finite if any gradient is not.
     """
     gradients: dict[float, list[Tensor]] = {}  # by the share of them that counts on this rank
     ranks = dist.get_world_size() // stages
@@ -34,12 +41,12 @@ def clip_gradients(
         torch.stack(torch._foreach_norm(some)).square().sum() * share
         for share, some in gradients.items()
     ]
-    total = torch.stack(squares).sum()
+    total = torch.stack(squares).sum().to(device)
     dist.all_reduce(total)
-    norm = total.sqrt()
-    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    norm = total.sqrt() / scale
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0) / scale
     for some in gradients.values():
-        torch._foreach_mul_(some, scale)
+        torch._foreach_mul_(some, factor.to(some[0].device))
     return norm
 
 

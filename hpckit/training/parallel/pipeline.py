@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -53,7 +54,7 @@ class Shapes:
 
     tokens: Tensor  # (micro-batch, time), integers
     features: Tensor  # (micro-batch, the positions of this rank, width)
-    logits: Tensor  # (micro-batch, time, vocab)
+    losses: Tensor  # (micro-batch, time)
 
 
 class Pipeline:
@@ -73,7 +74,7 @@ class Pipeline:
             parts: of this rank, as of `parts_of_rank`.
             mesh: the ranks of the pipeline, a dimension of its own.
             micro_batches: of a step.
-            loss_of: the mean loss of a micro-batch, from its logits and targets.
+            loss_of: the mean loss of a micro-batch, from the losses of its tokens and the targets.
         """
         self._parts, self._mesh = parts, mesh
         rank, ranks = mesh.get_local_rank(), mesh.size()
@@ -96,9 +97,10 @@ class Pipeline:
         losses: list[Tensor] = []
         taken = (inputs,) if self._parts[0].part.is_first else ()
         is_last = self._parts[-1].part.is_last
-        self._schedule.step(
-            *taken, target=targets if is_last else None, losses=losses, return_outputs=False
-        )
+        wanted: dict[str, Any] = (
+            {"target": targets, "targets": targets} if is_last else {}
+        )  # for loss and model
+        self._schedule.step(*taken, losses=losses, return_outputs=False, **wanted)
         for parameter in self.shared:
             self._add_other_end(parameter)
         zero = torch.zeros((), device=inputs.device)
@@ -136,7 +138,7 @@ def _stage(
     model: Decoder, number: int, stages: int, shapes: Shapes, mesh: DeviceMesh
 ) -> PipelineStage:
     takes = shapes.tokens if model.part.is_first else shapes.features
-    gives = shapes.logits if model.part.is_last else shapes.features
+    gives = shapes.losses if model.part.is_last else shapes.features
     group, device = mesh.get_group(), torch.device(mesh.device_type)
     return PipelineStage(
         model, number, stages, device, input_args=takes, output_args=gives, group=group

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 
 from hpckit.run.spec import ParallelSpec, PrecisionSpec
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.bfloat16,  # all but the products that `hpckit.training.fp8` computes
+}
 
 
 def shard(
@@ -21,6 +33,8 @@ def shard(
     mesh: DeviceMesh,
     parallel: ParallelSpec,
     precision: PrecisionSpec,
+    *,
+    offload: bool,
 ) -> FSDPModule:
     """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
 
@@ -28,19 +42,25 @@ def shard(
 
     Args:
         mesh: "replicate", "shard" or both.
+        offload: to the host's memory.
     """
+    # of losses or logits, into which nobody writes
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute], reduce_dtype=DTYPES[precision.reduce]
     )
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    if offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     if mesh.mesh_dim_names == ("replicate",):
         for block in blocks:
-            replicate(block, mesh=mesh, mp_policy=policy)
-        return replicate(model, mesh=mesh, mp_policy=policy)
+            replicate(block, **options)
+        return replicate(model, **options)
     # The micro-batches of a pipeline take turns: it would gather each layer for each of them.
     gather_again = parallel.zero == 3 and parallel.pipeline == 1
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=gather_again)
-    sharded = fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        fully_shard(block, reshard_after_forward=gather_again, **options)
+    sharded = fully_shard(model, reshard_after_forward=False, **options)
     assert isinstance(sharded, FSDPModule)
     return sharded
 

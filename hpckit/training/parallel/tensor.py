@@ -7,15 +7,12 @@ norms and what they keep for the backward pass are divided as well.
 
 from __future__ import annotations
 
-import warnings
-
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
-    PrepareModuleInputOutput,
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
@@ -29,8 +26,6 @@ _POSITIONS = Shard(1)  # of (batch, time, width)
 
 def divide(model: Decoder, mesh: DeviceMesh) -> None:
     """Divide `model`, in place, over the ranks of `mesh`, which is of one dimension."""
-    # of logits, into which nobody writes
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     for block in model.blocks.values():
         parallelize_module(block, mesh, _of_block(model))
     parallelize_module(model, mesh, _of_ends(model))
@@ -59,11 +54,9 @@ def _of_ends(model: Decoder) -> dict[str, ParallelStyle]:
         )
     if model.part.is_last:
         styles["norm"] = SequenceParallel()
-        styles["unembedding"] = PrepareModuleInputOutput(
-            input_layouts=(_POSITIONS, None),
-            desired_input_layouts=(Replicate(), None),
-            output_layouts=Shard(-1),
-            desired_output_layouts=Replicate(),
+        styles["unembedding"] = PrepareModuleInput(
+            input_layouts=(_POSITIONS, None, None),
+            desired_input_layouts=(Replicate(), None, None),
         )
     if "output" in names:
         styles["output"] = ColwiseParallel()

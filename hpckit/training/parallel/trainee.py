@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from hpckit.run.spec import ParallelSpec, RunSpec
+from hpckit.training.attention import attention_in_use, choose_attention
+from hpckit.training.compiling import compile_blocks
+from hpckit.training.fp8 import use_fp8
+from hpckit.training.loss_scale import LossScale
 from hpckit.training.models.building import build, materialise
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.parallel.mesh import data_mesh, has
@@ -27,6 +34,9 @@ from hpckit.training.parallel.sharding import (
     shard,
 )
 from hpckit.training.parallel.tensor import divide
+from hpckit.training.recompute import recompute
+
+log = logging.getLogger(__name__)
 
 
 class Trainee:
@@ -34,6 +44,9 @@ class Trainee:
 
     def __init__(self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device) -> None:
         self._cfg, self._mesh, self._device = cfg, mesh, device
+        self.attention = self._choose_attention()
+        """The kernels that compute it."""
+        self.loss_scale = LossScale(is_used=cfg.precision.compute == "fp16")
         self.parts = [self._build(part) for part in self._parts()]
         """Those of this rank: one, or in a pipeline as many as it has stages."""
         self.module = assemble(self.parts)
@@ -43,8 +56,26 @@ class Trainee:
         """What computes those of a step of which this rank takes `share` samples.
 
         Args:
-            loss_of: the mean loss of a micro-batch, from its logits and targets.
+            loss_of: the mean loss of a micro-batch, from the losses of its tokens and the targets.
         """
+        compute = self._gradients(share, lambda each, targets: loss_of(each, targets) * scale.value)
+        scale = self.loss_scale
+        return lambda inputs, targets: compute(inputs, targets) / scale.value
+
+    def clip(self, limit: float) -> Tensor:
+        """Scale the gradients back, and down to a norm of `limit`; the norm before. Collective."""
+        stages = self._mesh["pipeline"].size() if has(self._mesh, "pipeline") else 1
+        shared = shared_by_ends(self.parts) if stages > 1 else []
+        return clip_gradients(
+            self.module.parameters(),
+            limit,
+            stages=stages,
+            shared=shared,
+            device=self._device,
+            scale=self.loss_scale.value,
+        )
+
+    def _gradients(self, share: int, loss_of: LossOf) -> Gradients:
         cfg = self._cfg
         parts = micro_batches(share, cfg.train.micro_batch)
         if not has(self._mesh, "pipeline"):
@@ -53,11 +84,14 @@ class Trainee:
         mesh = self._mesh["pipeline"]
         return Pipeline(self.parts, cfg.parallel, mesh, shapes, parts, loss_of)
 
-    def clip(self, limit: float) -> Tensor:
-        """Scale the gradients down to a norm of `limit`; the norm before. Collective."""
-        stages = self._mesh["pipeline"].size() if has(self._mesh, "pipeline") else 1
-        shared = shared_by_ends(self.parts) if stages > 1 else []
-        return clip_gradients(self.module.parameters(), limit, stages=stages, shared=shared)
+    def _choose_attention(self) -> str:
+        cfg = self._cfg
+        choose_attention(cfg.memory.attention)
+        ranks = self._mesh["tensor"].size() if has(self._mesh, "tensor") else 1
+        dtype = DTYPES[cfg.precision.compute]
+        found = attention_in_use(cfg.model, cfg.train.micro_batch, ranks, dtype, self._device)
+        log.info("attention: %s", found)
+        return found
 
     def _parts(self) -> list[Part]:
         layers = self._cfg.model.layers
@@ -67,12 +101,32 @@ class Trainee:
 
     def _build(self, part: Part) -> Decoder:
         cfg = self._cfg
-        model = build(cfg.model, part)
+        model = build(cfg.model, part).to(DTYPES[cfg.precision.master])
         if has(self._mesh, "tensor"):
             divide(model, self._mesh["tensor"])
-        shard(model, model.blocks.values(), data_mesh(self._mesh), cfg.parallel, cfg.precision)
-        materialise(model, self._device, cfg.train.seed)
+        self._pull_levers(model)
+        offload = cfg.memory.offload
+        shard(
+            model,
+            model.blocks.values(),
+            data_mesh(self._mesh),
+            cfg.parallel,
+            cfg.precision,
+            offload=offload,
+        )
+        materialise(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
         return model
+
+    def _pull_levers(self, model: Decoder) -> None:
+        """Those that change how a model computes, and none of its names."""
+        memory, blocks = self._cfg.memory, model.blocks.values()
+        if self._cfg.precision.compute == "fp8":
+            use_fp8(blocks)
+        recompute(blocks, memory.recompute)
+        if memory.compile:
+            compile_blocks(blocks)
+        if model.part.is_last:
+            model.unembedding.chunks = memory.loss_chunks
 
     def _shapes(self, micro_batch: int) -> Shapes:
         size, dtype = self._cfg.model, DTYPES[self._cfg.precision.compute]
@@ -83,7 +137,7 @@ class Trainee:
                 torch.empty(
                     micro_batch, size.seq_len // ranks, size.width, dtype=dtype, requires_grad=True
                 ),
-                torch.empty(micro_batch, size.seq_len, size.vocab, dtype=dtype, requires_grad=True),
+                torch.empty(micro_batch, size.seq_len, requires_grad=True),
             )
 
 
@@ -110,10 +164,10 @@ class Accumulation:
         pairs = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
         for number, (taken, wanted) in enumerate(pairs, start=1):
             before_micro_batch(self._model, self._parallel, is_last=number == parts)
-            loss = self._loss_of(self._model(taken), wanted)
+            loss = self._loss_of(self._model(taken, wanted), wanted)
             (loss / parts).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 
 
-Gradients = Accumulation | Pipeline
+Gradients = Callable[[Tensor, Tensor], Tensor]

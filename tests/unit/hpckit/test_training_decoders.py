@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
-from hpckit.training.language_model import sample_mean_loss, shifted
+from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import INIT_STD, Decoder
 from hpckit.training.text import PADDING, VOCAB
@@ -44,7 +44,7 @@ BOTH = pytest.mark.parametrize("size", [gpt(), llama(), llama(tied=True)])
 
 def loss_of(model: Decoder, batch: torch.Tensor) -> torch.Tensor:
     inputs, targets = shifted(batch)
-    return sample_mean_loss(model(inputs), targets)
+    return sample_mean(model(inputs, targets), targets)
 
 
 def tokens(*shape: int) -> torch.Tensor:

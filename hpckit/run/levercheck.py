@@ -1,0 +1,65 @@
+"""Rules of number formats and of what saves memory. Pure, as `hpckit.run.check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.run.degrees import Degrees
+from hpckit.run.spec import LlamaSpec, RunSpec
+
+FP8_UNIT = 16
+"""What the sizes of products in fp8 are multiples of."""
+
+
+def bad_levers(spec: RunSpec) -> Iterator[str]:
+    """Everything that cannot work on any world."""
+    memory, precision, device = spec.memory, spec.precision, spec.cluster.device
+    if precision.master == "bf16" and precision.compute not in ("bf16", "fp8"):
+        yield f"precision.master: bf16 goes with compute=bf16 or fp8, not {precision.compute}"
+    if precision.compute == "fp8":
+        yield from _fp8(spec)
+    if memory.offload and device == "cpu":
+        yield "memory.offload: with cluster.device=cpu all is in the host's memory anyway"
+    if memory.attention in ("efficient", "cudnn") and device == "cpu":
+        yield (
+            f"memory.attention: there is no {memory.attention} on cluster.device=cpu; "
+            "there are flash and math"
+        )
+    if memory.loss_chunks > spec.model.seq_len:
+        yield (
+            f"memory.loss_chunks: {memory.loss_chunks} are more than "
+            f"model.seq_len={spec.model.seq_len} positions"
+        )
+
+
+def levers_of_world(spec: RunSpec, found: Degrees) -> Iterator[str]:
+    """What cannot work on a world of these degrees."""
+    if spec.memory.offload and found.pipeline > 1:
+        yield (
+            "memory.offload: the stages of a pipeline keep their parameters on the GPU for a whole "
+            "step; take a parallel without pipeline, such as fsdp"
+        )
+    if spec.memory.offload and found.replicate > 1 and found.shard == 1:
+        yield (
+            f"memory.offload: each of the {found.replicate} replicas would have all of the "
+            "optimizer's state in the host's memory; take a parallel that shards, such as fsdp"
+        )
+    if spec.precision.compute == "fp8" and found.tensor > 1:
+        yield (
+            f"precision.compute: layers divided over {found.tensor} ranks (parallel.tensor) are "
+            "not computed in fp8; take bf16, or a parallel without tensor"
+        )
+
+
+def _fp8(spec: RunSpec) -> Iterator[str]:
+    if spec.cluster.device == "cpu":
+        yield "precision.compute: fp8 is computed on GPUs alone (Ada, Hopper or later); take bf16"
+    model = spec.model
+    sizes = {"width": model.width, "seq_len": model.seq_len}
+    if isinstance(model, LlamaSpec):
+        sizes |= {"hidden": model.hidden}
+        sizes |= {"kv_heads": model.width // model.heads * model.kv_heads}
+    for name, size in sizes.items():
+        if size % FP8_UNIT:
+            what = "the features of all heads" if name == "kv_heads" else "it"
+            yield f"model.{name}: fp8 needs {what} to be a multiple of {FP8_UNIT}, got {size}"

@@ -1,0 +1,31 @@
+"""Whether a rank's device can do what a run asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from hpckit.run.spec import RunSpec
+from hpckit.training.compiling import lack_of_compiler
+from hpckit.training.errors import TrainingError
+from hpckit.training.fp8 import lack_of_fp8
+
+
+def require(cfg: RunSpec, device: torch.device) -> None:
+    """
+    Raises:
+        TrainingError: it cannot; with everything that it lacks.
+    """
+    if lacks := list(_lacks(cfg, device)):
+        raise TrainingError("\n".join(lacks))
+
+
+def _lacks(cfg: RunSpec, device: torch.device) -> Iterator[str]:
+    """What the check of a spec cannot know where it leaves the device open."""
+    if cfg.precision.compute == "fp8" and (why := lack_of_fp8(device)):
+        yield f"precision.compute=fp8: {why}; take bf16"
+    if cfg.memory.compile and (why := lack_of_compiler(device)):
+        yield f"memory.compile: {why}"
+    if cfg.memory.offload and device.type == "cpu":
+        yield "memory.offload: this rank has no GPU, so all is in the host's memory anyway"

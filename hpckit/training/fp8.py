@@ -1,0 +1,100 @@
+"""Linear layers whose matrix products are computed in fp8, each tensor scaled by its largest value.
+
+Micikevicius et al., "FP8 Formats for Deep Learning" (2022): e4m3 for activations and weights, e5m2
+for gradients, which need the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_FORWARD, _BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
+_TINY = 1e-12  # of a tensor of zeros
+
+
+def use_fp8(blocks: Iterable[nn.Module]) -> None:
+    """Have the linear layers of `blocks` compute so from now on; the names of their parameters
+    stay."""
+    for block in blocks:
+        for layer in block.modules():
+            if isinstance(layer, nn.Linear):
+                layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+
+
+def lack_of_fp8(device: torch.device) -> str | None:
+    """Why a run cannot use it here; None if it can."""
+    if device.type != "cuda":
+        return "it is computed on GPUs alone"
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < (8, 9):
+        name = torch.cuda.get_device_name(device)
+        return f"{name} has capability {major}.{minor}, and fp8 comes with 8.9 (Ada, Hopper)"
+    return None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`x`: (..., features), `weight`: (outputs, features), `bias`: (outputs,), of one type.
+
+    All of their sizes, and the product of those before the last of `x`, are multiples of 16.
+    """
+    out: Tensor = _Linear.apply(x.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
+    return out.view(*x.shape[:-1], -1)
+
+
+def _forward(layer: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
+
+
+class _Linear(torch.autograd.Function):
+    """The weight is kept as it is, since FSDP gathers it again; the activations in fp8."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        small, scale = _scaled(x, _FORWARD)
+        ctx.save_for_backward(small, scale, weight)
+        ctx.has_bias = bias is not None
+        out = _product(small, scale, *_scaled(weight, _FORWARD), x.dtype, is_fast=True)
+        return out if bias is None else out + bias
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        (gradient,) = gradients
+        x, x_scale, weight = ctx.saved_tensors
+        small, scale = _scaled(gradient, _BACKWARD)
+        weight_small, weight_scale = _scaled(weight, _FORWARD)
+        of_x = _product(small, scale, _turned(weight_small), weight_scale, gradient.dtype)
+        of_weight = _product(_turned(small), scale, _turned(x), x_scale, weight.dtype)
+        return of_x, of_weight, gradient.sum(0) if ctx.has_bias else None
+
+
+def _scaled(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`x` in a format of eight bits, and what to multiply it by to have it back."""
+    largest = x.detach().abs().amax().float().clamp(min=_TINY)
+    scale = largest / torch.finfo(kind).max
+    return (x.detach().float() / scale).to(kind).contiguous(), scale
+
+
+def _product(
+    a: Tensor,
+    a_scale: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    dtype: torch.dtype,
+    is_fast: bool = False,
+) -> Tensor:
+    """`a`: (m, k), `b`: (n, k), rows in one piece, which is what the hardware wants; (m, n).
+
+    `is_fast`: sums in fewer bits, as is good enough for the forward pass.
+    """
+    return torch._scaled_mm(
+        a, b.t(), scale_a=a_scale, scale_b=b_scale, out_dtype=dtype, use_fast_accum=is_fast
+    )
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.t().contiguous()
