@@ -56,15 +56,15 @@ class Training:
 
     def __init__(self, spec: RunSpec) -> None:
         mesh = make_mesh("cpu", spec.parallel)
-        self._trainee = Trainee(spec, mesh, torch.device("cpu"))
-        self.optimizer = build_optimizer(self._trainee.module, spec.optim)
+        self.trainee = Trainee(spec, mesh, torch.device("cpu"))
+        self.optimizer = build_optimizer(self.trainee.module, spec.optim)
         self._place, self._clip = place_in(mesh), spec.optim.grad_clip
         share = BATCH // self._place.data_size
-        self._gradients = self._trainee.gradients(share, sample_mean)
+        self._gradients = self.trainee.gradients(share, sample_mean)
 
     @property
     def state(self) -> dict[str, object]:
-        return {"model": self._trainee.module, "optimizer": self.optimizer}
+        return {"model": self.trainee.module, "optimizer": self.optimizer}
 
     def steps(self, count: int = STEPS) -> Iterator[Step]:
         """(mean loss over all ranks, gradient norm) of each, in micro-batches of two samples."""
@@ -72,8 +72,8 @@ class Training:
         for _ in range(count):
             self.optimizer.zero_grad()
             loss = self._gradients(*shifted(mine))
-            norm = self._trainee.clip(self._clip)
-            self.optimizer.step()
+            norm = self.trainee.clip(self._clip)
+            self.trainee.loss_scale.step(self.optimizer, norm)
             dist.all_reduce(loss)
             yield float(loss) / dist.get_world_size(), float(norm)
 

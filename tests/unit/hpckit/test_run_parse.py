@@ -102,6 +102,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "model.tied": True,
     "precision.compute": "bf16",
     "precision.reduce": "bf16",
+    "precision.master": "bf16",
+    "memory.recompute": "full",
+    "memory.offload": True,
+    "memory.loss_chunks": 4,
+    "memory.compile": True,
+    "memory.attention": "math",
+    "memory.snapshot": True,
     "data.shards": "/other/shards",
     "data.pack.source": "/texts",
     "data.pack.suffixes": [],
@@ -160,6 +167,11 @@ ANOTHER_VALUE: dict[str, Any] = {
     "debug.drill.nodes": [2, 1],
     "app": {"dropout": 0.1},
 }
+NEEDED: dict[str, dict[str, Any]] = {
+    "precision.master": {"precision.compute": "bf16"},
+    "memory.offload": {"cluster.device": "cuda"},
+}
+"""What else has to be so for the other value to work."""
 ONE_VALUE_ONLY = {"cluster.kind", "model.kind"}
 NO_PART_OF_IDENTITY = (
     *(
@@ -171,6 +183,7 @@ NO_PART_OF_IDENTITY = (
         "hang.",
         "health.",
         "parallel.",
+        "memory.",
         "retry.",
         "checkpoint.",
         "debug.",
@@ -349,9 +362,11 @@ def test_every_key_has_another_value_here() -> None:
 
 @pytest.mark.parametrize("key", ANOTHER_VALUE)
 def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> None:
-    options = options_with(key)
-    before = make_spec({"checkpoint.every_steps": 5, "checkpoint.every_minutes": None}, **options)
-    changes: dict[str, Any] = {"checkpoint.every_steps": 5, key: ANOTHER_VALUE[key]}
+    options, needed = options_with(key), NEEDED.get(key, {})
+    before = make_spec(
+        {"checkpoint.every_steps": 5, "checkpoint.every_minutes": None, **needed}, **options
+    )
+    changes: dict[str, Any] = {"checkpoint.every_steps": 5, **needed, key: ANOTHER_VALUE[key]}
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
     if key in ("parallel.replicate", "parallel.shard", "parallel.tensor", "parallel.pipeline"):

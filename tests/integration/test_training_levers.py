@@ -1,0 +1,196 @@
+"""Memory levers change nothing but rounding, number formats little, however a model is spread; and
+state goes from each to each."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
+
+from checkpointing import Checkpointer
+from hpckit.launch.compose import compose_spec
+from hpckit.training.loss_scale import FIRST
+from tests.integration.test_training_parallel import (
+    BATCHES,
+    KINDS,
+    SIZES,
+    Step,
+    Training,
+    everything,
+)
+from tests.integration.worlds import assert_same, run_world
+
+WORLD = 4
+SPREAD = ("fsdp", "fsdp_tp", "pp")
+FP32 = {
+    "plain": [],
+    "full": ["memory.recompute=full"],
+    "selective": ["memory.recompute=selective", "memory.loss_chunks=3"],
+    "math": ["memory.attention=math"],
+}
+OFFLOAD = {"offload": ["memory.offload=true"]}
+FORMATS = {
+    "fp16": ["precision=fp16"],
+    "bf16_pure": ["precision=bf16_pure"],
+    "fp8": ["precision=fp8"],
+}
+
+
+def training(kind: str, levers: list[str], model: str = "gpt_nano") -> Training:
+    return Training(compose_spec([f"model={model}", *SIZES, *BATCHES, *KINDS[kind], *levers]))
+
+
+Found = tuple[list[Step], dict[str, torch.Tensor]]
+
+
+def trained(rank: int, tmp: Path, model: str) -> dict[str, dict[str, Found]]:
+    """By way of spreading and by lever: two steps, and the parameters and state behind them."""
+    found: dict[str, dict[str, Found]] = {}
+    for kind in SPREAD:
+        levers = {**FP32, **(OFFLOAD if kind == "fsdp" else {})}
+        found[kind] = {}
+        for name, overrides in levers.items():
+            one = training(kind, overrides, model)
+            found[kind][name] = list(one.steps(2)), everything(one.state)
+    return found if rank == 0 else {}
+
+
+@pytest.mark.parametrize("model", ["gpt_nano", "llama_nano"])
+def test_memory_levers_change_nothing_but_rounding(tmp_path: Path, model: str) -> None:
+    found = run_world(WORLD, partial(trained, model=model), tmp_path)[0]
+    for kind, levers in found.items():
+        steps, state = levers["plain"]
+        for name, (others, reached) in levers.items():
+            assert others == [pytest.approx(step, rel=1e-5) for step in steps], (kind, name)
+            assert reached.keys() == state.keys()
+            is_exact = name in ("full", "offload")  # the same operations on the same numbers
+            rtol, atol = (0.0, 0.0) if is_exact else (1e-3, 1e-5)
+            for key in state:
+                torch.testing.assert_close(
+                    reached[key], state[key], rtol=rtol, atol=atol, msg=f"{name} {key}"
+                )
+
+
+def formatted(rank: int, tmp: Path) -> dict[str, list[Step]]:
+    plain = {"fp32": list(training("fsdp", []).steps(3))}
+    cases = [(kind, name) for kind in SPREAD for name in FORMATS]
+    return plain | {
+        f"{kind} {name}": list(training(kind, FORMATS[name]).steps(3))
+        for kind, name in cases
+        if (kind, name) != ("fsdp_tp", "fp8")  # which is refused
+    }
+
+
+def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
+    ranks = run_world(WORLD, formatted, tmp_path)
+    assert all(found == ranks[0] for found in ranks)
+    exact = ranks[0].pop("fp32")
+    for name, steps in ranks[0].items():
+        close = {"fp16": 1e-3, "bf16_pure": 1e-2, "fp8": 2e-2}[name.split()[1]]
+        for (loss, norm), (other, other_norm) in zip(steps, exact, strict=True):
+            assert loss == pytest.approx(other, rel=close), name
+            assert norm == pytest.approx(other_norm, rel=10 * close), name
+
+
+def moved(rank: int, tmp: Path) -> int:
+    """State goes from each setting to the next, bit for bit; how often."""
+    settings = [
+        ("fsdp", []),
+        ("pp", ["memory.recompute=full"]),
+        ("fsdp_tp", ["memory.recompute=selective", "memory.compile=true"]),  # takes no step
+        ("fsdp", ["memory=offload"]),
+        ("ddp", ["memory=low"]),
+    ]
+    previous: dict[str, torch.Tensor] | None = None
+    for number, (kind, levers) in enumerate(settings):
+        one = training(kind, levers)
+        checkpointer = Checkpointer(tmp / "store", run="moves")
+        assert checkpointer.restore(one.state) == (number or None)
+        if previous is not None:
+            assert_same(everything(one.state), previous)
+        if "memory.compile=true" not in levers:
+            next(one.steps(1))
+        checkpointer.save(number + 1, one.state)
+        checkpointer.close()
+        previous = everything(one.state)
+    return len(settings)
+
+
+def test_checkpoints_go_from_each_setting_to_the_next(tmp_path: Path) -> None:
+    assert run_world(WORLD, moved, tmp_path) == [5] * WORLD
+
+
+def overflowed(rank: int, tmp: Path) -> list[dict[str, float]]:
+    """One good step, one that overflows on one rank, and the scale through a restart."""
+    told = []
+    for kind in SPREAD:
+        one = training(kind, FORMATS["fp16"])
+        scale = one.trainee.loss_scale
+        next(one.steps(1))
+        before = everything(one.state)
+        hook = spoilt(one.trainee.module) if rank == WORLD - 1 else None
+        ((_, norm),) = one.steps(1)
+        if hook is not None:
+            hook.remove()
+        assert not math.isfinite(norm)
+        assert_same(everything(one.state), before)
+        told.append(scale.metrics)
+        told.append(resumed(one, kind, tmp / kind))
+    return told
+
+
+def spoilt(model: nn.Module) -> RemovableHandle:
+    """One cell of this rank's gradients will be infinite."""
+
+    def spoil(parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        assert isinstance(gradient, DTensor)
+        gradient.to_local()[0, 0] = math.inf
+
+    matrix = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
+    return matrix.register_post_accumulate_grad_hook(spoil)
+
+
+def resumed(one: Training, kind: str, store: Path) -> dict[str, float]:
+    """What a restart goes on with is what is there without one."""
+    tracked = one.trainee.loss_scale.tracked
+    checkpointer = Checkpointer(store, run="fp16")
+    checkpointer.save(1, {**one.state, **tracked})
+    checkpointer.close()
+    again = training(kind, FORMATS["fp16"])
+    checkpointer = Checkpointer(store, run="fp16")
+    checkpointer.restore({**again.state, **again.trainee.loss_scale.tracked})
+    checkpointer.close()
+    assert list(again.steps(2)) == list(one.steps(2))
+    assert_same(everything(again.state), everything(one.state))
+    return again.trainee.loss_scale.metrics
+
+
+def test_an_overflow_costs_a_step_on_all_ranks_and_a_restart_remembers_it(tmp_path: Path) -> None:
+    ranks = run_world(WORLD, overflowed, tmp_path)
+    expected = {"loss_scale": FIRST / 2, "skipped_steps": 1}
+    assert ranks == [[expected] * (2 * len(SPREAD))] * WORLD
+
+
+def compiled(rank: int, tmp: Path) -> dict[str, list[Step]]:
+    levers = ["memory=compiled", "memory.recompute=selective"]
+    found = {}
+    for kind in SPREAD:
+        found[kind] = list(training(kind, []).steps(2))
+        found[f"{kind} compiled"] = list(training(kind, levers).steps(2))
+    dist.barrier()
+    return found
+
+
+def test_compiled_blocks_train_to_the_same_losses(tmp_path: Path) -> None:
+    found = run_world(WORLD, compiled, tmp_path)[0]
+    for kind in SPREAD:
+        steps = found[kind]
+        assert found[f"{kind} compiled"] == [pytest.approx(step, rel=1e-4) for step in steps], kind
