@@ -15,7 +15,7 @@ from hpckit.launch.compose import compose_spec
 from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import Decoder
-from hpckit.training.optim import build_optimizer, build_scheduler
+from hpckit.training.optim import build_optimizer, set_lr
 
 BATCH, LENGTH = 4, 128  # windows per step, and tokens in each
 WARMUP = 20  # steps
@@ -26,9 +26,9 @@ class SmallRun:
 
     def __init__(self, model: Decoder, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
         spec = compose_spec([f"optim.lr={lr}", f"optim.warmup_steps={WARMUP}"])
-        self._model, self._clip = model, spec.optim.grad_clip
+        self._model, self._optim = model, spec.optim
         self._optimizer = build_optimizer(model, spec.optim)
-        self._scheduler = build_scheduler(self._optimizer, spec.optim, steps)
+        self._step, self._steps = 0, steps
         self._text = _text()
         self._rng = np.random.default_rng(seed)
 
@@ -38,13 +38,14 @@ class SmallRun:
         for _ in range(steps):
             starts = self._rng.integers(len(self._text) - LENGTH - 1, size=BATCH)
             windows = [self._text[start : start + LENGTH + 1] for start in starts]
+            set_lr(self._optimizer, self._optim, self._step, self._steps, scale=1.0)
             self._optimizer.zero_grad()
             inputs, targets = shifted(torch.stack(windows))
             loss = sample_mean(self._model(inputs, targets), targets)
             loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm_(self._model.parameters(), self._clip)
+            clip_grad_norm_(self._model.parameters(), self._optim.grad_clip)
             self._optimizer.step()
-            self._scheduler.step()
+            self._step += 1
         return float(loss)
 
     def state(self) -> dict[str, Tensor]:

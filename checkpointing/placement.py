@@ -52,6 +52,12 @@ def held(name: str, tensor: Tensor) -> Held | None:
     return Held(dtype, shape, cells.parts)
 
 
+def parts_at(tensor: DTensor, coordinate: Sequence[int]) -> tuple[Part, ...]:
+    """What the rank at this place of the tensor's mesh holds of it."""
+    cuts = _cuts("a tensor", tensor)
+    return Cells(tuple(tensor.shape), cuts, [coordinate[cut.mesh_dim] for cut in cuts]).parts
+
+
 def structure(tensors: Mapping[str, Tensor], values: Iterable[str]) -> Structure:
     """What this rank's state is made of, without what lies on other ranks alone.
 

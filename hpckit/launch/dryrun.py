@@ -22,6 +22,7 @@ from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.degrees import describe
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
+from hpckit.run.length import last_step
 from hpckit.run.spec import CheckpointSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         yield f"# data        to be packed into {spec.data.shards}"
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
-    yield f"# steps       {train.steps}" + _epochs(spec, dataset)
+    yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
     if is_known(spec):
         found = footprint(spec, world)
         count = parameter_count(spec.model)
@@ -95,7 +96,7 @@ def _when(spec: CheckpointSpec) -> str:
 def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:
     if dataset is None:
         return ""
-    return f"  ({spec.train.steps * spec.train.global_batch / len(dataset):.2f} epochs)"
+    return f"  ({last_step(spec) * spec.train.global_batch / len(dataset):.2f} epochs)"
 
 
 def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:

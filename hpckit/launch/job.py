@@ -16,9 +16,10 @@ from checkpointing import CheckpointError
 from hpckit.launch.compose import compose_spec
 from hpckit.launch.main import is_done, pack, refuse
 from hpckit.launch.preflight import preflight, with_absolute_paths
-from hpckit.launch.prepare import prepare
+from hpckit.launch.prepare import begins_anew, move_aside, prepare
 from hpckit.launch.snapshot import SnapshotError, find_project
 from hpckit.run.directory import RunDir, lock_paths, run_directory
+from hpckit.run.length import last_step
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import SpecError
 from hpckit.run.spec import RunSpec
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.execve(command[0], command, env)
     from hpckit.launch.interactive import follow
 
-    return follow(run, number, spec.train.steps, (command, env))
+    return follow(run, number, last_step(spec), (command, env))
 
 
 def prepared(
@@ -75,7 +76,11 @@ def prepared(
     run, project = run_directory(spec, base), find_project(base)
     if problems := preflight(spec, run, project, pack).problems:
         raise SpecError(problems)
-    with hold_all(lock_paths(spec, run), f"job {env['SLURM_JOB_ID']}"):
+    what = f"job {env['SLURM_JOB_ID']}"
+    if begins_anew(run, spec, is_asked=False):
+        with hold_all(lock_paths(spec, run), what):
+            move_aside(run, spec)
+    with hold_all(lock_paths(spec, run), what):
         if is_done(run):
             print(f"{run.name} is done; nothing to do")
             return None

@@ -15,6 +15,7 @@ from hpckit.launch.compose import compose_spec, conf_dir
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import RunDir, lock_paths, run_directory
 from hpckit.run.durable import read_json
+from hpckit.run.length import last_step
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import SpecError, dump_spec
 from hpckit.run.spec import PackSpec, RunSpec
@@ -100,10 +101,10 @@ def run_command(command: Command) -> int:
 
 
 def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:
-    from hpckit.launch.prepare import move_aside, prepare
+    from hpckit.launch.prepare import begins_anew, move_aside, prepare
 
     what = f"launch.py {' '.join(command.overrides)}"
-    if command.fresh and run.submission_numbers():
+    if begins_anew(run, spec, command.fresh):
         with hold_all(lock_paths(spec, run), what):
             print(f"moved the earlier run to {move_aside(run, spec)}")
     with hold_all(lock_paths(spec, run), what):
@@ -124,7 +125,7 @@ def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
     """
     if spec.cluster.kind == "slurm":
         return start_job(run, spec, number)
-    return start_and_follow(run, number, spec.train.steps, detach)
+    return start_and_follow(run, number, last_step(spec), detach)
 
 
 def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:

@@ -42,9 +42,8 @@ def run_many(command: Command) -> int:
         print(_described(tasks, base))
         return 0
     title = f"launch.py -m {' '.join(command.overrides)}"
-    if command.fresh:
-        with sweep.held(tasks, title):
-            _move_aside(tasks)
+    with sweep.held(tasks, title):
+        _move_aside(tasks, command.fresh)
     with sweep.held(tasks, title):
         numbers = [(task, _prepare(project, task)) for task in tasks]
     prepared = [(task, number) for task, number in numbers if number is not None]
@@ -82,11 +81,11 @@ def _described(tasks: Sequence[Task], base: Path) -> str:
     return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
 
 
-def _move_aside(tasks: Sequence[Task]) -> None:
-    from hpckit.launch.prepare import move_aside
+def _move_aside(tasks: Sequence[Task], is_asked: bool) -> None:
+    from hpckit.launch.prepare import begins_anew, move_aside
 
     for task in tasks:
-        if task.run.submission_numbers():
+        if begins_anew(task.run, task.spec, is_asked):
             print(f"moved the earlier run to {move_aside(task.run, task.spec)}")
 
 

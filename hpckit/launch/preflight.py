@@ -18,6 +18,7 @@ from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
 from hpckit.launch.snapshot import Project, shadowed_packages
+from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import PackSpec, RunSpec
@@ -43,7 +44,8 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
     pack = spec.data.pack
     if pack and pack.source != "stdlib":
         pack = replace(pack, source=_absolute(pack.source, base))
-    url = spec.checkpoint.url
+    url, canary = spec.checkpoint.url, spec.debug.canary
+    golden = canary.file and _absolute(canary.file, base)
     return replace(
         _at_the_site(spec, base),
         root=_absolute(spec.root, base),
@@ -51,6 +53,7 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
         checkpoint=replace(
             spec.checkpoint, url=url and _absolute(url, base), local=_spool_folder(spec)
         ),
+        debug=replace(spec.debug, canary=replace(canary, file=golden)),
     )
 
 
@@ -85,6 +88,9 @@ def preflight(
         problems += _device_problems(spec)
         problems += _address_problems(spec.cluster.address or "")
     problems += _container_problems(spec, run)
+    problems += canary_problems(spec)
+    if spec.debug.canary.mode == "record":
+        problems += _unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:

@@ -79,6 +79,11 @@ def point_to(run: RunDir, number: int) -> None:
         _link(run.path / name, Path("current") / name)
 
 
+def begins_anew(run: RunDir, spec: RunSpec, is_asked: bool) -> bool:
+    """Whether an earlier run is in the way: a canary has to be a new one each time."""
+    return (is_asked or spec.debug.canary.mode is not None) and bool(run.submission_numbers())
+
+
 def move_aside(run: RunDir, spec: RunSpec) -> Path:
     """Rename the run directory, and its part of a store elsewhere; returns the new directory.
 

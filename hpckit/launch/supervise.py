@@ -42,6 +42,7 @@ from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
 from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
 from hpckit.run.durable import write_json
 from hpckit.run.events import Event, EventLog, EventTail, read_events
+from hpckit.run.length import last_step
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
@@ -132,7 +133,7 @@ class Supervisor:
         self._nodes = self._find_nodes()
         self._fitness = Fitness(self._job, self._events)
         job = {} if self._job is None else {"job": self._job.job, "hosts": list(self._job.hosts)}
-        self._events.emit("run_started", pid=os.getpid(), steps=self.spec.train.steps, **job)
+        self._events.emit("run_started", pid=os.getpid(), steps=last_step(self.spec), **job)
         told = read_events(self._run.events)
         self._past = past_of(told)
         self._past_before = len(self._past)
@@ -334,7 +335,7 @@ class Supervisor:
             "generation": self._generation,
             "submission": self._submission,
             "saved_step": self._saved_step,
-            "steps": self.spec.train.steps,
+            "steps": last_step(self.spec),
             "time": time.time(),
         }
         try:

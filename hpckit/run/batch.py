@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from hpckit.run.degrees import degrees
 from hpckit.run.spec import RunSpec
@@ -22,6 +23,13 @@ def share_of_rank(spec: RunSpec, world: int) -> int:
 
 
 def lr_scale(spec: RunSpec, world: int) -> float:
-    """By how much the learning rate of `world` ranks differs from that of all of them."""
-    ratio = global_batch(spec, world) / spec.train.global_batch
-    return math.sqrt(ratio) if spec.elastic.scale_lr == "sqrt" else ratio
+    """What to multiply the learning rate of `world` ranks by: it follows `optim.base_batch` to the
+    batch of all of them, and from there `elastic.scale_lr` to theirs."""
+    whole, optim = spec.train.global_batch, spec.optim
+    elastic = _followed(global_batch(spec, world) / whole, spec.elastic.scale_lr)
+    return elastic * _followed(whole / (optim.base_batch or whole), optim.scale)
+
+
+def _followed(ratio: float, rule: Literal["linear", "sqrt"] | None) -> float:
+    """Of learning rates, where the ratio of batches is `ratio`."""
+    return math.sqrt(ratio) if rule == "sqrt" else ratio

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.run.debugcheck import debug_violations
 from hpckit.run.levercheck import bad_levers
+from hpckit.run.optimcheck import optim_violations
 from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import LlamaSpec, RunSpec
 from hpckit.run.worldcheck import bad_degrees, misfits
@@ -13,7 +15,8 @@ from hpckit.run.worldcheck import bad_degrees, misfits
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
     found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_levers(spec)]
-    return [*found, *_worlds(spec), *_optim(spec), *_checkpoint(spec), *_drill(spec)]
+    found += [*_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
+    return [*found, *debug_violations(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
@@ -89,14 +92,6 @@ def _worlds(spec: RunSpec) -> Iterator[str]:
     yield from dict.fromkeys(found for count in nodes for found in misfits(spec, count))
 
 
-def _optim(spec: RunSpec) -> Iterator[str]:
-    if spec.optim.warmup_steps >= spec.train.steps:
-        yield (
-            f"optim.warmup_steps: {spec.optim.warmup_steps} leaves none of "
-            f"train.steps={spec.train.steps} for training at full rate"
-        )
-
-
 def _checkpoint(spec: RunSpec) -> Iterator[str]:
     ckpt = spec.checkpoint
     given = {
@@ -107,16 +102,3 @@ def _checkpoint(spec: RunSpec) -> Iterator[str]:
     names = [f"checkpoint.{name}" for name, value in given.items() if value is not None]
     if len(names) > 1:
         yield f"{names[-1]}: give one of {', '.join(names)}, the others null"
-
-
-def _drill(spec: RunSpec) -> Iterator[str]:
-    drill = spec.debug.drill
-    if list(drill.preempt_at) != sorted(set(drill.preempt_at)):
-        yield f"debug.drill.preempt_at: {list(drill.preempt_at)} must increase"
-    if drill.preempt_at and drill.preempt_at[-1] >= spec.train.steps:
-        yield (
-            f"debug.drill.preempt_at: step {drill.preempt_at[-1]} is not before "
-            f"train.steps={spec.train.steps}"
-        )
-    if spec.cluster.kind == "slurm" and max(drill.nodes, default=0) > spec.launch.nodes:
-        yield f"debug.drill.nodes: a job has launch.nodes={spec.launch.nodes}, and never more"

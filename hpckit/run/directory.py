@@ -9,7 +9,7 @@
     lock                                           held by the supervisor while it lives
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
-    checkpoints/ tensorboard/ ledger/ report/
+    checkpoints/ tensorboard/ ledger/ profile/ report/
     submitit/                                      submitit's own files
 """
 
@@ -71,6 +71,10 @@ class RunDir:
     @property
     def ledger(self) -> Path:
         return self.path / "ledger"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"
 
     @property
     def report(self) -> Path:

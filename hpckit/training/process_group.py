@@ -8,6 +8,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from hpckit.training.random import mix, seed_all
+
 
 def join(device: str, local_rank: int, timeout_s: float) -> None:
     """Join the group that torchrun's variables describe."""
@@ -30,7 +32,10 @@ def agreed_attempt(restarts: int, local_world_size: int) -> int:
     return int(total.item()) // local_world_size
 
 
-def make_deterministic() -> None:
-    """Allow only kernels with a fixed order of summation."""
+def make_deterministic(seed: int) -> None:
+    """Allow only kernels with a fixed order of summation, chosen without a look at the clock; seed
+    what is drawn before the first step, on all ranks alike."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    seed_all(mix(seed, "start"))

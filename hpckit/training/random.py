@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
+import numpy as np
 import torch
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed torch's generators of this process for step `step`.
+    """Seed the generators of this process for step `step`.
 
     So a resumed run draws what the uninterrupted one would have drawn.
     """
-    torch.manual_seed(mix(seed, step, rank))
+    seed_all(mix(seed, step, rank))
+
+
+def seed_all(seed: int) -> None:
+    """Those of torch, on every device, of numpy and of Python; `seed` has 64 bits."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def mix(*words: int | str) -> int:

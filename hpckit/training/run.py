@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -27,8 +28,10 @@ from hpckit.run.board import Board, Phase, Request
 from hpckit.run.directory import checkpoint_root, run_name
 from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.events import EventLog
+from hpckit.run.length import last_step
 from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
 from hpckit.training.agreement import Agreement
+from hpckit.training.canary import Canary, build_canary
 from hpckit.training.capability import require
 from hpckit.training.collective import check_all_reduce
 from hpckit.training.errors import TrainingError
@@ -37,6 +40,7 @@ from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
+from hpckit.training.profile import Profiler
 from hpckit.training.random import seed_step
 from hpckit.training.snapshot import record_allocations
 
@@ -76,7 +80,7 @@ class TrainingRun:
         self._tracked: dict[str, Any] = {}
         self._beat(Phase.STARTING)
         if cfg.debug.deterministic:
-            make_deterministic()
+            make_deterministic(cfg.train.seed)
         at = env.at
         self.device = torch.device(env.device, env.local_rank if env.device == "cuda" else 0)
         require(cfg, self.device)
@@ -95,7 +99,8 @@ class TrainingRun:
         self.share = self.global_batch // self.place.data_size
         """Samples that this rank takes in a step."""
         self.lr_scale = lr_scale(cfg, env.world_size)
-        """What to multiply the learning rate by on this world: see `elastic.scale_lr`."""
+        """What to multiply the learning rate by on this world: see `elastic.scale_lr` and
+        `optim.scale`."""
         self._attempt = agreed_attempt(env.attempt, env.local_world_size)
         self._events = EventLog(
             at.run.events, generation=at.generation, attempt=self._attempt, rank=env.rank
@@ -120,6 +125,9 @@ class TrainingRun:
         )
         self._metrics: Metrics | None = None
         self._ledger: Ledger | None = None
+        self._canary = build_canary(cfg, self.world_size, self.device)
+        name = f"g{at.generation:03d}-attempt{self._attempt}-rank{self.rank}"
+        self._profiler = Profiler(cfg.debug.profile, at.run.profile, name, self._events.emit)
 
     @property
     def step(self) -> int:
@@ -150,8 +158,8 @@ class TrainingRun:
     def steps(self, loader: Loader) -> Iterator[Batch]:
         """Resume, then yield this rank's batch of each step to come.
 
-        Ends at `train.steps`, or on the step boundary on which all ranks agree that they were
-        asked to leave; everything is saved by then.
+        Ends at `train.steps`, a canary at its own, or on the step boundary on which all ranks
+        agree that they were asked to leave; everything is saved by then.
 
         Raises:
             checkpointing.CheckpointError: there are checkpoints and none can be loaded.
@@ -161,15 +169,18 @@ class TrainingRun:
             raise TrainingError("run.steps was called twice: a run has one loop over its steps")
         self._resume(loader)
         self._metrics, self._ledger = self._open_records(loader)
-        batches = iter(loader)
-        total = self._cfg.train.steps
+        batches, overfits = iter(loader), self._cfg.debug.overfit
+        if overfits:
+            batches = repeat(next(batches))
+        total = last_step(self._cfg)
         while self._step < total:
             if self._agreement.exchange(self._board.request()) is not Request.NONE:
                 self._left = True
                 break
+            self._profiler.before(self._step + 1)
             seed_step(self._cfg.train.seed, self._step, self.place.data)
             batch = next(batches)
-            self._metrics.waited(data_s=loader.wait_s)
+            self._metrics.waited(data_s=0.0 if overfits else loader.wait_s)
             if self._ledger:
                 unique = [f"{k}#{i}" for k, i in zip(batch.keys, batch.indices, strict=True)]
                 self._ledger.enter(self._step + 1, batch.positions, unique)
@@ -177,10 +188,13 @@ class TrainingRun:
             self._step += 1
             self._metrics.end_step(self._step, last=self._step == total)
             self._beat(Phase.TRAINING)
+            if self._canary:
+                self._canary.look(self._step, self._metrics.newest)
             if self._checkpointer.due(self._step):
                 self._beat(Phase.SAVING)  # which may wait for the store, if it is in buckets
                 self._save()
                 self._beat(Phase.TRAINING)
+        self._profiler.close()
         loader.close()
 
     def finish(self) -> None:
@@ -189,15 +203,18 @@ class TrainingRun:
         Raises:
             TrainingError: it left the loop by itself; the step it was in is not saved.
         """
-        total = self._cfg.train.steps
+        total = last_step(self._cfg)
         if not self._left and self._step < total:
             raise TrainingError(
                 f"the training function ended in step {self._step + 1} of {total}: "
                 "let the loop over run.steps end by itself, and set train.steps to end it earlier"
             )
         self._beat(Phase.SAVING)
-        self._save_for_good()
+        if self._left or self._canary is None:  # which nobody goes on from
+            self._save_for_good()
         self._checkpointer.close()
+        if self._canary and not self._left:
+            self._end_canary(self._canary)
         self._agreement.close()
         dist.barrier()
         self._beat(Phase.LEFT if self._left else Phase.DONE)
@@ -206,6 +223,7 @@ class TrainingRun:
 
     def close(self) -> None:
         """Let go of the files; takes part in no collective, so it is safe after an error."""
+        self._profiler.close()
         if self._metrics:
             self._metrics.close()
         if self._ledger:
@@ -216,7 +234,7 @@ class TrainingRun:
         self._board.report(self._env.local_rank, phase, self._step, self._env.attempt)
 
     def _open_records(self, loader: Loader) -> tuple[Metrics, Ledger | None]:
-        at, every = self._env.at, self._cfg.train.log_every
+        at, every = self._env.at, 1 if self._canary else self._cfg.train.log_every
         tensorboard = at.run.tensorboard if self.rank == 0 else None
         ledger = (
             Ledger(at.run.ledger, at.generation, self._attempt, self.rank)
@@ -226,17 +244,25 @@ class TrainingRun:
         copies = self.place.copies
         return Metrics(self._events, tensorboard, every, self._step, Intake(loader), copies), ledger
 
+    def _end_canary(self, canary: Canary) -> None:
+        told = canary.end(is_first=self.rank == 0)
+        if self.rank == 0:
+            self._events.emit("canary", **told)
+
     def _state(self) -> dict[str, Any]:
-        return {**self._tracked, "run": {"step": self._step}}
+        canary = {"canary": self._canary} if self._canary else {}
+        return {**self._tracked, **canary, "run": {"step": self._step}}
 
     def _resume(self, loader: Loader) -> None:
-        begun = time.monotonic()
+        begun, first = time.monotonic(), loader.state_dict()
         self._step = self._resumed_at = (
             self._checkpointer.restore(self._state(), await_unseen=not self._env.is_memory_lost)
             or 0
         )
+        if self._cfg.debug.overfit:
+            loader.load_state_dict(first)
         self._beat(Phase.RESUMED)
-        log.info("training from step %d of %d", self._step, self._cfg.train.steps)
+        log.info("training from step %d of %d", self._step, last_step(self._cfg))
         if self.rank == 0:
             stands = loader.state_dict()
             self._events.emit(

@@ -14,7 +14,7 @@ from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import sample_mean, shifted
-from hpckit.training.optim import build_optimizer
+from hpckit.training.optim import build_ema, build_optimizer
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.text import VOCAB
@@ -45,9 +45,14 @@ MOVED = ["ddp", "zero2", "hsdp", "tp", "fsdp_tp", "ddp_tp", "pp", "interleaved",
 Step = tuple[float, float]
 
 
-def spec_of(kind: str, model: str = "gpt_nano", precision: str = "fp32") -> RunSpec:
+SOME = ["ddp", "zero2", "fsdp", "tp", "interleaved", "3d"]
+FEW = ["ddp", "fsdp_tp", "interleaved", "fsdp"]
+MUON = ("optim=muon", "optim.ema_decay=0.9")
+
+
+def spec_of(kind: str, model: str = "gpt_nano", *overrides: str) -> RunSpec:
     groups = ["model.heads=8", "model.kv_heads=4"] if model.startswith("llama") else []
-    about = [f"model={model}", f"precision={precision}", *SIZES, *groups, *BATCHES]
+    about = [f"model={model}", *SIZES, *groups, *BATCHES, *overrides]
     return compose_spec([*about, *(["launch.nodes=1"] if kind == "alone" else KINDS[kind])])
 
 
@@ -58,13 +63,15 @@ class Training:
         mesh = make_mesh("cpu", spec.parallel)
         self.trainee = Trainee(spec, mesh, torch.device("cpu"))
         self.optimizer = build_optimizer(self.trainee.module, spec.optim)
+        self._ema = build_ema(self.trainee.module, spec.optim.ema_decay)
         self._place, self._clip = place_in(mesh), spec.optim.grad_clip
         share = BATCH // self._place.data_size
         self._gradients = self.trainee.gradients(share, sample_mean)
 
     @property
     def state(self) -> dict[str, object]:
-        return {"model": self.trainee.module, "optimizer": self.optimizer}
+        state = {"model": self.trainee.module, "optimizer": self.optimizer}
+        return {**state, "ema": self._ema} if self._ema else state
 
     def steps(self, count: int = STEPS) -> Iterator[Step]:
         """(mean loss over all ranks, gradient norm) of each, in micro-batches of two samples."""
@@ -74,6 +81,8 @@ class Training:
             loss = self._gradients(*shifted(mine))
             norm = self.trainee.clip(self._clip)
             self.trainee.loss_scale.step(self.optimizer, norm)
+            if self._ema:
+                self._ema.update()
             dist.all_reduce(loss)
             yield float(loss) / dist.get_world_size(), float(norm)
 
@@ -83,23 +92,27 @@ def batch() -> torch.Tensor:
     return torch.randint(0, VOCAB, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(7))
 
 
-def losses(rank: int, tmp: Path, kinds: list[str], model: str, precision: str) -> list[list[Step]]:
-    return [list(Training(spec_of(kind, model, precision)).steps()) for kind in kinds]
+def losses(
+    rank: int, tmp: Path, kinds: list[str], model: str, overrides: tuple[str, ...]
+) -> list[list[Step]]:
+    return [list(Training(spec_of(kind, model, *overrides)).steps()) for kind in kinds]
 
 
 @pytest.mark.parametrize(
-    ("model", "precision", "kinds", "close"),
+    ("kinds", "model", "overrides", "close"),
     [
-        ("gpt_nano", "fp32", [*ON_DATA], 2e-5),
-        ("gpt_nano", "fp32", [*DIVIDED], 2e-5),
-        ("gpt_nano", "bf16", ["ddp", "zero2", "fsdp", "tp", "interleaved", "3d"], 2e-2),
-        ("llama_nano", "fp32", ["fsdp_tp", "pp", "interleaved", "3d"], 2e-5),
+        ([*ON_DATA], "gpt_nano", (), 2e-5),
+        ([*DIVIDED], "gpt_nano", (), 2e-5),
+        (SOME, "gpt_nano", ("precision=bf16",), 2e-2),
+        (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", (), 2e-5),
+        (FEW, "gpt_nano", MUON, 5e-4),  # which orthogonalises in bf16
     ],
+    ids=["gpt", "gpt-divided", "gpt-bf16", "llama", "gpt-muon"],
 )
 def test_all_train_to_the_losses_of_one_process(
-    tmp_path: Path, model: str, precision: str, kinds: list[str], close: float
+    tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...], close: float
 ) -> None:
-    work = partial(losses, model=model, precision=precision)
+    work = partial(losses, model=model, overrides=overrides)
     ((expected,),) = run_world(1, partial(work, kinds=["alone"]), tmp_path)
     ranks = run_world(WORLD, partial(work, kinds=kinds), tmp_path, WITHIN_S)
     assert all(found == ranks[0] for found in ranks)
@@ -110,11 +123,11 @@ def test_all_train_to_the_losses_of_one_process(
             assert norm == pytest.approx(other_norm, rel=10 * close), kind
 
 
-def moved(rank: int, tmp: Path, model: str, kinds: list[str]) -> int:
+def moved(rank: int, tmp: Path, kinds: list[str], model: str, overrides: tuple[str, ...]) -> int:
     """Each kind goes on from what the one before has saved, bit for bit; how often."""
     previous: dict[str, torch.Tensor] | None = None
     for number, kind in enumerate((*kinds, kinds[0])):
-        training = Training(spec_of(kind, model))
+        training = Training(spec_of(kind, model, *overrides))
         checkpointer = Checkpointer(tmp / "store", run="moves")
         step = checkpointer.restore(training.state)
         if previous is not None:
@@ -135,9 +148,16 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("model", "kinds"),
-    [("gpt_nano", MOVED), ("llama_nano", ["ddp", "fsdp_tp", "interleaved", "3d"])],
+    ("kinds", "model", "overrides"),
+    [
+        (MOVED, "gpt_nano", ()),
+        (["ddp", "fsdp_tp", "interleaved", "3d"], "llama_nano", ()),
+        (FEW, "gpt_nano", MUON),
+    ],
+    ids=["gpt", "llama", "gpt-muon"],
 )
-def test_checkpoints_go_from_each_to_the_next(tmp_path: Path, model: str, kinds: list[str]) -> None:
-    work = partial(moved, model=model, kinds=kinds)
+def test_checkpoints_go_from_each_to_the_next(
+    tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...]
+) -> None:
+    work = partial(moved, kinds=kinds, model=model, overrides=overrides)
     assert run_world(WORLD, work, tmp_path, WITHIN_S) == [len(kinds)] * WORLD

@@ -98,6 +98,8 @@ def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     tensors = dict(model.state_dict())
     for name, parameter in model.named_parameters():
         tensors |= {f"{name}.{key}": t for key, t in optimizer.state[parameter].items()}
+    if "ema" in state:
+        tensors |= {f"ema.{name}": t for name, t in state["ema"].state_dict().items()}
     full = {k: t.full_tensor() if isinstance(t, DTensor) else t for k, t in tensors.items()}
     return {name: tensor.detach().clone() for name, tensor in full.items()}
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 from hpckit.run.spec.checkpoint import CheckpointSpec, KeepSpec
 from hpckit.run.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
 from hpckit.run.spec.data import DataSpec, PackSpec
-from hpckit.run.spec.debug import DebugSpec, DrillSpec
+from hpckit.run.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.run.spec.memory import MemorySpec
 from hpckit.run.spec.model import MODEL_KINDS, GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec.optim import OptimSpec
 from hpckit.run.spec.run import RunSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
-from hpckit.run.spec.training import OptimSpec, ParallelSpec, PrecisionSpec, TrainSpec
+from hpckit.run.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
 __all__ = [
     "MODEL_KINDS",
+    "CanarySpec",
     "CheckpointSpec",
     "ClusterSpec",
     "ContainerSpec",
@@ -38,6 +40,7 @@ __all__ = [
     "PackSpec",
     "ParallelSpec",
     "PrecisionSpec",
+    "ProfileSpec",
     "RetrySpec",
     "RunSpec",
     "SlurmSpec",

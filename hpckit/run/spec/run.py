@@ -14,8 +14,9 @@ from hpckit.run.spec.debug import DebugSpec
 from hpckit.run.spec.fields import GROUP, EntryPoint, RunName, Text
 from hpckit.run.spec.memory import MemorySpec
 from hpckit.run.spec.model import ModelSpec
+from hpckit.run.spec.optim import OptimSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
-from hpckit.run.spec.training import OptimSpec, ParallelSpec, PrecisionSpec, TrainSpec
+from hpckit.run.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
 
 @dataclass(frozen=True, config=GROUP)

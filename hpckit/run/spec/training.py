@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hpckit.run.spec.fields import GROUP, Count, Decay, Degree, Fraction, Natural, Positive, Seed
+from hpckit.run.spec.fields import GROUP, Count, Degree, Seed
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -65,25 +65,3 @@ class PrecisionSpec:
     """Format in which gradients are reduced over ranks."""
     master: Literal["fp32", "bf16"]
     """Format of the parameters that the optimizer works on, and of its state."""
-
-
-@dataclass(frozen=True, config=GROUP)
-class OptimSpec:
-    """AdamW with linear warm-up and cosine decay (`conf/optim/`)."""
-
-    lr: Positive
-    """Peak learning rate."""
-    min_lr_ratio: Fraction
-    """Learning rate at the last step, as a share of `lr`."""
-    warmup_steps: Natural
-    """Steps of linear warm-up."""
-    weight_decay: Annotated[float, Field(ge=0)]
-    """Decoupled weight decay of matrices; vectors (norms, biases) get none."""
-    beta1: Decay
-    """Decay of the first moment."""
-    beta2: Decay
-    """Decay of the second moment."""
-    eps: Positive
-    """AdamW's epsilon."""
-    grad_clip: Positive
-    """Largest global gradient norm."""

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from hpckit.training.parallel.local import local
+
 
 def clip_gradients(
     parameters: Iterable[nn.Parameter],
@@ -36,7 +38,7 @@ def clip_gradients(
     for parameter in parameters:
         if parameter.grad is not None:
             copies = _copies(parameter.grad, ranks) * (2 if _is_among(parameter, shared) else 1)
-            gradients.setdefault(1 / copies, []).append(_local(parameter.grad))
+            gradients.setdefault(1 / copies, []).append(local(parameter.grad))
     squares = [
         torch.stack(torch._foreach_norm(some)).square().sum() * share
         for share, some in gradients.items()
@@ -56,10 +58,6 @@ def _copies(gradient: Tensor, ranks: int) -> int:
         return ranks
     placed = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
     return ranks // prod(size for placement, size in placed if not placement.is_replicate())
-
-
-def _local(gradient: Tensor) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def _is_among(parameter: Tensor, some: Iterable[Tensor]) -> bool:

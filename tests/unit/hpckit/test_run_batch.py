@@ -33,3 +33,13 @@ def test_the_batch_stays_or_a_ranks_share_of_it(world: int) -> None:
 def test_where_a_share_stays_any_number_of_nodes_will_do() -> None:
     assert not fits(make_spec(FULL), 3)
     assert fits(make_spec(FULL | {"elastic.scale_lr": "linear"}), 3)
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
+def test_the_rate_follows_the_batch_from_that_which_it_is_right_for(
+    rule: str, factor: float
+) -> None:
+    given = FULL | {"optim.base_batch": 16, "optim.scale": rule}
+    assert [lr_scale(make_spec(given), world) for world in (4, 8)] == [factor, factor]
+    both = make_spec(given | {"elastic.scale_lr": "linear"})
+    assert lr_scale(both, 4) == pytest.approx(factor / 2), "and from there to fewer ranks"

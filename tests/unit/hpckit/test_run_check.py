@@ -13,7 +13,9 @@ from hpckit.run.check import nodes_of_generation, violations
 from hpckit.run.parse import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
+CANARY = {"debug.canary.mode": "check", "debug.canary.file": "golden.json"}
 SMALL = st.integers(1, 12)
+WSD = {"optim.schedule": "wsd", "optim.decay_share": 0.1}
 
 
 def complaints(changes: dict[str, Any]) -> list[str]:
@@ -66,6 +68,21 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
     [
         ({"model.heads": 3}, "model.heads"),
         ({"train.steps": 100, "optim.warmup_steps": 100}, "optim.warmup_steps"),
+        ({"optim.kind": "muon"}, "optim.momentum"),
+        ({"optim.momentum": 0.9}, "optim.momentum"),
+        ({"optim.schedule": "constant"}, "optim.min_lr_ratio"),
+        ({"optim.min_lr_ratio": None}, "optim.min_lr_ratio"),
+        ({"optim.schedule": "wsd"}, "optim.decay_share"),
+        ({"optim.decay_share": 0.1}, "optim.decay_share"),
+        ({**WSD, "train.steps": 100, "optim.warmup_steps": 91}, "optim.decay_share"),
+        ({"optim.base_batch": 64}, "optim.scale"),
+        ({"debug.canary.mode": "check"}, "debug.canary.file"),
+        ({"debug.canary.file": "golden.json"}, "debug.canary.file"),
+        ({**CANARY, "train.steps": 200, "debug.canary.steps": 201}, "debug.canary.steps"),
+        ({**CANARY, "debug.drill.preempt_at": [100]}, "debug.drill.preempt_at"),
+        ({"train.steps": 200, "debug.profile.start": 199}, "debug.profile.start"),
+        ({**CANARY, "debug.profile.start": 99}, "debug.profile.start"),
+        ({"optim.scale": "sqrt"}, "optim.scale"),
         ({"checkpoint.every_minutes": 5.0}, "checkpoint.every_minutes"),
         ({"checkpoint.mtbf_hours": 5.0}, "checkpoint.mtbf_hours"),
         ({"debug.drill.preempt_at": [5, 5]}, "debug.drill.preempt_at"),
@@ -78,10 +95,24 @@ def test_what_cannot_work_together_is_refused_by_its_key(changes: dict[str, Any]
     assert line.startswith(f"{key}: ")
 
 
+def test_all_that_an_optimizer_has_no_use_for_is_said_at_once() -> None:
+    found = complaints({"optim.momentum": 0.9, "optim.decay_share": 0.1, "optim.scale": "sqrt"})
+    assert [line.split(":")[0] for line in found] == [
+        "optim.momentum",
+        "optim.decay_share",
+        "optim.scale",
+    ]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"train.steps": 101, "optim.warmup_steps": 100},
+        {**WSD, "train.steps": 100, "optim.warmup_steps": 90},
+        {"optim.kind": "muon", "optim.momentum": 0.9},
+        {**CANARY, "debug.profile.start": 98, "debug.drill.preempt_at": [99]},
+        {"optim.schedule": "constant", "optim.min_lr_ratio": None},
+        {"optim.base_batch": 64, "optim.scale": "linear"},
         {"checkpoint.every_steps": None, "checkpoint.every_minutes": 5.0},
         {"checkpoint.every_steps": None},
         {"checkpoint.every_steps": None, "checkpoint.mtbf_hours": 3.0},

@@ -120,14 +120,21 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.window": 3,
     "data.cache": "/local/shards",
     "data.cache_gb": 7,
+    "optim.kind": "muon",
     "optim.lr": 1e-3,
+    "optim.schedule": "linear",
     "optim.min_lr_ratio": 0.2,
     "optim.warmup_steps": 101,
+    "optim.decay_share": 0.2,
+    "optim.base_batch": 64,
+    "optim.scale": "sqrt",
     "optim.weight_decay": 0.2,
+    "optim.momentum": 0.8,
     "optim.beta1": 0.8,
     "optim.beta2": 0.99,
     "optim.eps": 1e-9,
     "optim.grad_clip": 2.0,
+    "optim.ema_decay": 0.999,
     "checkpoint.url": "/ckpts",
     "checkpoint.every_steps": 7,
     "checkpoint.every_minutes": None,
@@ -163,6 +170,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "elastic.scale_lr": "linear",
     "debug.ledger": True,
     "debug.deterministic": True,
+    "debug.overfit": True,
+    "debug.canary.mode": "check",
+    "debug.canary.steps": 50,
+    "debug.canary.file": "/golden.json",
+    "debug.canary.tolerance": 1e-2,
+    "debug.profile.start": 7,
+    "debug.profile.steps": 5,
     "debug.drill.preempt_at": [5],
     "debug.drill.nodes": [2, 1],
     "app": {"dropout": 0.1},
@@ -170,8 +184,15 @@ ANOTHER_VALUE: dict[str, Any] = {
 NEEDED: dict[str, dict[str, Any]] = {
     "precision.master": {"precision.compute": "bf16"},
     "memory.offload": {"cluster.device": "cuda"},
+    "optim.kind": {"optim.kind": "adamw", "optim.momentum": None},
+    "optim.momentum": {"optim.kind": "muon", "optim.momentum": 0.9},
+    "optim.decay_share": {"optim.schedule": "wsd", "optim.decay_share": 0.1},
+    "optim.base_batch": {"optim.base_batch": 32, "optim.scale": "linear"},
+    "optim.scale": {"optim.base_batch": 32, "optim.scale": "linear"},
+    "debug.canary.mode": {"debug.canary.mode": "record", "debug.canary.file": "golden.json"},
+    "debug.canary.file": {"debug.canary.mode": "record", "debug.canary.file": "golden.json"},
 }
-"""What else has to be so for the other value to work."""
+"""What else has to be so for either value to work."""
 ONE_VALUE_ONLY = {"cluster.kind", "model.kind"}
 NO_PART_OF_IDENTITY = (
     *(
@@ -186,7 +207,13 @@ NO_PART_OF_IDENTITY = (
         "memory.",
         "retry.",
         "checkpoint.",
-        "debug.",
+        "debug.ledger",
+        "debug.deterministic",
+        "debug.canary.steps",
+        "debug.canary.file",
+        "debug.canary.tolerance",
+        "debug.profile.",
+        "debug.drill.",
     ),
 )
 NOR_THESE = (
@@ -362,11 +389,12 @@ def test_every_key_has_another_value_here() -> None:
 
 @pytest.mark.parametrize("key", ANOTHER_VALUE)
 def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> None:
-    options, needed = options_with(key), NEEDED.get(key, {})
-    before = make_spec(
-        {"checkpoint.every_steps": 5, "checkpoint.every_minutes": None, **needed}, **options
-    )
-    changes: dict[str, Any] = {"checkpoint.every_steps": 5, **needed, key: ANOTHER_VALUE[key]}
+    options = options_with(key)
+    base = {"checkpoint.every_steps": 5, "checkpoint.every_minutes": None, **NEEDED.get(key, {})}
+    before = make_spec(base, **options)
+    changes: dict[str, Any] = {**base, key: ANOTHER_VALUE[key]}
+    if key == "optim.kind":
+        changes["optim.momentum"] = 0.9
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
     if key in ("parallel.replicate", "parallel.shard", "parallel.tensor", "parallel.pipeline"):

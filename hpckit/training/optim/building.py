@@ -1,0 +1,49 @@
+"""Which parameters are updated how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from hpckit.run.spec import OptimSpec
+from hpckit.training.optim.muon import Muon
+
+
+def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
+    """Of the parameters of `model` that are trained; weight decay on matrices alone.
+
+    Decaying gains and biases does harm (Loshchilov & Hutter 2019 leave it open; GPT-2 and later
+    exclude what has fewer than two dimensions).
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if spec.kind == "muon":
+        return _muon(named, spec)
+    betas = (spec.beta1, spec.beta2)
+    return AdamW(_decayed([p for _, p in named], spec), lr=spec.lr, betas=betas, eps=spec.eps)
+
+
+def is_inside(name: str, parameter: Tensor) -> bool:
+    """Whether it is a matrix, or a stack of them, of a block: no embedding or output layer, whose
+    rows stand for tokens (Jordan et al. 2024)."""
+    return "blocks" in name.split(".") and parameter.dim() in (2, 3)
+
+
+def _muon(named: list[tuple[str, nn.Parameter]], spec: OptimSpec) -> Muon:
+    assert spec.momentum is not None
+    inside = [p for name, p in named if is_inside(name, p)]
+    others = [p for name, p in named if not is_inside(name, p)]
+    matrices = {"params": inside, "weight_decay": spec.weight_decay, "momentum": spec.momentum}
+    adam = {"beta1": spec.beta1, "beta2": spec.beta2, "eps": spec.eps}
+    groups = [matrices] if inside else []
+    return Muon([*groups, *({**group, **adam} for group in _decayed(others, spec))], spec.lr)
+
+
+def _decayed(parameters: list[nn.Parameter], spec: OptimSpec) -> list[dict[str, Any]]:
+    """Groups; none that is empty, which a state by names has no place for."""
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": spec.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,66 @@
+"""Muon's steps are the same however its matrices are spread over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from hpckit.training.optim.muon import Muon
+from tests.integration.worlds import run_world, seeded
+
+WORLD = 4
+SHAPES = [(8, 6), (7, 5), (3, 9), (12, 4), (2, 5, 4)]  # not all divide, some ranks have nothing
+SPREAD: dict[tuple[int, ...], list[list[Any]]] = {
+    (4,): [[Shard(0)], [Shard(1)], [Replicate()]],
+    (2, 2): [
+        [Replicate(), Shard(0)],
+        [Shard(0), Shard(1)],
+        [Shard(1), Replicate()],
+    ],
+}
+
+
+def weights(seed: int) -> list[Tensor]:
+    return [torch.randn(shape, generator=seeded(seed)) for shape in SHAPES]
+
+
+def stepped(parameters: Sequence[nn.Parameter], gradients: Sequence[Sequence[Tensor]]) -> Muon:
+    optimizer = Muon([{"params": [*parameters], "momentum": 0.9, "weight_decay": 0.1}], lr=0.02)
+    for step in gradients:
+        for parameter, gradient in zip(parameters, step, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    return optimizer
+
+
+def differing(rank: int, tmp: Path) -> list[str]:
+    """Matrices that did not come out bit for bit as those of one process."""
+    alone = [nn.Parameter(tensor) for tensor in weights(0)]
+    stepped(alone, [weights(1), weights(2)])
+    found = []
+    for sizes, ways in SPREAD.items():
+        mesh = init_device_mesh("cpu", sizes)
+        for placements in ways:
+            spread = [
+                [distribute_tensor(tensor, mesh, placements) for tensor in weights(seed)]
+                for seed in range(3)
+            ]
+            parameters = [nn.Parameter(tensor) for tensor in spread[0]]
+            stepped(parameters, spread[1:])
+            for parameter, expected in zip(parameters, alone, strict=True):
+                assert isinstance(parameter, DTensor)
+                if not torch.equal(parameter.full_tensor(), expected):
+                    found.append(f"{placements} {tuple(expected.shape)}")
+    dist.barrier()
+    return found
+
+
+def test_spread_in_any_way_it_steps_as_on_one_process(tmp_path: Path) -> None:
+    assert run_world(WORLD, differing, tmp_path) == [[]] * WORLD
