@@ -17,6 +17,7 @@ Usage
   python launch.py [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
   python launch.py --dry-run [OVERRIDES]                show what would run; runs nothing
   python launch.py --cfg [OVERRIDES]                    show the composed config
+  python launch.py --fake-world [OVERRIDES]             one rank's memory, without the others
   python launch.py -m [KEY=A,B,C ...] cluster=slurm     start a run for each combination
   python launch.py --help keys [PREFIX]                 every key: its meaning, type and bounds
 

@@ -33,11 +33,12 @@ class Command:
     detach: bool = False
     fresh: bool = False
     cfg: bool = False
+    fake_world: bool = False
     many: bool = False
 
 
 FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
-FLAGS |= {"-m": "many"}
+FLAGS |= {"--fake-world": "fake_world", "-m": "many"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +87,8 @@ def run_command(command: Command) -> int:
     if command.cfg:
         print(dump_spec(spec), end="")
         return 0
+    if command.fake_world:
+        return _show_fake_step(spec)
     run = run_directory(spec, Path.cwd())
     project = find_project(Path.cwd())
     found = preflight(spec, run, project, None if command.dry_run else pack)
@@ -98,6 +101,16 @@ def run_command(command: Command) -> int:
         print(describe_submission(spec, run, found.dataset, earlier))
         return 0
     return _start(spec, run, project, command)
+
+
+def _show_fake_step(spec: RunSpec) -> int:
+    from hpckit.training.fakeworld import report
+
+    try:
+        print(report(spec))
+    except ValueError as error:
+        raise SpecError([str(error)]) from None
+    return 0
 
 
 def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:

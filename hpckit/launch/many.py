@@ -29,8 +29,9 @@ def run_many(command: Command) -> int:
         RunHeldError: one of them is under way; the same.
     """
     base = Path.cwd()
-    if command.cfg:
-        raise SpecError(["--cfg: shows one run; leave -m out"])
+    if command.cfg or command.fake_world:
+        flag = "--cfg" if command.cfg else "--fake-world"
+        raise SpecError([f"{flag}: shows one run; leave -m out"])
     project = find_project(base)
     tasks = sweep.plan(
         command.overrides,

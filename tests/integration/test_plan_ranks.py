@@ -24,7 +24,7 @@ from hpckit.plan.memory import Footprint, footprint, footprints, micro_batches
 from hpckit.plan.stages import stages_of_rank
 from hpckit.run.degrees import degrees
 from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean_loss
+from hpckit.training.language_model import sample_mean
 from hpckit.training.models.gpt import GPT
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import data_mesh, make_mesh
@@ -85,7 +85,7 @@ def _measure_case(spec: RunSpec) -> dict[str, int]:
     trainee = Trainee(spec, mesh, torch.device("cpu"))
     optimizer = build_optimizer(trainee.module, spec.optim)
     count, samples = micro_batches(spec, WORLD)
-    gradients = trainee.gradients(count * samples, sample_mean_loss)
+    gradients = trainee.gradients(count * samples, sample_mean)
     tokens = torch.randint(256, (count * samples, spec.model.seq_len))
     with SavedBytes().counting() as saved:
         gradients(tokens, tokens)
@@ -150,7 +150,14 @@ def _tracked_peak(spec: RunSpec, world: int, recompute: Recompute) -> int:
         model: Any = GPT(spec.model)  # type: ignore[arg-type]
         for block in model.blocks.values() if recompute == "full" else ():
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        shard(model, model.blocks.values(), data_mesh(mesh), spec.parallel, spec.precision)
+        shard(
+            model,
+            model.blocks.values(),
+            data_mesh(mesh),
+            spec.parallel,
+            spec.precision,
+            offload=False,
+        )
         optimizer = build_optimizer(model, spec.optim)
         tokens = torch.zeros(samples, spec.model.seq_len, dtype=torch.int64)
         tracker = FSDPMemTracker(model, optimizer)
@@ -158,7 +165,7 @@ def _tracked_peak(spec: RunSpec, world: int, recompute: Recompute) -> int:
             for _ in range(2):
                 for number in range(1, count + 1):
                     before_micro_batch(model, spec.parallel, is_last=number == count)
-                    loss = sample_mean_loss(model(tokens), tokens)
+                    loss = sample_mean(model(tokens, tokens), tokens)
                     (loss / count).backward()  # type: ignore[no-untyped-call]
                     del loss
                     tracker.reset_mod_stats()

@@ -155,7 +155,8 @@ def spoilt(model: nn.Module) -> RemovableHandle:
         gradient.to_local()[0, 0] = math.inf
 
     matrix = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
-    return matrix.register_post_accumulate_grad_hook(spoil)
+    hook: RemovableHandle = matrix.register_post_accumulate_grad_hook(spoil)  # type: ignore[no-untyped-call]
+    return hook
 
 
 def resumed(one: Training, kind: str, store: Path) -> dict[str, float]:

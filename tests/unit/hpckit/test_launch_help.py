@@ -52,7 +52,9 @@ def test_every_group_and_option_is_in_the_manual() -> None:
         assert any(line.split() == [group, *options] for line in lines), group
 
 
-@pytest.mark.parametrize("flag", ["--dry-run", "--detach", "--fresh", "--cfg", "--help", "-m"])
+@pytest.mark.parametrize(
+    "flag", ["--dry-run", "--detach", "--fresh", "--cfg", "--fake-world", "--help", "-m"]
+)
 def test_every_flag_is_in_the_manual(flag: str) -> None:
     assert flag in manual(conf_dir())
 

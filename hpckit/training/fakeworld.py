@@ -1,0 +1,102 @@
+"""One process that takes itself for the first rank of many, to see whether a step goes through and
+what memory it takes.
+
+Tensors have shapes and no numbers (torch's fake tensors), and collectives answer at once with
+nothing (torch's fake process group), so no model is too large and no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_leaves
+
+from hpckit.run.batch import share_of_rank
+from hpckit.run.degrees import describe
+from hpckit.run.spec import RunSpec
+from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.optim import build_optimizer
+from hpckit.training.parallel.mesh import has, make_mesh
+from hpckit.training.parallel.trainee import Trainee
+
+_MIB = 2**20
+
+
+def fake_step(spec: RunSpec) -> dict[str, int]:
+    """Bytes of the first rank at the peak of a step, by what they are; "Total" is the last.
+
+    Raises:
+        ValueError: for a pipeline, whose ranks ask each other for shapes.
+    """
+    world = spec.launch.nodes * spec.launch.gpus_per_node
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    try:
+        mesh = make_mesh("cpu", spec.parallel)
+        if has(mesh, "pipeline"):
+            raise ValueError("parallel.pipeline: a fake world has no ranks to hand layers on to")
+        with _Shapes(allow_non_fake_inputs=True):
+            tracker = _tracked(spec, Trainee(spec, mesh, torch.device("cpu")), world)
+    finally:
+        dist.destroy_process_group()
+    (peak,) = tracker.get_tracker_snapshot("peak").values()
+    return _by_name(peak)
+
+
+def report(spec: RunSpec) -> str:
+    """What `fake_step` finds, for a person."""
+    world = spec.launch.nodes * spec.launch.gpus_per_node
+    found = fake_step(spec)
+    lines = [f"  {name:<16} {size / _MIB:12,.1f} MiB" for name, size in found.items() if size]
+    about = f"rank 0 of {world} ({describe(spec.parallel, world)}), at the peak of a step:"
+    return "\n".join([about, *lines])
+
+
+def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> FSDPMemTracker:
+    """Of a step for which the optimizer has its state."""
+    optimizer = build_optimizer(trainee.module, spec.optim)
+    share = share_of_rank(spec, world)
+    gradients = trainee.gradients(share, sample_mean)
+    tokens = torch.zeros(share, spec.model.seq_len + 1, dtype=torch.int64)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        gradients(*shifted(tokens))
+        trainee.clip(spec.optim.grad_clip)
+        optimizer.step()
+
+    step()
+    optimizer.zero_grad()
+    tracker = FSDPMemTracker(trainee.module, optimizer)
+    tracker.track_inputs((tokens,))
+    with tracker:
+        step()
+    return tracker
+
+
+def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:
+    """The keys are torch's own, and strings."""
+    named = {str(getattr(key, "value", key)): size for key, size in peak.items()}
+    total = named.pop("Total")
+    return {**named, "Total": total}
+
+
+class _Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Only what has fractions is fake: torch looks into the integers of a mesh."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if not (tensors and all(type(t) is Tensor and not t.is_meta for t in tensors)):
+            made = super().__torch_dispatch__(func, types, args, kwargs)
+            if tensors or not isinstance(made, Tensor) or made.is_floating_point():
+                return made
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **(kwargs or {}))
