@@ -1,4 +1,4 @@
-"""Muon's steps are the same however its matrices are spread over ranks."""
+"""Muon's steps are the same however its matrices are spread; averages are loaded as a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from checkpointing import Checkpointer, load
+from hpckit.training.optim import build_ema
 from hpckit.training.optim.muon import Muon
 from tests.integration.worlds import run_world, seeded
 
@@ -64,3 +66,24 @@ def differing(rank: int, tmp: Path) -> list[str]:
 
 def test_spread_in_any_way_it_steps_as_on_one_process(tmp_path: Path) -> None:
     assert run_world(WORLD, differing, tmp_path) == [[]] * WORLD
+
+
+def loaded(rank: int, tmp: Path) -> bool:
+    """Whether a model comes back from a checkpoint as the average of another."""
+    model, other = nn.Linear(3, 4), nn.Linear(3, 4)
+    ema = build_ema(model, 0.5)
+    assert ema is not None
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    ema.update()
+    checkpointer = Checkpointer(tmp / "store", run="averaged")
+    checkpointer.save(1, {"model": model, "ema": ema})
+    checkpointer.close()
+    load({"model": other}, tmp / "store", run="averaged", rename={"model/": "ema/"})
+    return torch.equal(other.weight, ema.state_dict()["weight"]) and not torch.equal(
+        other.weight, model.weight
+    )
+
+
+def test_an_average_is_loaded_as_a_model(tmp_path: Path) -> None:
+    assert run_world(1, loaded, tmp_path) == [True]

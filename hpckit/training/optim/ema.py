@@ -2,7 +2,7 @@
 
 To evaluate with it:
 
-    load({"model": model}, store, run=run, rename={"model/": "ema/"}, strict=False)
+    load({"model": model}, store, run=run, rename={"model/": "ema/"})
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class Muon(Optimizer):
     def _step_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         lr, momentum = group["lr"], group["momentum"]
         for parameter in parameters:
-            self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+            if not self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
         gradients = [local(p.grad) for p in parameters if p.grad is not None]
         momenta = [local(self.state[p]["momentum"]) for p in parameters]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
