@@ -38,6 +38,7 @@ _NOT_IDENTITY = (
     ("debug", "drill"),
     ("train", "micro_batch"),
     ("train", "log_every"),
+    ("train", "trace_share"),
     ("data", "prefetch"),
     ("data", "threads"),
     ("data", "cache"),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from data import Loader, open_dataset
 from hpckit.run.spec import RunSpec
+from hpckit.training.models.building import flops_of
 from hpckit.training.optim import build_ema, build_optimizer, set_lr
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.run import TrainingRun, training_run
@@ -21,22 +22,26 @@ def main(cfg: RunSpec) -> None:
         optimizer = build_optimizer(model, cfg.optim)
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
-        gradients = trainee.gradients(run.share, sample_mean)
+        gradients = trainee.gradients(run.share, sample_mean, run.timed)
+        token_flops = flops_of(cfg.model)
         run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
         if ema:
             run.track(ema=ema)
         run.tell("attention", backend=trainee.attention)
         for batch in run.steps(loader):
-            tokens = torch.from_numpy(batch.data).to(run.device, non_blocking=True)
+            with run.timed("host_to_device"):
+                tokens = torch.from_numpy(batch.data).to(run.device, non_blocking=True)
             lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
             optimizer.zero_grad()
             loss = gradients(*shifted(tokens))
-            norm = trainee.clip(cfg.optim.grad_clip)
-            trainee.loss_scale.step(optimizer, norm)
-            if ema:
-                ema.update()
+            with run.timed("optimizer"):
+                norm = trainee.clip(cfg.optim.grad_clip)
+                trainee.loss_scale.step(optimizer, norm)
+                if ema:
+                    ema.update()
             count = tokens.numel() - len(tokens)
-            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, **trainee.loss_scale.metrics)
+            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, flops=count * token_flops)
+            run.log(**trainee.loss_scale.metrics)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,19 +15,33 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hpckit.run.events import EventLog
-from hpckit.training import intake
+from hpckit.training import footprint, intake, parts, watching
 from hpckit.training.errors import TrainingError
+from hpckit.training.flops import known_peak
+from hpckit.training.footprint import peak_bytes, peak_name
 from hpckit.training.intake import Intake
+from hpckit.training.parts import Parts
 from hpckit.training.scalars import Scalars
+from hpckit.training.watching import Watch
+
+log = logging.getLogger(__name__)
 
 Value = float | int | Tensor
 TOKENS = "tokens"
 """Name of the metric that is a rank's count of tokens; it is summed and becomes `tokens_per_s`."""
+FLOPS = "flops"
+"""Name of the metric that is a rank's count of what the model's mathematics asks for; it is summed
+and becomes `mfu`, its share of what the cards could do (Chowdhery et al. 2022)."""
+
+SLOWEST = ("data_wait_s", "checkpoint_stall_s")
+"""Parts of a step whose maximum over ranks is told too, by these names and `_max`: all wait for it
+somewhere."""
 
 RESERVED = frozenset(
     (
         *("time", "kind", "step", "generation", "attempt", "node", "rank", "submission"),
-        *("tokens_per_s", "step_s", "data_wait_s", "checkpoint_stall_s"),
+        *("tokens_per_s", "mfu", "step_s", *footprint.NAMES, *watching.NAMES),
+        *(*parts.NAMES, *(f"{name}_max" for name in SLOWEST)),
         *intake.NAMES,
     )
 )
@@ -45,6 +61,9 @@ class Metrics:
         every: int,
         at: int,
         taken: Intake,
+        spent: Parts,
+        watch: Watch,
+        device: torch.device,
         copies: int = 1,
     ) -> None:
         """
@@ -56,12 +75,14 @@ class Metrics:
         self._copies = copies
         self._events = events
         self._intake, self._told = taken, intake.Told()
+        self._parts, self._watch, self._device = spent, watch, device
+        self._peak_flops = known_peak(device)
+        self._has_said = False
         self._scalars = Scalars(tensorboard, events, at) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
-        self._tokens = 0.0
-        self._waited = 0.0
-        self._stalled = 0.0
+        self._counted = {TOKENS: 0.0, FLOPS: 0.0}
+        self._parts.taken()  # what was before the first step is none of its
         self._since = (at, time.monotonic())
         self.newest: dict[str, float] = {}
         """What was logged, averaged over ranks, of the newest step that was written down."""
@@ -77,58 +98,83 @@ class Metrics:
                 raise TrainingError(f"run.log({name}=...): {problem}")
         self._step_values.update(values)
 
-    def waited(self, data_s: float = 0.0, checkpoint_s: float = 0.0) -> None:
-        """Seconds in which the step under way did nothing but wait."""
-        self._waited += data_s
-        self._stalled += checkpoint_s
-
     def end_step(self, step: int, last: bool) -> None:
         """Steps up to `step` are finished; writes the record if one is due.
 
         Collective when a record is due: every rank has to call it for the same steps.
         """
         logged, self._step_values = self._step_values, {}
-        self._tokens += float(logged.pop(TOKENS, 0))
+        for name in self._counted:
+            self._counted[name] += float(logged.pop(name, 0))
         if step % self._every and not last:
             return
         begun, since = self._since
+        self._say_what_lacks()
+        spent = [seconds / (step - begun) for seconds in self._parts.taken()]
         now = time.monotonic()
-        values, tokens, taken = self._over_ranks(logged)
+        highest, times = self._extremes(sorted(logged), spent)
+        values, sums, taken = self._over_ranks(logged, spent)
         self.newest = dict(values)
-        steps = step - begun
         record = {
             **values,
-            **({"tokens_per_s": tokens / (now - since)} if tokens else {}),
+            **_rates(sums, now - since, self._copies),
             **intake.record_of(taken, dist.get_world_size(), now - since),
-            "step_s": (now - since) / steps,
-            "data_wait_s": self._waited / steps,
-            "checkpoint_stall_s": self._stalled / steps,
+            **_split(sums[3:]),
+            **highest,
+            **self._watch.record(step, *times),
         }
-        self._since, self._tokens, self._waited, self._stalled = (step, now), 0.0, 0.0, 0.0
+        self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0.0)
         self._write(step, record)
         news = self._told.news(taken, now - since)
         if news and self._scalars is not None:
             self._events.emit("data_bound", step=step, **news)
 
+    def _extremes(
+        self, names: Sequence[str], spent: Sequence[float]
+    ) -> tuple[dict[str, float], Sequence[float]]:
+        """Maxima over all ranks, for the record and of the times of `Watch`. Collective.
+
+        Raises:
+            TrainingError: on every rank, if not all ranks logged the same names.
+        """
+        digest = zlib.crc32(json.dumps(names).encode())
+        by_name = dict(zip(parts.NAMES, spent, strict=True))
+        waits = [by_name[name] for name in SLOWEST]
+        mine = [digest, -digest, peak_bytes(self._device), *waits, *self._watch.times()]
+        extremes = torch.tensor(mine, dtype=torch.float64, device=_device())
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+        highest, lowest, peak, *others = extremes.tolist()
+        if highest != -lowest:
+            raise TrainingError(
+                f"run.log: ranks logged different metrics in one step, this one {names}; "
+                "log the same names on every rank"
+            )
+        slowest, times = others[: len(SLOWEST)], others[len(SLOWEST) :]
+        named = zip(SLOWEST, slowest, strict=True)
+        return {peak_name(self._device): peak, **{f"{name}_max": s for name, s in named}}, times
+
     def _over_ranks(
-        self, logged: Mapping[str, Value]
-    ) -> tuple[dict[str, float], float, Sequence[float]]:
-        """Means over all ranks of `logged`; the sums of the tokens and of what the loaders did
-        since the last record."""
-        names = sorted(logged)
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        _require_same_names(names, device)
+        self, logged: Mapping[str, Value], spent: Sequence[float]
+    ) -> tuple[dict[str, float], Sequence[float], Sequence[float]]:
+        """Means over all ranks of `logged`; the sums of tokens, FLOPs, peaks of the cards, and
+        means of `spent`; and the sums of what the loaders did since the last record."""
+        names, world = sorted(logged), dist.get_world_size()
         flat = [torch.as_tensor(logged[name]).detach() for name in names]
-        counted = torch.tensor([self._tokens, *self._intake.taken()], dtype=torch.float64)
+        own = [*self._counted.values(), self._peak_flops, *(s / world for s in spent)]
+        counted = torch.tensor([*own, *self._intake.taken()], dtype=torch.float64)
         packed = torch.cat(
-            [each.to(device, torch.float64).reshape(-1) for each in (*flat, counted)]
+            [each.to(_device(), torch.float64).reshape(-1) for each in (*flat, counted)]
         )
         dist.all_reduce(packed)
         sums = packed.tolist()
-        tokens, *taken = sums[len(names) :]
-        world = dist.get_world_size()
         means = {name: total / world for name, total in zip(names, sums, strict=False)}
-        return means, tokens / self._copies, taken
+        rest = sums[len(names) :]
+        return means, rest[: len(own)], rest[len(own) :]
+
+    def _say_what_lacks(self) -> None:
+        if self._counted[FLOPS] and math.isnan(self._peak_flops) and not self._has_said:
+            self._has_said = True
+            log.info("no MFU in the records: what this card can do is not known here")
 
     def _write(self, step: int, record: Mapping[str, float]) -> None:
         if self._scalars is not None:
@@ -153,18 +199,19 @@ def _problem(name: str, value: object) -> str | None:
     return None
 
 
-def _require_same_names(names: Sequence[str], device: str) -> None:
-    """Collective.
+def _rates(sums: Sequence[float], seconds: float, copies: int) -> dict[str, float]:
+    tokens, flops, peak = sums[:3]
+    found = {"tokens_per_s": tokens / copies / seconds} if tokens else {}
+    if flops and not math.isnan(peak):
+        found["mfu"] = flops / copies / seconds / peak
+    return found
 
-    Raises:
-        TrainingError: on every rank, if not all ranks logged the same names.
-    """
-    digest = zlib.crc32(json.dumps(names).encode())
-    extremes = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
-    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
-    highest, lowest = extremes.tolist()
-    if highest != -lowest:
-        raise TrainingError(
-            f"run.log: ranks logged different metrics in one step, this one {names}; "
-            "log the same names on every rank"
-        )
+
+def _split(means: Sequence[float]) -> dict[str, float]:
+    """A step and its parts, in seconds."""
+    return {"step_s": sum(means), **dict(zip(parts.NAMES, means, strict=True))}
+
+
+def _device() -> str:
+    """Where numbers have to be, to go to other ranks."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"

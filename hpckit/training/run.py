@@ -38,11 +38,14 @@ from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
-from hpckit.training.parallel.mesh import make_mesh, place_in
+from hpckit.training.parallel.mesh import make_mesh, place_in, stage_of
+from hpckit.training.parts import Parts
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.profile import Profiler
 from hpckit.training.random import seed_step
 from hpckit.training.snapshot import record_allocations
+from hpckit.training.stalling import StepWaits
+from hpckit.training.watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +126,12 @@ class TrainingRun:
             max_unsaved=cfg.checkpoint.max_unsaved_minutes,
             on_event=self._events.emit,
         )
+        self._parts = Parts.on(self.device)
+        self.timed = self._parts.timed
+        """`with run.timed("forward"):` counts what happens in the block as this part of the step:
+        one of `hpckit.training.parts.PARTS`. What is nowhere is "other"."""
+        self._waits = StepWaits(self._parts)
+        self._watch = Watch(self.device, cfg.train.trace_share, stage_of(self.mesh), self._events)
         self._metrics: Metrics | None = None
         self._ledger: Ledger | None = None
         self._canary = build_canary(cfg, self.world_size, self.device)
@@ -142,9 +151,10 @@ class TrainingRun:
         self._tracked.update(state)
 
     def log(self, **values: Value) -> None:
-        """Metrics of this step: means over the rank's samples, or its count of `tokens`.
+        """Metrics of this step: means over the rank's samples, or its counts of `tokens` and of the
+        model's `flops`.
 
-        They are averaged over ranks (tokens are summed) when the step is written down.
+        They are averaged over ranks (counts are summed) when the step is written down.
         """
         if self._metrics is None:
             raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
@@ -167,6 +177,7 @@ class TrainingRun:
         """
         if self._metrics is not None:
             raise TrainingError("run.steps was called twice: a run has one loop over its steps")
+        self._waits.watch(self._tracked.values())
         self._resume(loader)
         self._metrics, self._ledger = self._open_records(loader)
         batches, overfits = iter(loader), self._cfg.debug.overfit
@@ -179,12 +190,14 @@ class TrainingRun:
                 break
             self._profiler.before(self._step + 1)
             seed_step(self._cfg.train.seed, self._step, self.place.data)
-            batch = next(batches)
-            self._metrics.waited(data_s=0.0 if overfits else loader.wait_s)
+            self._watch.begin()
+            with self.timed("data_wait"):
+                batch = next(batches)
             if self._ledger:
                 unique = [f"{k}#{i}" for k, i in zip(batch.keys, batch.indices, strict=True)]
                 self._ledger.enter(self._step + 1, batch.positions, unique)
             yield batch
+            self._watch.end()
             self._step += 1
             self._metrics.end_step(self._step, last=self._step == total)
             self._beat(Phase.TRAINING)
@@ -192,7 +205,8 @@ class TrainingRun:
                 self._canary.look(self._step, self._metrics.newest)
             if self._checkpointer.due(self._step):
                 self._beat(Phase.SAVING)  # which may wait for the store, if it is in buckets
-                self._save()
+                with self.timed("checkpoint_stall"):
+                    self._save()
                 self._beat(Phase.TRAINING)
         self._profiler.close()
         loader.close()
@@ -241,8 +255,18 @@ class TrainingRun:
             if self._cfg.debug.ledger and self.place.is_first
             else None
         )
-        copies = self.place.copies
-        return Metrics(self._events, tensorboard, every, self._step, Intake(loader), copies), ledger
+        metrics = Metrics(
+            self._events,
+            tensorboard,
+            every,
+            self._step,
+            Intake(loader),
+            self._parts,
+            self._watch,
+            self.device,
+            self.place.copies,
+        )
+        return metrics, ledger
 
     def _end_canary(self, canary: Canary) -> None:
         told = canary.end(is_first=self.rank == 0)
@@ -299,7 +323,7 @@ class TrainingRun:
         self._checkpointer.save(
             self._step, self._state(), metrics=self._metrics.newest, deadline_s=left_s
         )
-        self._metrics.waited(checkpoint_s=self._checkpointer.stall_s)
+        self._waits.expect()
 
 
 def _interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hpckit.run.spec.fields import GROUP, Count, Degree, Seed
+from hpckit.run.spec.fields import GROUP, Count, Degree, Fraction, Seed
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -24,6 +24,9 @@ class TrainSpec:
     """Seed of initialisation, data order and every random draw."""
     log_every: Count
     """Steps between two metric records."""
+    trace_share: Fraction
+    """Share of the time that may be spent on tracing single steps, now and then, which tells what
+    communication costs and which ranks the others wait for; 0: no step is traced."""
 
 
 @dataclass(frozen=True, config=GROUP)

@@ -54,6 +54,11 @@ def place_in(mesh: DeviceMesh) -> Place:
     return Place(data, size, is_first, mesh.size() // size)
 
 
+def stage_of(mesh: DeviceMesh) -> int:
+    """Which group of layers this rank has: those of one have as much to compute as each other."""
+    return int(mesh.get_local_rank("pipeline")) if has(mesh, "pipeline") else 0
+
+
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
     """The ranks that differ from this one in their samples alone: "replicate", "shard" or both."""
     names = tuple(name for name in DATA if has(mesh, name))

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from hpckit.run.degrees import blocks_of_stages, stage_count
 from hpckit.run.spec import ParallelSpec
 from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.parts import Timed
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
@@ -68,6 +69,7 @@ class Pipeline:
         shapes: Shapes,
         micro_batches: int,
         loss_of: LossOf,
+        timed: Timed,
     ) -> None:
         """
         Args:
@@ -76,7 +78,7 @@ class Pipeline:
             micro_batches: of a step.
             loss_of: the mean loss of a micro-batch, from the losses of its tokens and the targets.
         """
-        self._parts, self._mesh = parts, mesh
+        self._parts, self._mesh, self._timed = parts, mesh, timed
         rank, ranks = mesh.get_local_rank(), mesh.size()
         stages = [
             _stage(part, rank + number * ranks, ranks * len(parts), shapes, mesh)
@@ -94,6 +96,10 @@ class Pipeline:
         Returns:
             The mean loss of the share, on all ranks of the pipeline.
         """
+        with self._timed("compute"):
+            return self._step(inputs, targets)
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
         taken = (inputs,) if self._parts[0].part.is_first else ()
         is_last = self._parts[-1].part.is_last

@@ -34,6 +34,7 @@ from hpckit.training.parallel.sharding import (
     shard,
 )
 from hpckit.training.parallel.tensor import divide
+from hpckit.training.parts import Timed, untimed
 from hpckit.training.recompute import recompute
 
 log = logging.getLogger(__name__)
@@ -52,14 +53,17 @@ class Trainee:
         self.module = assemble(self.parts)
         """All of it, by the names of the whole model: for optimizers and checkpoints."""
 
-    def gradients(self, share: int, loss_of: LossOf) -> Gradients:
+    def gradients(self, share: int, loss_of: LossOf, timed: Timed = untimed) -> Gradients:
         """What computes those of a step of which this rank takes `share` samples.
 
         Args:
             loss_of: the mean loss of a micro-batch, from the losses of its tokens and the targets.
+            timed: told when forward and backward passes begin and end.
         """
-        compute = self._gradients(share, lambda each, targets: loss_of(each, targets) * scale.value)
         scale = self.loss_scale
+        compute = self._gradients(
+            share, lambda each, targets: loss_of(each, targets) * scale.value, timed
+        )
         return lambda inputs, targets: compute(inputs, targets) / scale.value
 
     def clip(self, limit: float) -> Tensor:
@@ -75,14 +79,14 @@ class Trainee:
             scale=self.loss_scale.value,
         )
 
-    def _gradients(self, share: int, loss_of: LossOf) -> Gradients:
+    def _gradients(self, share: int, loss_of: LossOf, timed: Timed) -> Gradients:
         cfg = self._cfg
         parts = micro_batches(share, cfg.train.micro_batch)
         if not has(self._mesh, "pipeline"):
-            return Accumulation(self.parts[0], cfg.parallel, parts, loss_of)
+            return Accumulation(self.parts[0], cfg.parallel, parts, loss_of, timed)
         shapes = self._shapes(share // parts)
         mesh = self._mesh["pipeline"]
-        return Pipeline(self.parts, cfg.parallel, mesh, shapes, parts, loss_of)
+        return Pipeline(self.parts, cfg.parallel, mesh, shapes, parts, loss_of, timed)
 
     def _choose_attention(self) -> str:
         cfg = self._cfg
@@ -145,9 +149,14 @@ class Accumulation:
     """Computes the gradients of a step micro-batch by micro-batch."""
 
     def __init__(
-        self, model: Decoder, parallel: ParallelSpec, micro_batches: int, loss_of: LossOf
+        self,
+        model: Decoder,
+        parallel: ParallelSpec,
+        micro_batches: int,
+        loss_of: LossOf,
+        timed: Timed,
     ) -> None:
-        self._model, self._parallel = model, parallel
+        self._model, self._parallel, self._timed = model, parallel, timed
         self._micro_batches, self._loss_of = micro_batches, loss_of
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -164,8 +173,10 @@ class Accumulation:
         pairs = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
         for number, (taken, wanted) in enumerate(pairs, start=1):
             before_micro_batch(self._model, self._parallel, is_last=number == parts)
-            loss = self._loss_of(self._model(taken, wanted), wanted)
-            (loss / parts).backward()  # type: ignore[no-untyped-call]
+            with self._timed("forward"):
+                loss = self._loss_of(self._model(taken, wanted), wanted)
+            with self._timed("backward"):
+                (loss / parts).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 

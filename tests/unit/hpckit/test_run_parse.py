@@ -90,6 +90,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "train.micro_batch": 8,
     "train.seed": 2,
     "train.log_every": 3,
+    "train.trace_share": 0.01,
     "model.vocab": 300,
     "model.layers": 3,
     "model.heads": 4,
@@ -217,7 +218,8 @@ NO_PART_OF_IDENTITY = (
     ),
 )
 NOR_THESE = (
-    *("train.micro_batch", "train.log_every", "data.prefetch", "data.threads"),
+    *("train.micro_batch", "train.log_every", "train.trace_share"),
+    *("data.prefetch", "data.threads"),
     *("data.cache", "data.cache_gb"),
 )
 

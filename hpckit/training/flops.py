@@ -1,0 +1,58 @@
+"""Floating-point operations of training, and how many a card could do."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import torch
+
+# Dense, with 16-bit inputs and 32-bit sums, without sparsity, from NVIDIA's data sheets; by what
+# torch.cuda.get_device_name says, the first that matches.
+_PEAKS = (
+    (r"GB200", 2500e12),
+    (r"B200", 2250e12),
+    (r"H200 NVL", 835e12),
+    (r"H100 NVL", 835e12),
+    (r"(H100|H800) PCIe", 756e12),
+    (r"(GH200|H200|H100|H800)\b", 989e12),
+    (r"H20\b", 148e12),
+    (r"A[18]00\b", 312e12),
+    (r"L40S", 362e12),
+    (r"L40\b", 181e12),
+    (r"L4\b", 121e12),
+    (r"A40\b", 149.7e12),
+    (r"A30\b", 165e12),
+    (r"A10\b", 125e12),
+    (r"V100S", 130e12),
+    (r"V100-PCIE", 112e12),
+    (r"V100\b", 125e12),
+)
+
+
+def flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
+    """Of a forward and a backward pass of a decoder, without what is computed again: 6 for each
+    weight that a token is multiplied with, and 12 x layers x width x length for attention, masked
+    or not (Chowdhery et al. 2022, appendix B).
+
+    Args:
+        parameters: of matrices that activations are multiplied with: no embedding that is looked
+            up, but the output layer.
+        length: tokens of context.
+    """
+    return 6 * parameters + 12 * layers * width * length
+
+
+def peak_flops(card: str) -> float | None:
+    """Per second, with 16-bit inputs, of the card that torch calls so; None: it is not known here,
+    or this is a part of a card."""
+    if "MIG" in card:
+        return None
+    return next((peak for name, peak in _PEAKS if re.search(rf"\b{name}", card)), None)
+
+
+def known_peak(device: torch.device) -> float:
+    """That of this rank's card; NaN for another one, or none."""
+    if device.type != "cuda":
+        return math.nan
+    return peak_flops(torch.cuda.get_device_name(device)) or math.nan

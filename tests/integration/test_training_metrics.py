@@ -1,0 +1,146 @@
+"""What records of steps say of where the time goes, on ranks that really wait for one another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from data import Loader, open_dataset, pack_folder
+from hpckit.run.events import Event, EventLog, read_events
+from hpckit.training.errors import TrainingError
+from hpckit.training.intake import Intake
+from hpckit.training.metrics import RESERVED, SLOWEST, Metrics
+from hpckit.training.parts import NAMES, PARTS, Part, Parts
+from hpckit.training.watching import NAMES as TRACED
+from hpckit.training.watching import Watch
+from tests.integration.worlds import run_world
+
+WORLD, SLOW_RANK = 3, 1
+SLEEP_S = 0.2
+_EARLIER = (None, None, None)  # steps in which TensorBoard is opened, and waited for
+CPU = torch.device("cpu")
+
+
+class Loop:
+    """The run loop's records, of steps that are made up."""
+
+    def __init__(self, tmp: Path, name: str, share: float) -> None:
+        self._path = tmp / f"{name}-{dist.get_rank()}.jsonl"
+        self._events = EventLog(self._path, rank=dist.get_rank())
+        self.parts = Parts.on(CPU)
+        self._watch = Watch(CPU, share, 0, self._events)
+        loader = Loader(
+            open_dataset(str(tmp / "shards")), global_batch=1, rank=0, world_size=1, seed=0
+        )
+        board = tmp / name if dist.get_rank() == 0 else None
+        about = (Intake(loader), self.parts, self._watch, CPU)
+        self.metrics = Metrics(self._events, board, 1, 0, *about)
+
+    def steps(self, count: int) -> Iterator[int]:
+        for step in range(1, count + 1):
+            self._watch.begin()
+            yield step
+            self._watch.end()
+            self.metrics.end_step(step, last=step == count)
+
+    def events(self, kind: str) -> list[Event]:
+        return [event for event in read_events(self._path) if event.kind == kind]
+
+
+def work(rank: int, tmp: Path) -> dict[str, Any]:
+    return {
+        "parts": each_part_slow_in_turn(rank, tmp),
+        "straggler": one_rank_slow(rank, tmp),
+        "counts": counts(tmp),
+        "refusal": other_names(rank, tmp),
+    }
+
+
+def each_part_slow_in_turn(rank: int, tmp: Path) -> list[Event]:
+    """On one rank it takes longer."""
+    loop = Loop(tmp, "parts", share=0.0)
+    slow: list[Part | None] = [*_EARLIER, *PARTS]
+    for step in loop.steps(len(slow)):
+        if (part := slow[step - 1]) is not None:
+            with loop.parts.timed(part):
+                time.sleep(SLEEP_S * (1.5 if rank == SLOW_RANK else 1.0))
+    return loop.events("step")[len(_EARLIER) :]
+
+
+def one_rank_slow(rank: int, tmp: Path) -> tuple[list[Event], list[Event]]:
+    loop = Loop(tmp, "straggler", share=1.0)
+    weights = torch.ones(64, 64)
+    for _ in loop.steps(16):
+        (weights @ weights).sum()
+        if rank == SLOW_RANK:
+            time.sleep(SLEEP_S)
+        dist.all_reduce(weights)
+    return loop.events("step"), loop.events("straggler")
+
+
+def counts(tmp: Path) -> list[Event]:
+    loop = Loop(tmp, "counts", share=0.0)
+    for _ in loop.steps(1):
+        loop.metrics.log({"tokens": 100, "flops": 1e9, "loss": float(dist.get_rank())})
+    return loop.events("step")
+
+
+def other_names(rank: int, tmp: Path) -> str:
+    loop = Loop(tmp, "names", share=0.0)
+    loop.metrics.log({"loss": 1.0} if rank else {"error": 1.0})
+    with pytest.raises(TrainingError) as error:
+        loop.metrics.end_step(1, last=True)
+    return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    tmp = tmp_path_factory.mktemp("metrics")
+    (tmp / "texts").mkdir()
+    (tmp / "texts" / "0.txt").write_text("text")
+    pack_folder(tmp / "texts", tmp / "shards")
+    return run_world(WORLD, work, tmp)
+
+
+def test_a_slow_part_is_seen_as_that_part_and_all_add_up(world: list[dict[str, Any]]) -> None:
+    records = world[0]["parts"]
+    assert len(records) == len(PARTS)
+    for name, record in zip(NAMES, records, strict=True):
+        assert max(NAMES, key=lambda other: record[other]) == name
+        assert record[name] >= SLEEP_S * (WORLD + 0.5) / WORLD, "the mean over ranks"
+        assert sum(record[part] for part in NAMES) == pytest.approx(record["step_s"])
+        if name in SLOWEST:
+            assert record[f"{name}_max"] >= 1.5 * SLEEP_S
+        assert {*record.fields} <= RESERVED
+    assert not world[1]["parts"], "one rank writes"
+
+
+def test_the_rank_that_others_wait_for_says_so(world: list[dict[str, Any]]) -> None:
+    told = [rank["straggler"][1] for rank in world]
+    assert [len(events) for events in told] == [0, 1, 0]
+    assert told[SLOW_RANK][0]["excess"] > 0.05
+    assert told[SLOW_RANK][0]["host"]
+    traced = [event for event in world[0]["straggler"][0] if event.get("traced_step_s")]
+    assert 3 <= len(traced) <= 8, "never two in a row"
+    for record in traced:
+        assert all(record[name] > 0 for name in TRACED)
+        assert record["communication_exposed_s"] <= record["communication_s"]
+        assert record["communication_exposed_s"] > SLEEP_S / 3, "of three, two wait"
+
+
+def test_counts_are_summed_and_there_is_no_mfu_without_a_peak(world: list[dict[str, Any]]) -> None:
+    (record,) = world[0]["counts"]
+    assert record["loss"] == 1.0
+    assert record["tokens_per_s"] > 0
+    assert record["peak_rss_bytes"] > 1e6
+    assert {"mfu", "flops", "tokens"}.isdisjoint(record.fields)
+
+
+def test_other_names_on_one_rank_are_refused_on_all(world: list[dict[str, Any]]) -> None:
+    assert all("ranks logged different metrics" in rank["refusal"] for rank in world)
