@@ -24,7 +24,15 @@ def resume(
 
 
 def report(run: RunPath, json: JsonOption = False) -> None:
-    """Tell what a run has been through, and draw its loss curve."""
+    """Tell what a run has been through, what bounds its speed and what to try, and draw its curve.
+
+    Keys of --json: run, path, verdict, steps, steps_kept, step_s, started,
+    finished, lives, interruptions, stragglers (rank, host, step, z, excess),
+    checkpoints, samples; time (all, steps, start, lost, restore: a part of
+    lost; else), in_steps (steps, seconds, parts, tokens_per_s, mfu,
+    peak_bytes, is_gpu, traced, exposed), bottleneck (input, storage,
+    training, kernel, or null) and advice. Times are seconds.
+    """
     with refusing():
         found = submitted_run(run)
         if json:
@@ -44,13 +52,14 @@ def _show(run: RunDir) -> None:
 def _print_record(run: RunDir) -> None:
     from hpckit.cli.ckpt.output import Out
     from hpckit.report.history import build_history
+    from hpckit.report.speed import last_spec, speed_record
     from hpckit.run.durable import read_json
     from hpckit.run.events import read_events
     from hpckit.run.lock import holder
 
     history = build_history(read_events(run.events), alive=holder(run.lock) is not None)
     about = {"run": run.name, "path": str(run.path), "verdict": read_json(run.verdict)}
-    Out(True).document({**about, **history.record()})
+    Out(True).document({**about, **history.record(), **speed_record(history, last_spec(run))})
 
 
 def _resume(run: RunDir, detach: bool) -> int:

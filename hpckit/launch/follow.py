@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from hpckit.elastic.verdict import EXIT_STATUS, LEAVES, REFUSED, Kind
+from hpckit.report.progress import describe_straggler
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, EventTail
 from hpckit.run.lock import holder
@@ -184,6 +185,11 @@ def describe(event: Event) -> str | None:
         case "data_bound":
             tone = "green" if get("bound") == "consumer" else "yellow"
             return f"[{tone}]data[/] at step {get('step')}: {escape(str(get('diagnosis')))}"
+        case "straggler":
+            return f"[yellow]straggler[/] at step {get('step')}: {describe_straggler(event)}"
+        case "straggler_over":
+            what = f"rank {get('rank')} on {get('host')} keeps up again"
+            return f"[green]straggler[/] at step {get('step')}: {what}"
         case "generation_ended":
             colour = {"done": "green", **dict.fromkeys(("stopped", *LEAVES), "yellow")}
             kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"

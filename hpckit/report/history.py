@@ -37,6 +37,8 @@ class Life:
     """Samples that all steps before it took; None: of a version that had batches of one size."""
     global_batch: int | None
     """Samples of each of its steps; None: as above."""
+    restore_s: float
+    """That its ranks took to load their state, before it began."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class History:
     """Records of steps that do not count: done again later, or lost."""
     committed: tuple[Event, ...]
     """Commits of checkpoints."""
+    slow_ranks: tuple[Event, ...]
+    """What ranks have said that the others waited for, each time it began."""
     samples: int | None
     """Samples of the dataset."""
     started: float
@@ -105,6 +109,10 @@ class History:
                 {**asdict(gap), "repeated": gap.repeated, "lost_s": gap.lost_s}
                 for gap in self.interruptions
             ],
+            "stragglers": [
+                {name: event[name] for name in ("rank", "host", "step", "z", "excess")}
+                for event in self.slow_ranks
+            ],
             "checkpoints": [event["step"] for event in self.committed],
             "samples": self.samples,
         }
@@ -126,6 +134,7 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         kept=kept,
         repeated=tuple(event for event in records if kept.get(event["step"]) is not event),
         committed=tuple(event for event in events if event.kind == "checkpoint_committed"),
+        slow_ranks=tuple(event for event in events if event.kind == "straggler"),
         samples=started[-1].get("samples") if started else None,
         started=events[0].time if events else 0.0,
         finished=events[-1].time if events else 0.0,
@@ -169,6 +178,7 @@ def _life(events: Sequence[Event], start: int, end: int) -> Life:
         reason=reason,
         position=first.get("position"),
         global_batch=first.get("global_batch"),
+        restore_s=first.get("restore_s", 0.0),
     )
 
 

@@ -103,6 +103,7 @@ class Overview:
             "successor": p.successor,
             "failure": p.failure,
             "degraded": p.degraded,
+            "stragglers": list(p.stragglers),
             "owner": asdict(self.owner) if self.owner else None,
             "bad_nodes": [{**asdict(one), "admin": one.for_admin} for one in self.bad],
             "problem": self.problem,

@@ -51,6 +51,8 @@ class Progress:
     """How often it was interrupted so far, by kind."""
     degraded: str | None
     """What was last said to be worse than it should be."""
+    stragglers: tuple[str, ...]
+    """Ranks that the others wait for, in words."""
 
 
 def build_progress(events: Sequence[Event]) -> Progress:
@@ -86,6 +88,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         failure=_get(failed, "error"),
         interruptions=interruptions(events),
         degraded=_get(worst, "what"),
+        stragglers=_stragglers(life[life.index(trained) :] if trained else []),
     )
 
 
@@ -99,6 +102,23 @@ def interruptions(events: Sequence[Event]) -> dict[str, int]:
     found["killed"] = _silent_ends(events)
     found["worker lost"] = _restarts_in_place(events)
     return {kind: count for kind, count in found.items() if count}
+
+
+def describe_straggler(event: Event) -> str:
+    """In words, of an event "straggler"."""
+    longer = f"takes {event['excess']:.0%} longer than ranks with the same work"
+    return f"rank {event['rank']} on {event['host']} {longer}"
+
+
+def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:
+    """Those of the newest attempt that are still slow."""
+    found: dict[int, str] = {}
+    for event in attempt:
+        if event.kind == "straggler":
+            found[event["rank"]] = describe_straggler(event)
+        elif event.kind == "straggler_over":
+            found.pop(event["rank"], None)
+    return tuple(found[rank] for rank in sorted(found))
 
 
 def _silent_ends(events: Sequence[Event]) -> int:

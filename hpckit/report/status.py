@@ -95,6 +95,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "failure", p.failure
     if p.degraded is not None and it.is_alive:
         yield "degraded", p.degraded
+    for straggler in p.stragglers if it.is_alive else ():
+        yield "straggler", straggler
     for bad in it.bad:
         yield "left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
     if it.problem is not None:

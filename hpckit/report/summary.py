@@ -14,6 +14,7 @@ from checkpointing import CheckpointError, CheckpointInfo, list_checkpoints
 from hpckit.report.curve import draw_loss_curve
 from hpckit.report.history import History, Interruption, Life, build_history
 from hpckit.report.samples import EpochCount, count_epochs, kept_entries, read_ledgers
+from hpckit.report.speed import last_spec, speed_facts
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from hpckit.run.events import read_events
@@ -82,7 +83,7 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
         (first, before), (final, after) = losses[0], losses[-1]
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
     yield "checkpoints", _checkpoints(run, history)
-    yield "time", _time(history)
+    yield from speed_facts(history, last_spec(run))
 
 
 def _verdict(run: RunDir) -> str:
@@ -145,14 +146,3 @@ def _committed(run: RunDir, history: History) -> list[CheckpointInfo]:
     stores = {str(run.checkpoints)} if here else {event["store"] for event in history.committed}
     found = [info for url in stores for info in list_checkpoints(url)]
     return [info for info in found if info.id in ids and info.state != "damaged"]
-
-
-def _time(history: History) -> str:
-    total = history.finished - history.started
-    useful = history.steps_kept * history.step_s
-    lost = sum(gap.lost_s for gap in history.interruptions)
-    count = len(history.interruptions)
-    return (
-        f"{total:.0f} s in all, {useful:.0f} s in steps that were kept, "
-        f"{lost:.1f} s lost to {count} interruption{'s' if count != 1 else ''}"
-    )

@@ -98,6 +98,8 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
         facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
     if it.progress.degraded is not None and it.is_alive:
         facts.append(Fact("degraded", it.progress.degraded))
+    if it.is_alive:
+        facts += [Fact("straggler", text) for text in it.progress.stragglers]
     for bad in it.bad:
         facts.append(Fact("left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
     if it.problem is not None:

@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hpckit.run import parts
 from hpckit.run.events import EventLog
-from hpckit.training import footprint, intake, parts, watching
+from hpckit.training import footprint, intake, watching
 from hpckit.training.errors import TrainingError
 from hpckit.training.flops import known_peak
 from hpckit.training.footprint import peak_bytes, peak_name

@@ -6,25 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, Protocol, Self, get_args
+from typing import Protocol, Self
 
 import torch
 
+from hpckit.run.parts import PARTS, Part
 from hpckit.training.errors import TrainingError
-
-Part = Literal[
-    "data_wait",
-    "host_to_device",
-    "forward",
-    "backward",
-    "compute",  # forward and backward in turns, as in a pipeline
-    "optimizer",
-    "checkpoint_stall",
-    "other",
-]
-PARTS: tuple[Part, ...] = get_args(Part)
-NAMES = tuple(f"{part}_s" for part in PARTS)
-"""Of the seconds of each in a record."""
 
 Timed = Callable[[Part], AbstractContextManager[object]]
 _KEPT = 512  # marks on a GPU's stream before those that it has passed are added up

@@ -13,10 +13,11 @@ import torch.distributed as dist
 
 from data import Loader, open_dataset, pack_folder
 from hpckit.run.events import Event, EventLog, read_events
+from hpckit.run.parts import NAMES, PARTS, Part
 from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
 from hpckit.training.metrics import RESERVED, SLOWEST, Metrics
-from hpckit.training.parts import NAMES, PARTS, Part, Parts
+from hpckit.training.parts import Parts
 from hpckit.training.watching import NAMES as TRACED
 from hpckit.training.watching import Watch
 from tests.integration.worlds import run_world

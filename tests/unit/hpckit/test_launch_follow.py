@@ -55,6 +55,16 @@ def shown(kind: str, **fields: Any) -> str:
         ("checkpoint_failed", {"step": 5, "error": "disk full"}, "checkpoint 5 failed: disk full"),
         ("checkpoint_skipped", {"step": 5, "reason": "damaged"}, "checkpoint 5 skipped: damaged"),
         ("degraded", {"what": "on the CPU"}, "degraded: on the CPU"),
+        (
+            "straggler",
+            {"step": 9, "rank": 3, "host": "n7", "excess": 0.4, "z": 9.0},
+            "straggler at step 9: rank 3 on n7 takes 40% longer than ranks with the same work",
+        ),
+        (
+            "straggler_over",
+            {"step": 9, "rank": 3, "host": "n7"},
+            "straggler at step 9: rank 3 on n7 keeps up again",
+        ),
         ("generation_ended", ENDED, "generation 2 ended: crash, rank 0: ValueError: x"),
     ],
 )

@@ -80,3 +80,16 @@ def test_a_failure_of_the_supervisor_counts_until_the_next_one() -> None:
 def test_nothing_yet() -> None:
     found = build_progress([])
     assert (found.step, found.steps, found.begun, found.saved_step) == (0, None, None, 0)
+
+
+def test_stragglers_are_those_of_the_newest_attempt_that_are_still_slow() -> None:
+    def slow(time: float, rank: int, kind: str = "straggler") -> Event:
+        return event(time, kind, generation=1, rank=rank, host=f"n{rank}", step=3, excess=0.5, z=9)
+
+    said = [slow(8.1, 3), slow(8.2, 1), slow(8.3, 2), slow(8.4, 2, "straggler_over")]
+    told = build_progress([*LIFE, *said]).stragglers
+    assert told == tuple(
+        f"rank {rank} on n{rank} takes 50% longer than ranks with the same work" for rank in (1, 3)
+    )
+    assert build_progress([*LIFE, *said, *LOST]).stragglers == ()
+    assert build_progress(said).stragglers == ()

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpckit.run.parts import PARTS, Part
 from hpckit.training.errors import TrainingError
-from hpckit.training.parts import PARTS, DeviceTimeline, HostTimeline, Part, Parts
+from hpckit.training.parts import DeviceTimeline, HostTimeline, Parts
 from hpckit.training.stalling import StepWaits
 
 SLEEP_S = 0.05
