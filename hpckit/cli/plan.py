@@ -25,7 +25,7 @@ COMMON = "H100"
 def plan(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[OVERRIDES]", help="As of launch.py: group=option, key=value."),
+        typer.Argument(metavar="OVERRIDES", help="As of launch.py: group=option, key=value."),
     ] = None,
     card: Annotated[
         str | None,
@@ -38,8 +38,13 @@ def plan(
         float, typer.Option(min=0.01, max=1, help="Share of the peak reached while computing.")
     ] = UTILISATION,
     mtbf_hours: Annotated[
-        float, typer.Option(min=0.01, help="Between two failures of one node.")
-    ] = NODE_MTBF_HOURS,
+        float | None,
+        typer.Option(
+            min=0.01,
+            help=f"Between two failures of one node; else by checkpoint.mtbf_hours of the job, or "
+            f"{NODE_MTBF_HOURS:,.0f}.",
+        ),
+    ] = None,
     storage_gbps: Annotated[
         float, typer.Option(min=0.001, help="GB/s that the store of checkpoints takes.")
     ] = STORAGE_GBPS,

@@ -12,7 +12,7 @@ from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.batch import of_run, script
 from hpckit.launch.card import card_of
 from hpckit.launch.starttime import start_time
-from hpckit.plan.assumed import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
+from hpckit.plan.assumed import STORAGE_GBPS, UTILISATION
 from hpckit.plan.estimate import Assumptions, estimate, is_known
 from hpckit.plan.facts import memory_line, summary
 from hpckit.plan.flops import parameter_count
@@ -69,7 +69,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         layout = describe(spec.parallel, world)
         yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
         if card := card_of(spec):
-            assumed = Assumptions(UTILISATION, NODE_MTBF_HOURS, STORAGE_GBPS)
+            assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
             yield f"# plan        {summary(estimate(spec, card, assumed))}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
 

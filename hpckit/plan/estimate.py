@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hpckit.plan.assumed import NODE_MTBF_HOURS
 from hpckit.plan.cards import Card
 from hpckit.plan.fitting import Choice, recommend, room
 from hpckit.plan.flops import parameter_count, per_token
@@ -25,8 +26,9 @@ class Assumptions:
 
     utilisation: float
     """Share of a card's peak that is reached while it computes."""
-    node_mtbf_hours: float
-    """Between two failures of one node."""
+    node_mtbf_hours: float | None
+    """Between two failures of one node; None: as `checkpoint.mtbf_hours` has it of the job, or as
+    is usual."""
     storage_gbps: float
     """GB/s of the store of checkpoints, for all ranks together."""
 
@@ -104,7 +106,6 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
     nodes = nodes_of_generation(spec, 0)
     world = nodes * spec.launch.gpus_per_node
     size = checkpoint_bytes(spec)
-    mtbf_hours = spec.checkpoint.mtbf_hours or assumed.node_mtbf_hours / nodes
     count, samples = micro_batches(spec, world)
     peak = card.peak(spec.precision.compute)
     return Plan(
@@ -123,13 +124,20 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         checkpoint=size,
         speed=None if peak is None else speed(spec, world, card, assumed.utilisation),
         goodput=goodput(
-            3600 * mtbf_hours,
+            3600 * _mtbf_hours(spec, nodes, assumed),
             stall_s=size / world / (card.host_gbps * 1e9),  # each rank copies its part to its host
             durable_s=size / (assumed.storage_gbps * 1e9),
         ),
         choice=recommend(spec, nodes, card),
         assumptions=assumed,
     )
+
+
+def _mtbf_hours(spec: RunSpec, nodes: int, assumed: Assumptions) -> float:
+    """Of the whole job."""
+    if assumed.node_mtbf_hours is None and spec.checkpoint.mtbf_hours is not None:
+        return spec.checkpoint.mtbf_hours
+    return (assumed.node_mtbf_hours or NODE_MTBF_HOURS) / nodes
 
 
 def _moments(found: Footprint) -> dict[str, Any]:

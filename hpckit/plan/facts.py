@@ -51,11 +51,11 @@ def problems(plan: Plan) -> Iterator[str]:
         parts = ", ".join(f"{name} {size(value)}" for name, value in most)
         yield (
             f"memory: a GPU needs {size(peak.total)} {MOMENTS[plan.footprint.at]} ({parts}, ...), "
-            f"and tensors have {size(plan.room)} of a {plan.card.name}; {_remedy(plan.choice)}"
+            f"and tensors have {size(plan.room)} of the {plan.card.name}; {_remedy(plan.choice)}"
         )
     if plan.speed is None:
         yield (
-            f"precision.compute: a {plan.card.name} has no {plan.compute} in hardware; "
+            f"precision.compute: the {plan.card.name} has no {plan.compute} in hardware; "
             "try precision=fp32"
         )
 
@@ -94,10 +94,10 @@ def summary(plan: Plan) -> str:
 
 
 def memory_line(peak: Memory, at: str, parameters: int, layout: str) -> str:
-    """What the GPU with most needs, in a line."""
+    """What the rank that has most needs, in a line."""
     parts = ", ".join(f"{size(value)} {name}" for name, value in peak.parts().items() if value)
     return (
-        f"{large(parameters)} parameters ({layout}); a GPU needs {size(peak.total)} "
+        f"{large(parameters)} parameters ({layout}); a rank needs {size(peak.total)} "
         f"{MOMENTS[at]}: {parts}"
     )
 
@@ -133,7 +133,7 @@ def _memory(plan: Plan) -> str:
 
 def _speed(plan: Plan) -> str:
     if plan.speed is None:
-        return f"not known: a {plan.card.name} has no {plan.compute} in hardware"
+        return f"not known: the {plan.card.name} has no {plan.compute} in hardware"
     found = plan.speed
     step = found.step
     parts = ", ".join(f"{name} {seconds(value)}" for name, value in step.parts().items() if value)
@@ -182,8 +182,9 @@ def _words(choice: Choice) -> str:
 
 def _assumed(plan: Plan) -> str:
     given = plan.assumptions
+    node_mtbf_hours = plan.goodput.mtbf_s * plan.nodes / 3600
     return (
         f"{given.utilisation:.0%} of the peak while computing (--mfu), a node fails each "
-        f"{given.node_mtbf_hours:,.0f} h (--mtbf-hours), the store takes {given.storage_gbps:g} "
+        f"{node_mtbf_hours:,.0f} h (--mtbf-hours), the store takes {given.storage_gbps:g} "
         f"GB/s (--storage-gbps), a restart {span(RESTART_S)}"
     )

@@ -96,7 +96,7 @@ def speed(
     """
     found, peak = degrees(spec.parallel, world), card.peak(spec.precision.compute)
     if peak is None:
-        raise ValueError(f"precision.compute: a {card.name} has no {spec.precision.compute}")
+        raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
     tokens = global_batch(spec, world) * spec.model.seq_len
     each = tokens / world  # what a rank would do alone of it
     compute = each * computed_per_token(spec.model, recompute) / (peak * utilisation)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.devices import Devices, choose, visible_gpus
+from hpckit.elastic.devices import Devices, choose, gpu_model, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,14 @@ def test_device_files_are_counted_where_nothing_is_stated(tmp_path: Path) -> Non
     for name in ("nvidia0", "nvidia3", "nvidia10", "nvidiactl", "nvidia-uvm", "null", "xnvidia1"):
         (tmp_path / name).touch()
     assert visible_gpus({}, tmp_path) == ("0", "1", "2")  # CUDA numbers what it sees from 0
+
+
+def test_the_driver_says_which_gpu_it_is(tmp_path: Path) -> None:
+    assert gpu_model(tmp_path / "gpus") is None
+    about = tmp_path / "gpus" / "0000:1b:00.0" / "information"
+    about.parent.mkdir(parents=True)
+    about.write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\n")
+    assert gpu_model(tmp_path / "gpus") == "NVIDIA H100 80GB HBM3"
 
 
 @pytest.mark.parametrize(

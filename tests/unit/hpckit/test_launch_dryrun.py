@@ -58,7 +58,7 @@ def test_memory_is_told_and_the_plan_for_a_card_that_is_known(tmp_path: Path) ->
     run = RunDir(tmp_path / "run")
     lines = describe_submission(make_spec(), run, None, earlier=0).splitlines()
     (memory,) = [line for line in lines if line.startswith("# memory")]
-    assert "# memory      133 k parameters (ddp); a GPU needs" in memory
+    assert "# memory      121 k parameters (ddp); a rank needs 13.0 MiB when" in memory
     assert not any(line.startswith("# plan") for line in lines)
     spec = make_spec({"cluster.slurm.gpu_type": "h100", "cluster.device": "cuda"}, "slurm")
     lines = describe_submission(spec, run, None, earlier=0).splitlines()

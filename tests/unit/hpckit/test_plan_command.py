@@ -22,7 +22,7 @@ from hpckit.plan.estimate import Assumptions, Plan, estimate
 
 LARGE = ["model=llama_8b", "precision=bf16", "launch.nodes=2", "launch.gpus_per_node=8"]
 LARGE += ["train.micro_batch=1"]
-ASSUMED = Assumptions(UTILISATION, NODE_MTBF_HOURS, STORAGE_GBPS)
+ASSUMED = Assumptions(UTILISATION, None, STORAGE_GBPS)
 
 
 def typed(*words: str) -> tuple[int, str, str]:
@@ -65,7 +65,7 @@ def test_what_cannot_fit_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_a_format_that_the_card_has_not_is_refused() -> None:
     status, _, err = typed("model=gpt2", "precision=bf16", "--card", "V100")
     assert status == 2
-    assert "a V100 has no bf16" in err
+    assert "the V100 has no bf16" in err
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,18 @@ def test_programs_get_numbers() -> None:
     moment = memory["moments"][memory["at"]]
     assert memory["peak"] == moment["total"] == sum(moment.values()) - moment["total"]
     assert found["speed"]["step_s"] == pytest.approx(sum(found["speed"]["parts_s"].values()))
+
+
+def test_failures_are_those_that_are_typed_or_configured_or_usual() -> None:
+    def mtbf_s(*words: str) -> float:
+        return float(
+            json.loads(typed(*LARGE, *words, "--card", "H200", "--json")[1])["goodput"]["mtbf_s"]
+        )
+
+    configured = ("checkpoint.every_minutes=null", "checkpoint.mtbf_hours=7.0")
+    assert mtbf_s() == NODE_MTBF_HOURS * 3600 / 2
+    assert mtbf_s(*configured) == 7 * 3600
+    assert mtbf_s(*configured, "--mtbf-hours", "100") == 100 * 3600 / 2
 
 
 def test_the_card_of_the_sites_jobs_is_taken_or_one_assumed_aloud() -> None:

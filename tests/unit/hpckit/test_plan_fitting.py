@@ -107,5 +107,5 @@ def test_communication_hides_behind_computation_as_far_as_it_goes() -> None:
 
 
 def test_a_format_that_a_card_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"precision.compute: a V100 has no bf16"):
+    with pytest.raises(ValueError, match=r"precision.compute: the V100 has no bf16"):
         speed(composed(), WORLD, CARDS["V100"], 0.4)

@@ -127,3 +127,11 @@ def test_a_dry_run_does_not_import_torch(tmp_path: Path) -> None:
     found = modules_of(str(CHECKOUT / "launch.py"), "--dry-run", *words)
     assert "hpckit.launch.dryrun" in found
     assert "torch" not in found
+
+
+def test_a_plan_does_not_import_torch(tmp_path: Path) -> None:
+    code = "from hpckit.cli.main import app; app()"
+    words = ["plan", "model=gpt_nano", "--card", "H100", "-o", str(tmp_path / "plan.html")]
+    found = modules_of("-c", code, *words)
+    assert "hpckit.plan.documents" in found
+    assert "torch" not in found
