@@ -70,6 +70,7 @@ def plan(
     from hpckit.plan.documents import KINDS, write
     from hpckit.plan.estimate import ENTRY, Assumptions, estimate, is_known
     from hpckit.plan.facts import problems
+    from hpckit.run.parse import SpecError
 
     with refusing():
         if output is not None and output.suffix not in KINDS:
@@ -83,9 +84,10 @@ def plan(
         if output is not None:
             write(made, spec.name, output)
             out.note(f"written: {output}")
-        for problem in problems(made):
-            if not force:
-                raise CommandError(f"{problem}, or plan on with --force")
+        found = list(problems(made))
+        if found and not force:
+            raise SpecError([f"{problem}, or plan on with --force" for problem in found])
+        for problem in found:
             out.note(problem)
 
 

@@ -9,7 +9,7 @@ from hpckit.plan.assumed import NODE_MTBF_HOURS
 from hpckit.plan.cards import Card
 from hpckit.plan.fitting import Choice, recommend, room
 from hpckit.plan.flops import parameter_count, per_token
-from hpckit.plan.goodput import Goodput, goodput
+from hpckit.plan.goodput import Goodput, goodput, goodput_at
 from hpckit.plan.memory import Footprint, checkpoint_bytes, footprint, micro_batches
 from hpckit.plan.steptime import Speed, speed
 from hpckit.run.check import nodes_of_generation
@@ -60,6 +60,9 @@ class Plan:
     speed: Speed | None
     """None: the card cannot compute in this format."""
     goodput: Goodput
+    """With saves as often as is best."""
+    configured: Goodput | None
+    """As often as `checkpoint` says; None: it leaves that to the run, or it is not known."""
     choice: Choice | None
     """The simplest way that fits; None: there is none on so many cards."""
     assumptions: Assumptions
@@ -91,6 +94,7 @@ class Plan:
             "checkpoint": self.checkpoint,
             "speed": None if self.speed is None else _speed(self.speed),
             "goodput": asdict(self.goodput),
+            "configured": None if self.configured is None else asdict(self.configured),
             "choice": None if self.choice is None else asdict(self.choice),
             "assumptions": asdict(self.assumptions),
         }
@@ -108,6 +112,12 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
     size = checkpoint_bytes(spec)
     count, samples = micro_batches(spec, world)
     peak = card.peak(spec.precision.compute)
+    timed = None if peak is None else speed(spec, world, card, assumed.utilisation)
+    best = goodput(
+        3600 * _mtbf_hours(spec, nodes, assumed),
+        stall_s=size / world / (card.host_gbps * 1e9),  # each rank copies its part to its host
+        durable_s=size / (assumed.storage_gbps * 1e9),
+    )
     return Plan(
         nodes=nodes,
         world=world,
@@ -122,15 +132,23 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         footprint=footprint(spec, world),
         recomputed=footprint(spec, world, "full"),
         checkpoint=size,
-        speed=None if peak is None else speed(spec, world, card, assumed.utilisation),
-        goodput=goodput(
-            3600 * _mtbf_hours(spec, nodes, assumed),
-            stall_s=size / world / (card.host_gbps * 1e9),  # each rank copies its part to its host
-            durable_s=size / (assumed.storage_gbps * 1e9),
-        ),
+        speed=timed,
+        goodput=best,
+        configured=_as_configured(spec, best, timed),
         choice=recommend(spec, nodes, card),
         assumptions=assumed,
     )
+
+
+def _as_configured(spec: RunSpec, best: Goodput, found: Speed | None) -> Goodput | None:
+    every_steps, every_minutes = spec.checkpoint.every_steps, spec.checkpoint.every_minutes
+    if every_minutes is not None:
+        interval_s = 60 * every_minutes
+    elif every_steps is not None and found is not None:
+        interval_s = every_steps * found.step.total
+    else:
+        return None
+    return goodput_at(interval_s, best.mtbf_s, best.stall_s, best.durable_s)
 
 
 def _mtbf_hours(spec: RunSpec, nodes: int, assumed: Assumptions) -> float:

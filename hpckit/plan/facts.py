@@ -159,8 +159,16 @@ def _saves(plan: Plan) -> str:
     return (
         f"every {span(found.interval_s)} is best for a failure of the job each "
         f"{span(found.mtbf_s)} (a save stalls for {seconds(found.stall_s)}, and is durable after "
-        f"{seconds(found.durable_s)}): {found.fraction:.1%} of the time trains for good"
+        f"{seconds(found.durable_s)}): {found.fraction:.2%} of the time trains for good"
+        f"{_configured(plan)}"
     )
+
+
+def _configured(plan: Plan) -> str:
+    found = plan.configured
+    if found is None:
+        return ""
+    return f"; as configured, every {span(found.interval_s)}: {found.fraction:.2%}"
 
 
 def _recommended(plan: Plan) -> str:

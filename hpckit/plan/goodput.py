@@ -20,7 +20,7 @@ class Goodput:
     durable_s: float
     """From the start of a save until it would survive the loss of all nodes."""
     interval_s: float
-    """Between saves, such that least is lost."""
+    """Between saves."""
     fraction: float
     """Of the time that is training which is not done again."""
 
@@ -32,14 +32,14 @@ def goodput(mtbf_s: float, stall_s: float, durable_s: float) -> Goodput:
     shorter than a save takes to become durable.
     """
     now = Situation(0, None, 0.0, None, stall_s=stall_s, durable_s=durable_s)
-    interval_s = Auto(mtbf_s).interval_s(now)
-    return Goodput(
-        mtbf_s,
-        stall_s,
-        durable_s,
-        interval_s,
-        useful(interval_s, stall_s, RESTART_S + durable_s, mtbf_s),
-    )
+    return goodput_at(Auto(mtbf_s).interval_s(now), mtbf_s, stall_s, durable_s)
+
+
+def goodput_at(interval_s: float, mtbf_s: float, stall_s: float, durable_s: float) -> Goodput:
+    """With saves as often as that, but no oftener than they become durable: others are skipped."""
+    interval_s = max(interval_s, durable_s)
+    fraction = useful(interval_s, stall_s, RESTART_S + durable_s, mtbf_s)
+    return Goodput(mtbf_s, stall_s, durable_s, interval_s, fraction)
 
 
 def useful(interval_s: float, stall_s: float, restart_s: float, mtbf_s: float) -> float:

@@ -103,7 +103,7 @@ def test_failures_are_those_that_are_typed_or_configured_or_usual() -> None:
             json.loads(typed(*LARGE, *words, "--card", "H200", "--json")[1])["goodput"]["mtbf_s"]
         )
 
-    configured = ("checkpoint.every_minutes=null", "checkpoint.mtbf_hours=7.0")
+    configured = ("checkpoint.every_steps=null", "checkpoint.mtbf_hours=7.0")
     assert mtbf_s() == NODE_MTBF_HOURS * 3600 / 2
     assert mtbf_s(*configured) == 7 * 3600
     assert mtbf_s(*configured, "--mtbf-hours", "100") == 100 * 3600 / 2
@@ -118,6 +118,22 @@ def test_the_card_of_the_sites_jobs_is_taken_or_one_assumed_aloud() -> None:
     assert status == 0
     assert json.loads(out)["card"]["name"] == "H100"
     assert "H100 is assumed" in err
+
+
+def test_saves_as_configured_are_compared_with_what_is_best() -> None:
+    often, usual = (plan_of([*LARGE, f"checkpoint.every_steps={n}"], "H100") for n in (1, 100))
+    assert often.configured is not None
+    assert often.configured.interval_s == often.goodput.durable_s  # it cannot be oftener
+    assert often.configured.fraction < often.goodput.fraction
+    assert usual.configured is not None
+    assert usual.speed is not None
+    assert usual.configured.interval_s == 100 * usual.speed.step.total
+    timed = plan_of(
+        [*LARGE, "checkpoint.every_steps=null", "checkpoint.every_minutes=30.0"], "H100"
+    )
+    assert timed.configured is not None
+    assert timed.configured.interval_s == 1800
+    assert plan_of([*LARGE, "checkpoint.every_steps=null"], "H100").configured is None
 
 
 class Elements(HTMLParser):
