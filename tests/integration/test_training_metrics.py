@@ -12,11 +12,15 @@ import torch
 import torch.distributed as dist
 
 from data import Loader, open_dataset, pack_folder
+from hpckit.launch.compose import compose_spec
 from hpckit.run.events import Event, EventLog, read_events
 from hpckit.run.parts import NAMES, PARTS, Part
 from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
+from hpckit.training.language_model import sample_mean_loss, shifted
 from hpckit.training.metrics import RESERVED, SLOWEST, Metrics
+from hpckit.training.parallel.mesh import make_mesh, place_in
+from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.parts import Parts
 from hpckit.training.watching import NAMES as TRACED
 from hpckit.training.watching import Watch
@@ -60,6 +64,7 @@ def work(rank: int, tmp: Path) -> dict[str, Any]:
         "straggler": one_rank_slow(rank, tmp),
         "counts": counts(tmp),
         "refusal": other_names(rank, tmp),
+        "passes": {kind: passes(kind) for kind in ("fsdp", "pp")},
     }
 
 
@@ -100,6 +105,20 @@ def other_names(rank: int, tmp: Path) -> str:
     return str(error.value)
 
 
+def passes(parallel: str) -> dict[str, float]:
+    """Seconds of each part of the gradients of a step of several micro-batches."""
+    sizes = [f"launch.nodes={WORLD}", "model=gpt_nano", f"model.layers={WORLD}", "model.seq_len=8"]
+    batches = [f"train.global_batch={2 * WORLD}", "train.micro_batch=1"]
+    spec = compose_spec([f"parallel={parallel}", *sizes, *batches])
+    mesh, parts = make_mesh("cpu", spec.parallel), Parts.on(CPU)
+    trainee = Trainee(spec, mesh, CPU)
+    share = 2 * WORLD // place_in(mesh).data_size
+    gradients = trainee.gradients(share, sample_mean_loss, parts.timed)
+    parts.taken()
+    gradients(*shifted(torch.ones(share, 9, dtype=torch.int64)))
+    return dict(zip(NAMES, parts.taken(), strict=True))
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     tmp = tmp_path_factory.mktemp("metrics")
@@ -133,6 +152,15 @@ def test_the_rank_that_others_wait_for_says_so(world: list[dict[str, Any]]) -> N
         assert all(record[name] > 0 for name in TRACED)
         assert record["communication_exposed_s"] <= record["communication_s"]
         assert record["communication_exposed_s"] > SLEEP_S / 3, "of three, two wait"
+
+
+def test_forward_and_backward_are_told_apart_but_in_a_pipeline(
+    world: list[dict[str, Any]],
+) -> None:
+    for rank in world:
+        alone, piped = rank["passes"]["fsdp"], rank["passes"]["pp"]
+        assert min(alone["forward_s"], alone["backward_s"], piped["compute_s"]) > 0
+        assert alone["compute_s"] == piped["forward_s"] == piped["backward_s"] == 0
 
 
 def test_counts_are_summed_and_there_is_no_mfu_without_a_peak(world: list[dict[str, Any]]) -> None:
