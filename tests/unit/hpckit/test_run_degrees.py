@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.launch.compose import compose_spec
-from hpckit.run.degrees import Degrees, degrees, describe
+from hpckit.run.degrees import Degrees, blocks_of_stages, degrees, describe
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import ParallelSpec
 from tests.unit.hpckit.hpckit_parts import make_values
@@ -86,3 +86,14 @@ def test_each_option_is_what_it_is_called(option: str, name: str) -> None:
         ]
     )
     assert describe(spec.parallel, 8) == name
+
+
+@given(st.integers(1, 200), st.integers(1, 40))
+def test_blocks_are_divided_in_their_order_and_evenly(layers: int, stages: int) -> None:
+    parts = blocks_of_stages(layers, stages)
+    assert [block for part in parts for block in part] == list(range(layers))
+    sizes = [len(part) for part in parts]
+    assert len(sizes) == stages
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes[0] == max(sizes)
+    assert sizes[-1] == min(sizes)
