@@ -32,7 +32,7 @@ from hpckit.run.board import Board
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment, WorkerEnvironment
 from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import build_loader, sample_mean_loss, shifted
+from hpckit.training.language_model import build_loader, sample_mean, shifted
 from hpckit.training.models.building import flops_of
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.trainee import Gradients, Trainee
@@ -76,7 +76,7 @@ class Loops:
         self._trainee = Trainee(spec, run.mesh, run.device)
         self._optimizer = build_optimizer(self._trainee.module, spec.optim)
         self._gradients: dict[Timed, Gradients] = {
-            timed: self._trainee.gradients(run.share, sample_mean_loss, timed)
+            timed: self._trainee.gradients(run.share, sample_mean, timed)
             for timed in (untimed, run.timed)
         }
         self._flops = flops_of(spec.model)

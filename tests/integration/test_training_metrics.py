@@ -17,7 +17,7 @@ from hpckit.run.events import Event, EventLog, read_events
 from hpckit.run.parts import NAMES, PARTS, Part
 from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
-from hpckit.training.language_model import sample_mean_loss, shifted
+from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.metrics import RESERVED, SLOWEST, Metrics
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
@@ -113,7 +113,7 @@ def passes(parallel: str) -> dict[str, float]:
     mesh, parts = make_mesh("cpu", spec.parallel), Parts.on(CPU)
     trainee = Trainee(spec, mesh, CPU)
     share = 2 * WORLD // place_in(mesh).data_size
-    gradients = trainee.gradients(share, sample_mean_loss, parts.timed)
+    gradients = trainee.gradients(share, sample_mean, parts.timed)
     parts.taken()
     gradients(*shifted(torch.ones(share, 9, dtype=torch.int64)))
     return dict(zip(NAMES, parts.taken(), strict=True))

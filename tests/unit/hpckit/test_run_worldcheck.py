@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.run.batch import share_of_rank
@@ -93,6 +93,7 @@ def test_what_is_said(model: str, changes: dict[str, object], said: list[str]) -
     assert caught.value.violations == said
 
 
+@settings(deadline=None)
 @given(
     tensor=st.sampled_from([1, 2]),
     pipeline=st.sampled_from([1, 2]),
