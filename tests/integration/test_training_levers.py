@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
@@ -33,9 +32,8 @@ FP32 = {
     "plain": [],
     "full": ["memory.recompute=full"],
     "selective": ["memory.recompute=selective", "memory.loss_chunks=3"],
-    "math": ["memory.attention=math"],
 }
-OFFLOAD = {"offload": ["memory.offload=true"]}
+ON_FSDP = {"offload": ["memory.offload=true"], "math": ["memory.attention=math"]}
 FORMATS = {
     "fp16": ["precision=fp16"],
     "bf16_pure": ["precision=bf16_pure"],
@@ -50,11 +48,13 @@ def training(kind: str, levers: list[str], model: str = "gpt_nano") -> Training:
 Found = tuple[list[Step], dict[str, torch.Tensor]]
 
 
-def trained(rank: int, tmp: Path, model: str) -> dict[str, dict[str, Found]]:
+def trained(
+    rank: int, tmp: Path, model: str, spread: tuple[str, ...]
+) -> dict[str, dict[str, Found]]:
     """By way of spreading and by lever: two steps, and the parameters and state behind them."""
     found: dict[str, dict[str, Found]] = {}
-    for kind in SPREAD:
-        levers = {**FP32, **(OFFLOAD if kind == "fsdp" else {})}
+    for kind in spread:
+        levers = {**FP32, **(ON_FSDP if kind == "fsdp" else {})}
         found[kind] = {}
         for name, overrides in levers.items():
             one = training(kind, overrides, model)
@@ -62,9 +62,11 @@ def trained(rank: int, tmp: Path, model: str) -> dict[str, dict[str, Found]]:
     return found if rank == 0 else {}
 
 
-@pytest.mark.parametrize("model", ["gpt_nano", "llama_nano"])
-def test_memory_levers_change_nothing_but_rounding(tmp_path: Path, model: str) -> None:
-    found = run_world(WORLD, partial(trained, model=model), tmp_path)[0]
+@pytest.mark.parametrize(("model", "spread"), [("gpt_nano", SPREAD), ("llama_nano", ("fsdp_tp",))])
+def test_memory_levers_change_nothing_but_rounding(
+    tmp_path: Path, model: str, spread: tuple[str, ...]
+) -> None:
+    found = run_world(WORLD, partial(trained, model=model, spread=spread), tmp_path)[0]
     for kind, levers in found.items():
         steps, state = levers["plain"]
         for name, (others, reached) in levers.items():
@@ -79,13 +81,10 @@ def test_memory_levers_change_nothing_but_rounding(tmp_path: Path, model: str) -
 
 
 def formatted(rank: int, tmp: Path) -> dict[str, list[Step]]:
-    plain = {"fp32": list(training("fsdp", []).steps(3))}
-    cases = [(kind, name) for kind in SPREAD for name in FORMATS]
-    return plain | {
-        f"{kind} {name}": list(training(kind, FORMATS[name]).steps(3))
-        for kind, name in cases
-        if (kind, name) != ("fsdp_tp", "fp8")  # which is refused
-    }
+    cases = [*((kind, "fp16") for kind in SPREAD), ("fsdp_tp", "bf16_pure")]
+    found = {f"{kind} {name}": list(training(kind, FORMATS[name]).steps(2)) for kind, name in cases}
+    slow = {"pp fp8": list(training("pp", FORMATS["fp8"]).steps(1))}
+    return {"fp32": list(training("fsdp", []).steps(2)), **found, **slow}
 
 
 def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
     exact = ranks[0].pop("fp32")
     for name, steps in ranks[0].items():
         close = {"fp16": 1e-3, "bf16_pure": 1e-2, "fp8": 2e-2}[name.split()[1]]
-        for (loss, norm), (other, other_norm) in zip(steps, exact, strict=True):
+        for (loss, norm), (other, other_norm) in zip(steps, exact, strict=False):
             assert loss == pytest.approx(other, rel=close), name
             assert norm == pytest.approx(other_norm, rel=10 * close), name
 
@@ -180,18 +179,15 @@ def test_an_overflow_costs_a_step_on_all_ranks_and_a_restart_remembers_it(tmp_pa
     assert ranks == [[expected] * (2 * len(SPREAD))] * WORLD
 
 
-def compiled(rank: int, tmp: Path) -> dict[str, list[Step]]:
+def compiled(rank: int, tmp: Path) -> list[tuple[list[Step], list[Step]]]:
     levers = ["memory=compiled", "memory.recompute=selective"]
-    found = {}
-    for kind in SPREAD:
-        found[kind] = list(training(kind, []).steps(2))
-        found[f"{kind} compiled"] = list(training(kind, levers).steps(2))
-    dist.barrier()
-    return found
+    two = ["launch.nodes=2"]
+    return [
+        (list(training(kind, two).steps(2)), list(training(kind, [*two, *levers]).steps(2)))
+        for kind in ("fsdp_tp", "pp")
+    ]
 
 
 def test_compiled_blocks_train_to_the_same_losses(tmp_path: Path) -> None:
-    found = run_world(WORLD, compiled, tmp_path)[0]
-    for kind in SPREAD:
-        steps = found[kind]
-        assert found[f"{kind} compiled"] == [pytest.approx(step, rel=1e-4) for step in steps], kind
+    for steps, others in run_world(2, compiled, tmp_path)[0]:
+        assert others == [pytest.approx(step, rel=1e-4) for step in steps]
