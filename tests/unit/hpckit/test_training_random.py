@@ -57,3 +57,10 @@ def test_a_step_draws_the_same_again_and_each_rank_its_own() -> None:
     assert draw(1, 5, 0) == first
     assert first not in (draw(1, 5, 1), draw(1, 6, 0), draw(2, 5, 0))
     draw(2**63 - 1, 2**40, 4096)  # no seed is too large for torch
+
+
+def test_a_step_draws_what_torch_draws_from_that_seed() -> None:
+    seed_step(1, 5, 0)
+    drawn = torch.rand(4)
+    torch.manual_seed(mix(1, 5, 0))
+    assert torch.equal(drawn, torch.rand(4))
