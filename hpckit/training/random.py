@@ -12,7 +12,6 @@ import torch
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the generators of this process for step `step`.
 
-
     So a resumed run draws what the uninterrupted one would have drawn.
     """
     seed_all(mix(seed, step, rank))
@@ -25,7 +24,7 @@ def seed_all(seed: int) -> None:
     there might be, and formats the stack for each that is not in use.
     """
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
