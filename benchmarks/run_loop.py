@@ -131,8 +131,7 @@ def _spec(settings: argparse.Namespace, folder: Path) -> RunSpec:
     sizes = (f"model.width={settings.width}", f"train.global_batch={settings.batch}")
     return compose_spec(
         [
-            *("model=gpt_nano", *sizes, "cluster.device=cpu", "checkpoint.every_steps=null"),
-            "checkpoint.every_minutes=600",
+            *("model=gpt_nano", *sizes, "cluster.device=cpu", "checkpoint.every_steps=1000000"),
             *(f"data.shards={folder / 'shards'}", f"train.micro_batch={settings.batch}"),
             *(f"train.steps={(settings.rounds + 1) * settings.steps}", "train.trace_share=0"),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import fields
 from typing import Any
 
 from data import Loader, Usage
@@ -16,6 +16,7 @@ LONG_S = 30.0
 
 _COUNTS = ("hits", "misses", "bypasses", "bytes_fetched")  # of the node stores
 _USAGE = len(fields(Usage))
+_READY = [field.name for field in fields(Usage)].index("ready")  # that of now, no sum
 NAMES = frozenset(
     (
         *("data_wait_share", "data_bytes_per_s", "data_batches_ready", "data_errors"),
@@ -36,11 +37,13 @@ class Intake:
         now, before = self._now(), self._before
         self._before = now
         counts = [a - b for a, b in zip(now[1], before[1], strict=True)]
-        return [*map(float, astuple(now[0] - before[0])), *counts]
+        usage = [a - b for a, b in zip(now[0], before[0], strict=True)]
+        usage[_READY] = now[0][_READY]
+        return [*usage, *counts]
 
-    def _now(self) -> tuple[Usage, list[float]]:
-        counts = self._loader.store_counts
-        return self._loader.usage, [counts[name] for name in _COUNTS]
+    def _now(self) -> tuple[list[float], list[float]]:
+        counts, usage = self._loader.store_counts, vars(self._loader.usage)
+        return [*map(float, usage.values())], [counts[name] for name in _COUNTS]
 
 
 class Told:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import astuple
+from pathlib import Path
 
-from data import Usage
-from hpckit.training.intake import LONG_S, NAMES, Told, record_of, usage_of
+from data import Loader, Usage, open_dataset, pack_folder
+from hpckit.training.intake import LONG_S, NAMES, Intake, Told, record_of, usage_of
 from hpckit.training.metrics import RESERVED
 
 
@@ -49,3 +50,18 @@ def test_a_word_when_it_changes_and_not_for_a_moment() -> None:
     assert again is not None
     assert again["bound"] == "consumer"
     assert told.news(sums(batches=1, wait_s=1.0, elapsed_s=10.0), LONG_S) is None, "a start"
+
+
+def test_what_was_taken_is_counted_from_one_look_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "0.txt").write_text("text")
+    pack_folder(tmp_path / "texts", tmp_path / "shards")
+    loader = Loader(open_dataset(str(tmp_path / "shards")), global_batch=2)
+    intake, batches = Intake(loader), iter(loader)
+    for count in (3, 2, 0):
+        for _ in range(count):
+            next(batches)
+        taken = usage_of(intake.taken())
+        assert (taken.batches, taken.samples) == (count, 2 * count)
+        assert taken.ready >= 0, "that of now, and no difference"
+    loader.close()
