@@ -28,12 +28,12 @@ from torch import Tensor
 from benchmarks.ab import Comparison, interleave, report
 from data import Batch, pack_folder, python_stdlib
 from hpckit.launch.compose import compose_spec
+from hpckit.plan.flops import per_token
 from hpckit.run.board import Board
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment, WorkerEnvironment
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import build_loader, sample_mean, shifted
-from hpckit.training.models.building import flops_of
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.trainee import Gradients, Trainee
 from hpckit.training.parts import Timed, untimed
@@ -79,7 +79,7 @@ class Loops:
             timed: self._trainee.gradients(run.share, sample_mean, timed)
             for timed in (untimed, run.timed)
         }
-        self._flops = flops_of(spec.model)
+        self._flops = per_token(spec.model)
         self.processor_s: dict[str, list[float]] = {BARE: [], LOOP: []}
         self._loader, bare = build_loader(spec, run), build_loader(spec, run)
         run.track(model=self._trainee.module, optimizer=self._optimizer, loader=self._loader)

@@ -13,9 +13,8 @@ from typing import Literal
 from hpckit.plan.shapes import key_width
 from hpckit.run.spec import LlamaSpec, ModelSpec
 
-Recompute = Literal["none", "full"]
-"""What the backward pass computes again: nothing, or all of a block but its input (Chen et al.
-2016)."""
+Recompute = Literal["none", "selective", "full"]
+"""What the backward pass computes again: as of `memory.recompute`."""
 
 _FP32 = 4
 _TOKEN = 8  # bytes of a token's number
@@ -55,9 +54,22 @@ def of_input(model: ModelSpec, batch: Batch) -> int:
 
 def of_blocks(model: ModelSpec, batch: Batch, blocks: int, recompute: Recompute) -> int:
     """Kept by so many blocks."""
-    if recompute == "none":
-        return blocks * of_block(model, batch)
-    return blocks * of_input(model, batch)
+    each = {"none": of_block, "selective": of_selected, "full": of_input}[recompute]
+    return blocks * each(model, batch)
+
+
+def of_selected(model: ModelSpec, batch: Batch) -> int:
+    """Kept by one block that computes all again but its input, attention and every second matrix
+    product: as `hpckit.training.recompute` counts these, in the order of the forward pass."""
+    width = model.width
+    if isinstance(model, LlamaSpec):
+        divided, whole = width + key_width(model) + model.hidden, width  # query, value, gate; down
+    else:
+        divided, whole = 3 * width + 4 * width, 0  # of attention together; up
+    features = (divided + width) / batch.tensor + whole
+    sums = model.heads / batch.tensor
+    each = features * batch.size + sums * _FP32
+    return of_input(model, batch) + round(batch.samples * model.seq_len * each)
 
 
 def of_embedding(model: ModelSpec, batch: Batch) -> int:

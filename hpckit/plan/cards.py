@@ -43,21 +43,27 @@ class Card:
 
 
 def _card(
-    name: str, memory: float, fp32: float, bf16: float | None, fp8: float | None, *links: float
+    name: str,
+    memory: float,
+    fp32: float,
+    fp16: float,
+    bf16: float | None,
+    fp8: float | None,
+    *links: float,
 ) -> Card:
-    known = {"fp32": fp32, "bf16": bf16, "fp8": fp8}
+    known = {"fp32": fp32, "fp16": fp16, "bf16": bf16, "fp8": fp8}
     rates = MappingProxyType({name: rate for name, rate in known.items() if rate is not None})
     return Card(name, memory, rates, *links)
 
 
 _TABLE = (
-    # name, GiB, TFLOP/s of fp32, bf16 and fp8, GB/s of memory, NVLink, network and host
-    _card("V100", 32, 15.7, None, None, 900, 150, 6.25, 16),
-    _card("A100-40", 40, 19.5, 312, None, 1555, 300, 25, 32),
-    _card("A100-80", 80, 19.5, 312, None, 2039, 300, 25, 32),
-    _card("H100", 80, 67, 989, 1979, 3350, 450, 50, 64),
-    _card("H200", 141, 67, 989, 1979, 4800, 450, 50, 64),
-    _card("B200", 180, 75, 2250, 4500, 7700, 900, 50, 64),
+    # name, GiB, TFLOP/s of fp32, fp16, bf16 and fp8, GB/s of memory, NVLink, network and host
+    _card("V100", 32, 15.7, 125, None, None, 900, 150, 6.25, 16),
+    _card("A100-40", 40, 19.5, 312, 312, None, 1555, 300, 25, 32),
+    _card("A100-80", 80, 19.5, 312, 312, None, 2039, 300, 25, 32),
+    _card("H100", 80, 67, 989, 989, 1979, 3350, 450, 50, 64),
+    _card("H200", 141, 67, 989, 989, 1979, 4800, 450, 50, 64),
+    _card("B200", 180, 75, 2250, 2250, 4500, 7700, 900, 50, 64),
 )
 CARDS: Mapping[str, Card] = MappingProxyType({card.name: card for card in _TABLE})
 """By name, oldest first."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpckit.plan.assumed import NODE_MTBF_HOURS
 from hpckit.plan.cards import Card
-from hpckit.plan.fitting import Choice, recommend, room
+from hpckit.plan.fitting import Choice, recommend, recomputed, room
 from hpckit.plan.flops import parameter_count, per_token
 from hpckit.plan.goodput import Goodput, goodput, goodput_at
 from hpckit.plan.memory import Footprint, checkpoint_bytes, footprint, micro_batches
@@ -130,7 +130,7 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         card=card,
         room=room(card),
         footprint=footprint(spec, world),
-        recomputed=footprint(spec, world, "full"),
+        recomputed=footprint(recomputed(spec), world),
         checkpoint=size,
         speed=timed,
         goodput=best,

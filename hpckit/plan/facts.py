@@ -56,7 +56,7 @@ def problems(plan: Plan) -> Iterator[str]:
     if plan.speed is None:
         yield (
             f"precision.compute: the {plan.card.name} has no {plan.compute} in hardware; "
-            "try precision=fp32"
+            f"try precision={'fp16' if plan.compute == 'bf16' else 'bf16'}"
         )
 
 
@@ -184,8 +184,7 @@ def _remedy(choice: Choice | None) -> str:
 
 
 def _words(choice: Choice) -> str:
-    again = ", activations computed again" if choice.recompute == "full" else ""
-    return " ".join(choice.words) + again
+    return " ".join(choice.words)
 
 
 def _assumed(plan: Plan) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hpckit.plan.activations import Recompute
 from hpckit.plan.assumed import CUDA_GIB, FRAGMENTS
 from hpckit.plan.cards import Card
 from hpckit.plan.memory import footprint
@@ -19,9 +18,8 @@ class Choice:
 
     parallel: ParallelSpec
     micro_batch: int
-    recompute: Recompute
     words: tuple[str, ...]
-    """What to add to the command line for it; without what `recompute` says."""
+    """What to add to the command line for it."""
     peak: int
     """Bytes of a GPU's memory that it needs."""
 
@@ -34,18 +32,24 @@ def room(card: Card) -> int:
 def recommend(spec: RunSpec, nodes: int, card: Card) -> Choice | None:
     """The first that fits, from what talks least to what shares most; with the batch as it is, then
     with single samples, then with activations computed again. None: there is none."""
-    for recompute in ("none", "full"):
+    world = nodes * spec.launch.gpus_per_node
+    for frugal in (spec, recomputed(spec)):
         for micro in dict.fromkeys((spec.train.micro_batch, 1)):
             for words, parallel in ladder(spec.parallel, nodes, spec.launch.gpus_per_node):
-                made = _with(spec, parallel, micro)
+                made = _with(frugal, parallel, micro)
                 if list(misfits(made, nodes)):
                     continue
-                world = nodes * spec.launch.gpus_per_node
-                peak = footprint(made, world, recompute).peak.total
+                peak = footprint(made, world).peak.total
                 if peak <= room(card):
                     words += (f"train.micro_batch={micro}",) if made.train != spec.train else ()
-                    return Choice(parallel, micro, recompute, words, peak)
+                    words += ("memory.recompute=full",) if made.memory != spec.memory else ()
+                    return Choice(parallel, micro, words, peak)
     return None
+
+
+def recomputed(spec: RunSpec) -> RunSpec:
+    """The same run with all activations of blocks computed again."""
+    return replace(spec, memory=replace(spec.memory, recompute="full"))
 
 
 def ladder(

@@ -4,7 +4,7 @@ utilisation."""
 from __future__ import annotations
 
 from hpckit.plan.activations import Recompute
-from hpckit.plan.shapes import elements, ends, parameters
+from hpckit.plan.shapes import elements, ends, key_width, parameters
 from hpckit.run.spec import GptSpec, ModelSpec
 
 _PASSES = 3  # the backward pass takes twice what the forward pass does
@@ -40,9 +40,23 @@ def parameter_count(model: ModelSpec) -> int:
 
 
 def computed_per_token(model: ModelSpec, recompute: Recompute) -> int:
-    """What a GPU really has to do: with `recompute`, the blocks go forward twice."""
-    again = per_token(model) - 6 * _output_parameters(model)
-    return per_token(model) + (again // _PASSES if recompute == "full" else 0)
+    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice."""
+    again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
+    return per_token(model) + again[recompute]
+
+
+def _forward_of_blocks(model: ModelSpec) -> int:
+    return (per_token(model) - 6 * _output_parameters(model)) // _PASSES
+
+
+def _unkept(model: ModelSpec) -> int:
+    """Of the matrix products that `hpckit.training.recompute` does not keep."""
+    width = model.width
+    if isinstance(model, GptSpec):
+        products = width * width + 4 * width * width  # out; down
+    else:
+        products = key_width(model) * width + width * width + model.hidden * width  # key, out, up
+    return 2 * model.layers * products
 
 
 def _output_parameters(model: ModelSpec) -> int:

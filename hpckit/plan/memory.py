@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
-from hpckit.plan.shapes import block, elements, ends, parameters
+from hpckit.plan.shapes import Parameter, block, elements, ends, parameters
 from hpckit.plan.stages import Stage, stages_of_rank
 from hpckit.run.batch import share_of_rank
 from hpckit.run.degrees import Degrees, degrees
-from hpckit.run.spec import RunSpec
+from hpckit.run.spec import OptimSpec, RunSpec
 
-BYTES = {"fp32": 4, "bf16": 2}
-"""Of one number."""
-MASTER = 4  # bytes: parameters, their gradients and both moments of AdamW are fp32
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
+"""Of one number; with fp8, all that is kept is bf16 but for the inputs of linear layers."""
 _AHEAD = 2  # blocks whose parameters are gathered at the same time: one is computed, one comes
 
 
@@ -24,12 +24,12 @@ class Memory:
     """Bytes of one moment."""
 
     parameters: int
-    """This rank's, in fp32."""
+    """This rank's, as the optimizer has them."""
     gathered: int
     """Those of all ranks that share a copy, in the format of computation."""
     gradients: int
     optimizer: int
-    """Both moments of AdamW."""
+    """Moments, momenta, and an average of the parameters."""
     activations: int
     logits: int
     """With what the loss makes of them."""
@@ -64,15 +64,15 @@ class Footprint:
         return max(self.moments, key=lambda name: self.moments[name].total)
 
 
-def footprint(spec: RunSpec, world: int, recompute: Recompute = "none") -> Footprint:
+def footprint(spec: RunSpec, world: int) -> Footprint:
     """That of the rank which needs most, of `world`."""
-    return max(footprints(spec, world, recompute), key=lambda one: one.peak.total)
+    return max(footprints(spec, world), key=lambda one: one.peak.total)
 
 
-def footprints(spec: RunSpec, world: int, recompute: Recompute = "none") -> list[Footprint]:
+def footprints(spec: RunSpec, world: int) -> list[Footprint]:
     """Those of the ranks of a pipeline; without one, of any rank."""
     ranks = range(degrees(spec.parallel, world).pipeline)
-    return [Footprint(_moments(_rank(spec, world, rank), recompute)) for rank in ranks]
+    return [Footprint(_moments(_rank(spec, world, rank))) for rank in ranks]
 
 
 def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
@@ -83,8 +83,27 @@ def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
 
 
 def checkpoint_bytes(spec: RunSpec) -> int:
-    """Of one, uncompressed: parameters and both moments of AdamW."""
-    return 3 * MASTER * elements(parameters(spec.model))
+    """Of one, uncompressed: parameters and what the optimizer keeps."""
+    whole = list(parameters(spec.model))
+    kept = kept_by_optimizer(spec.optim, list(ends(spec.model, is_first=True, is_last=True)))
+    kept += spec.model.layers * kept_by_optimizer(spec.optim, block(spec.model), are_inside=True)
+    return BYTES[spec.precision.master] * (elements(whole) + kept)
+
+
+def kept_by_optimizer(
+    optim: OptimSpec,
+    some: Sequence[Parameter],
+    tensor: int = 1,
+    shard: int = 1,
+    *,
+    are_inside: bool = False,
+) -> int:
+    """Numbers, on the rank that has most: two of AdamW for each parameter, one of Muon for those of
+    a matrix inside of a block, and one of an average."""
+    matrices = [one for one in some if len(one.shape) > 1]
+    by_muon = matrices if optim.kind == "muon" and are_inside else []
+    each = 2 if optim.ema_decay is None else 3
+    return each * elements(some, tensor, shard) - elements(by_muon, tensor, shard)
 
 
 @dataclass(frozen=True)
@@ -98,10 +117,21 @@ class _Rank:
     micro_batches: int
     mine: int
     """Parameters that are left to it after everything is divided."""
+    kept: int
+    """Numbers that the optimizer keeps of these."""
     blocks: int
     """Those of its blocks as they are computed with, likewise the next two."""
     block: int
     ends: int
+
+    @property
+    def master(self) -> int:
+        return BYTES[self.spec.precision.master]
+
+    @property
+    def held(self) -> int:
+        """Bytes of a parameter and its gradient in the GPU's memory for good."""
+        return 0 if self.spec.memory.offload else self.master
 
     @property
     def compute(self) -> int:
@@ -125,7 +155,7 @@ class _Rank:
             return 0
         if self.spec.parallel.reduce == "last" or self.degrees.pipeline > 1:
             return self.reduce * (self.blocks + self.ends)
-        return MASTER * self.mine
+        return self.held * self.mine
 
 
 def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
@@ -142,23 +172,27 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         count,
         mine=elements(of_ends, found.tensor, found.shard)
         + blocks * elements(one, found.tensor, found.shard),
+        kept=kept_by_optimizer(spec.optim, of_ends, found.tensor, found.shard)
+        + blocks * kept_by_optimizer(spec.optim, one, found.tensor, found.shard, are_inside=True),
         blocks=blocks * elements(one, found.tensor),
         block=elements(one, found.tensor),
         ends=elements(of_ends, found.tensor),
     )
 
 
-def _moments(rank: _Rank, recompute: Recompute) -> dict[str, Memory]:
+def _moments(rank: _Rank) -> dict[str, Memory]:
+    recompute = rank.spec.memory.recompute
     gathered = rank.ends if rank.gathers_layers else rank.ends + rank.blocks
     kept, room = _kept(rank, recompute), _handed_on(rank)
+    first = rank.block if rank.gathers_layers else 0  # to go backward; it is asked for beforehand
     loss = Memory(
-        parameters=MASTER * rank.mine,
-        gathered=rank.compute * gathered,
+        parameters=rank.held * rank.mine,
+        gathered=rank.compute * (gathered + first),
         gradients=rank.accumulated,
-        optimizer=2 * MASTER * rank.mine,
+        optimizer=rank.held * rank.kept,
         activations=kept,
         logits=_logits(rank),
-        buffers=room,
+        buffers=room + _summed_up(rank),
     )
     ahead = min(_AHEAD * rank.block, rank.blocks) if rank.gathers_layers else 0
     backward = replace(
@@ -170,7 +204,7 @@ def _moments(rank: _Rank, recompute: Recompute) -> dict[str, Memory]:
     )
     reduced = replace(
         loss,
-        gradients=MASTER * rank.mine,
+        gradients=rank.held * rank.mine,
         activations=0,
         logits=0,
         buffers=room + rank.ends * (rank.compute + rank.reduce),
@@ -178,7 +212,7 @@ def _moments(rank: _Rank, recompute: Recompute) -> dict[str, Memory]:
     optimizer = replace(
         reduced,
         gathered=0,
-        buffers=room + MASTER * rank.mine,  # torch's foreach makes a list of square roots
+        buffers=room + rank.held * rank.mine,  # torch's foreach makes a list of square roots
     )
     return {"loss": loss, "backward": backward, "reduced": reduced, "optimizer": optimizer}
 
@@ -209,23 +243,33 @@ def _logits(rank: _Rank) -> int:
     if not any(stage.is_last for stage in rank.stages):
         return 0
     model, batch = rank.spec.model, rank.batch
+    if (chunks := rank.spec.memory.loss_chunks) > 1:
+        return of.logits_peak(model, batch) // chunks
     return of.logits_peak(model, batch) - of.logits(model, batch) + _waiting_logits(rank, 0)
 
 
+def _summed_up(rank: _Rank) -> int:
+    """Gradients of the output layer, where its loss comes in parts: their sum, and one more."""
+    is_last = any(stage.is_last for stage in rank.stages)
+    if rank.spec.memory.loss_chunks == 1 or not is_last:
+        return 0
+    model = rank.spec.model
+    return 2 * rank.compute * model.vocab * model.width // rank.degrees.tensor
+
+
 def _waiting_logits(rank: _Rank, done: int) -> int:
-    """What the loss keeps of all micro-batches but `done`, and in a pipeline the logits, too."""
+    """What the loss keeps of all micro-batches but `done`, unless it computes it again."""
+    if rank.spec.memory.loss_chunks > 1:
+        return 0
     waiting = sum(stage.waiting - done for stage in rank.stages if stage.is_last)
-    each = of.logits(rank.spec.model, rank.batch)
-    if rank.degrees.pipeline > 1:
-        each += each // MASTER * rank.compute
-    return waiting * each
+    return waiting * of.logits(rank.spec.model, rank.batch)
 
 
 def _in_backward(rank: _Rank, recompute: Recompute) -> int:
     """What is more, or less, when the last block goes backward: it is there as a whole, and what
     the output layer kept is gone."""
     model, batch = rank.spec.model, rank.batch
-    more = of.of_block(model, batch) - of.of_input(model, batch) if recompute == "full" else 0
+    more = of.of_block(model, batch) - of.of_blocks(model, batch, 1, recompute)
     gone = of.of_output(model, batch) if any(stage.is_last for stage in rank.stages) else 0
     return more - gone
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hpckit.plan.activations import Batch, Recompute, of_block, of_input
+from hpckit.plan.activations import Batch, of_block, of_input
 from hpckit.plan.assumed import LINK
 from hpckit.plan.cards import Card
 from hpckit.plan.flops import computed_per_token, per_token
@@ -87,7 +87,6 @@ def speed(
     world: int,
     card: Card,
     utilisation: float,
-    recompute: Recompute = "none",
 ) -> Speed:
     """Of `world` ranks on such cards, which reach `utilisation` of their peak while they compute.
 
@@ -99,7 +98,7 @@ def speed(
         raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
     tokens = global_batch(spec, world) * spec.model.seq_len
     each = tokens / world  # what a rank would do alone of it
-    compute = each * computed_per_token(spec.model, recompute) / (peak * utilisation)
+    compute = each * computed_per_token(spec.model, spec.memory.recompute) / (peak * utilisation)
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
     count, _ = micro_batches(spec, world)
     idle = (found.pipeline - 1) / (count * stages_per_rank(spec.parallel))
@@ -112,7 +111,7 @@ def speed(
         optimizer=_ADAMW * share / (card.memory_gbps * 1e9),
     )
     flops = tokens * per_token(spec.model)
-    done = each * computed_per_token(spec.model, recompute)
+    done = each * computed_per_token(spec.model, spec.memory.recompute)
     moved = _moved(spec, world)
     limits = Roofline(
         compute=done / peak,

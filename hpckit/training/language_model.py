@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from data import Loader, open_dataset
+from hpckit.plan.flops import per_token
 from hpckit.run.spec import RunSpec
-from hpckit.training.models.building import flops_of
 from hpckit.training.optim import build_ema, build_optimizer, set_lr
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.run import TrainingRun, training_run
@@ -23,7 +23,7 @@ def main(cfg: RunSpec) -> None:
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
         gradients = trainee.gradients(run.share, sample_mean, run.timed)
-        token_flops = flops_of(cfg.model)
+        token_flops = per_token(cfg.model)
         run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
         if ema:
             run.track(ema=ema)

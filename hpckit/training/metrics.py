@@ -18,10 +18,10 @@ from hpckit.run import parts
 from hpckit.run.events import EventLog
 from hpckit.training import footprint, intake, watching
 from hpckit.training.errors import TrainingError
-from hpckit.training.flops import known_peak
 from hpckit.training.footprint import peak_bytes, peak_name
 from hpckit.training.intake import Intake
 from hpckit.training.parts import Parts
+from hpckit.training.peaks import known_peak
 from hpckit.training.scalars import Scalars
 from hpckit.training.watching import Watch
 

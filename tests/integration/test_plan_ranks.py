@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.checkpoint import checkpoint
 
 from hpckit.launch.compose import compose_spec
-from hpckit.plan.activations import Batch, Recompute, logits, of_input
+from hpckit.plan.activations import Batch, logits, of_input
 from hpckit.plan.memory import Footprint, footprint, footprints, micro_batches
 from hpckit.plan.stages import stages_of_rank
 from hpckit.run.degrees import degrees
@@ -30,6 +29,7 @@ from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import data_mesh, make_mesh
 from hpckit.training.parallel.sharding import before_micro_batch, shard
 from hpckit.training.parallel.trainee import Trainee
+from hpckit.training.recompute import recompute
 from tests.integration.worlds import run_world
 from tests.saved_tensors import SavedBytes
 
@@ -107,14 +107,25 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 FEW = "model.vocab=257"
-ROUGH = ("few tokens", "recomputed")
+ROUGH = ("few tokens", "recomputed", "selected", "chunked")
 """Where the peak is inside a block: which of its tensors are there at once is up to kernels."""
 PRETENDED = {
     "ddp": ("parallel=ddp", "precision=bf16", "train.global_batch=8", "train.micro_batch=1"),
     "zero2": ("parallel=zero2", "train.global_batch=8", "train.micro_batch=2"),
     "fsdp": ("parallel=fsdp", "precision=bf16", "train.global_batch=8", "train.micro_batch=1"),
     "few tokens": ("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
-    "recomputed": ("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
+    "recomputed": (
+        *("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
+        "memory.recompute=full",
+    ),
+    "selected": (
+        *("parallel=fsdp", "train.global_batch=8", "train.micro_batch=2", FEW),
+        "memory.recompute=selective",
+    ),
+    "chunked": (
+        *("parallel=fsdp", "precision=bf16", "train.global_batch=8", "train.micro_batch=1"),
+        "memory.loss_chunks=8",
+    ),
     "hsdp": ("parallel=hsdp", "parallel.shard=2", "precision=bf16", "train.global_batch=8"),
 }
 
@@ -123,11 +134,10 @@ PRETENDED = {
 def test_the_peak_of_a_step_is_what_torchs_tracker_sees(case: str) -> None:
     """Without the optimizer, whose kernels differ between CPU and CUDA."""
     words = ("model=gpt_tiny", "model.layers=3", "model.vocab=8192", "launch.nodes=4")
-    recompute: Recompute = "full" if case == "recomputed" else "none"
     spec = compose_spec([*words, "cluster.device=cpu", *PRETENDED[case]])
     with pretended_world(4):
-        seen = _tracked_peak(spec, 4, recompute)
-    planned = footprint(spec, 4, recompute).moments
+        seen = _tracked_peak(spec, 4)
+    planned = footprint(spec, 4).moments
     most = max(memory.total for name, memory in planned.items() if name != "optimizer")
     assert seen == pytest.approx(most, rel=0.1 if case in ROUGH else 0.01)
 
@@ -142,14 +152,14 @@ def pretended_world(ranks: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _tracked_peak(spec: RunSpec, world: int, recompute: Recompute) -> int:
+def _tracked_peak(spec: RunSpec, world: int) -> int:
     """Bytes, in the second step of a model without memory of its own."""
     mesh = make_mesh("cpu", spec.parallel)
     count, samples = micro_batches(spec, world)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model: Any = GPT(spec.model)  # type: ignore[arg-type]
-        for block in model.blocks.values() if recompute == "full" else ():
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        recompute(model.blocks.values(), spec.memory.recompute)
+        model.unembedding.chunks = spec.memory.loss_chunks
         shard(
             model,
             model.blocks.values(),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from checkpointing.placement import held
 from hpckit.run.spec import GptSpec, ModelSpec
-from hpckit.training.flops import flops_per_token
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.gpt import GPT
 from hpckit.training.models.llama import Llama
@@ -20,16 +19,6 @@ def build(size: ModelSpec, part: Part | None = None) -> Decoder:
     `materialise`."""
     with torch.device("meta"):
         return GPT(size, part) if isinstance(size, GptSpec) else Llama(size, part)
-
-
-def flops_of(size: ModelSpec) -> int:
-    """Of one token, forward and backward: see `flops_per_token`. What an embedding looks up is not
-    multiplied, unless it is the output layer too."""
-    model = build(size)
-    looked_up = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
-    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
-    idle = sum(weight.numel() for weight in looked_up if weight is not model.tied)
-    return flops_per_token(matrices - idle, size.layers, size.width, size.seq_len)
 
 
 def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Decoder:

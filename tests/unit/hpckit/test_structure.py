@@ -28,7 +28,7 @@ MAY_IMPORT = {
         *("checkpointing", "data"),
     },
     "hpckit.elastic": {"hpckit.run", "checkpointing", "data"},
-    "hpckit.training": {"hpckit.run", "checkpointing", "data"},
+    "hpckit.training": {"hpckit.plan", "hpckit.run", "checkpointing", "data"},
     "hpckit.plan": {"hpckit.report", "hpckit.run", "checkpointing"},
     "hpckit.report": {"hpckit.run", "checkpointing", "data"},
     "hpckit.run": {"checkpointing", "data"},

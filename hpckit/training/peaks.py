@@ -1,4 +1,4 @@
-"""Floating-point operations of training, and how many a card could do."""
+"""How many floating-point operations a card could do."""
 
 from __future__ import annotations
 
@@ -28,19 +28,6 @@ _PEAKS = (
     (r"V100-PCIE", 112e12),
     (r"V100\b", 125e12),
 )
-
-
-def flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
-    """Of a forward and a backward pass of a decoder, without what is computed again: 6 for each
-    weight that a token is multiplied with, and 12 x layers x width x length for attention, masked
-    or not (Chowdhery et al. 2022, appendix B).
-
-    Args:
-        parameters: of matrices that activations are multiplied with: no embedding that is looked
-            up, but the output layer.
-        length: tokens of context.
-    """
-    return 6 * parameters + 12 * layers * width * length
 
 
 def peak_flops(card: str) -> float | None:
