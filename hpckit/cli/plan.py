@@ -68,8 +68,9 @@ def plan(
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.compose import compose_spec
     from hpckit.plan.documents import KINDS, write
-    from hpckit.plan.estimate import ENTRY, Assumptions, estimate, is_known
+    from hpckit.plan.estimate import Assumptions, estimate, is_known
     from hpckit.plan.facts import problems
+    from hpckit.run.entries import LANGUAGE_MODEL
     from hpckit.run.parse import SpecError
 
     with refusing():
@@ -77,7 +78,9 @@ def plan(
             raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
         spec = compose_spec(overrides or [])
         if not is_known(spec):
-            raise CommandError(f"entry: {spec.entry} has a model of its own; only {ENTRY} is known")
+            raise CommandError(
+                f"entry: {spec.entry} has a model of its own; only {LANGUAGE_MODEL} is known"
+            )
         made = estimate(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
         out = Out(json)
         _tell(out, made)

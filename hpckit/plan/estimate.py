@@ -14,10 +14,8 @@ from hpckit.plan.memory import Footprint, checkpoint_bytes, footprint, micro_bat
 from hpckit.plan.steptime import Speed, speed
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.degrees import describe
+from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.spec import RunSpec
-
-ENTRY = "hpckit.training.language_model:main"
-"""The training function whose model is known."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Plan:
 
 def is_known(spec: RunSpec) -> bool:
     """Whether the run trains a model of `conf/model/`."""
-    return spec.entry == ENTRY
+    return spec.entry == LANGUAGE_MODEL
 
 
 def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.run.debugcheck import debug_violations
+from hpckit.run.entries import BYTES_AND_END, LANGUAGE_MODEL
 from hpckit.run.levercheck import bad_levers
 from hpckit.run.optimcheck import optim_violations
 from hpckit.run.sitecheck import site_violations
@@ -72,6 +73,11 @@ def _elastic(spec: RunSpec) -> Iterator[str]:
 
 def _model(spec: RunSpec) -> Iterator[str]:
     model = spec.model
+    if spec.entry == LANGUAGE_MODEL and model.vocab < BYTES_AND_END:
+        yield (
+            f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that bytes of "
+            "text have"
+        )
     if model.width % model.heads:
         yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
     if isinstance(model, LlamaSpec) and model.heads % model.kv_heads:

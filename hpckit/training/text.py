@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from data import DataError, Sample, SampleContext
+from hpckit.run.entries import BYTES_AND_END
 
 END = 256
 """Token after the last byte of a document."""
-VOCAB = 257
+VOCAB = BYTES_AND_END
 PADDING = -1
 """Not a token: nothing is predicted there."""
 

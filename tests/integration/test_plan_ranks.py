@@ -38,7 +38,7 @@ REAL = {
     "ddp": ("parallel=ddp", "train.global_batch=8"),
     "zero2": ("parallel=zero2", "train.global_batch=4"),
     "fsdp": ("parallel=fsdp", "train.global_batch=8"),
-    "tp": ("parallel=tp", "train.global_batch=2", "model.vocab=256"),
+    "tp": ("parallel=tp", "train.global_batch=2", "model.vocab=258"),
     "gpipe": ("parallel=pp", "parallel.schedule=gpipe", "train.global_batch=6"),
     "1f1b": ("parallel=pp", "train.global_batch=8"),
     "interleaved": ("parallel=pp", "parallel.schedule=interleaved", "train.global_batch=8"),

@@ -13,11 +13,10 @@ from checkpointing.runs import local_folder
 from checkpointing.store.checkpoint import Checkpoint
 from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.run.directory import RunDir
+from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.spec import RunSpec
 from hpckit.training.models.huggingface import config, forms
-
-ENTRY = "hpckit.training.language_model:main"
 
 
 def export_huggingface(
@@ -71,7 +70,7 @@ def _spec(place: str) -> RunSpec:
         spec = read_spec(RunDir(folder).spec(numbers[-1]))
     except (SpecError, OSError) as error:
         raise RefusedError(f"{place}: which model it trains cannot be read: {error}") from None
-    if spec.entry != ENTRY:
+    if spec.entry != LANGUAGE_MODEL:
         raise RefusedError(
             f"{place} trains a model of its own ({spec.entry}); --format safetensors exports "
             "its tensors by their names"

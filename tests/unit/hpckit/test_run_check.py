@@ -67,6 +67,7 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
     ("changes", "key"),
     [
         ({"model.heads": 3}, "model.heads"),
+        ({"model.vocab": 256}, "model.vocab"),
         ({"train.steps": 100, "optim.warmup_steps": 100}, "optim.warmup_steps"),
         ({"optim.kind": "muon"}, "optim.momentum"),
         ({"optim.momentum": 0.9}, "optim.momentum"),
