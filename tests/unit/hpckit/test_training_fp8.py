@@ -16,7 +16,7 @@ SIXTEENS = st.integers(1, 6).map(lambda count: 16 * count)
 
 
 def error(found: Tensor, exact: Tensor) -> float:
-    return float((found.detach().float() - exact.detach()).norm() / exact.norm())
+    return float(((found.float() - exact).norm() / exact.norm()).detach())
 
 
 @settings(max_examples=30, deadline=None)
