@@ -21,7 +21,6 @@ from hpckit.training.text import VOCAB
 from tests.integration.worlds import assert_same, run_world, whole
 
 WORLD, BATCH, STEPS, LENGTH = 4, 16, 3, 16
-WITHIN_S = 400.0  # many trainings one after the other
 SIZES = ("model.layers=4", "model.heads=4", f"model.seq_len={LENGTH}", "launch.nodes=4")
 BATCHES = (f"train.global_batch={BATCH}", "train.micro_batch=2")
 ON_DATA = {
@@ -114,7 +113,7 @@ def test_all_train_to_the_losses_of_one_process(
 ) -> None:
     work = partial(losses, model=model, overrides=overrides)
     ((expected,),) = run_world(1, partial(work, kinds=["alone"]), tmp_path)
-    ranks = run_world(WORLD, partial(work, kinds=kinds), tmp_path, WITHIN_S)
+    ranks = run_world(WORLD, partial(work, kinds=kinds), tmp_path)
     assert all(found == ranks[0] for found in ranks)
     assert expected[-1][0] < expected[0][0] - 0.01, "it learns"
     for kind, found in zip(kinds, ranks[0], strict=True):
@@ -160,4 +159,4 @@ def test_checkpoints_go_from_each_to_the_next(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...]
 ) -> None:
     work = partial(moved, kinds=kinds, model=model, overrides=overrides)
-    assert run_world(WORLD, work, tmp_path, WITHIN_S) == [len(kinds)] * WORLD
+    assert run_world(WORLD, work, tmp_path) == [len(kinds)] * WORLD
