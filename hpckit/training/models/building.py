@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -14,11 +17,22 @@ from hpckit.training.models.llama import Llama
 from hpckit.training.random import mix
 
 
-def build(size: ModelSpec, part: Part | None = None) -> Decoder:
+def build(size: ModelSpec, part: Part | None = None, dtype: torch.dtype = torch.float32) -> Decoder:
     """The model, or a part of it, on the meta device: shapes alone, to be filled by
     `materialise`."""
-    with torch.device("meta"):
+    with torch.device("meta"), _by_default(dtype):
         return GPT(size, part) if isinstance(size, GptSpec) else Llama(size, part)
+
+
+@contextmanager
+def _by_default(dtype: torch.dtype) -> Iterator[None]:
+    """New parameters are of this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Decoder:

@@ -105,7 +105,7 @@ class Trainee:
 
     def _build(self, part: Part) -> Decoder:
         cfg = self._cfg
-        model = build(cfg.model, part).to(DTYPES[cfg.precision.master])
+        model = build(cfg.model, part, DTYPES[cfg.precision.master])
         if has(self._mesh, "tensor"):
             divide(model, self._mesh["tensor"])
         self._pull_levers(model)
