@@ -173,9 +173,10 @@ class Metrics:
         return means, rest[: len(own)], rest[len(own) :]
 
     def _say_what_lacks(self) -> None:
-        if self._counted[FLOPS] and math.isnan(self._peak_flops) and not self._has_said:
+        is_known = self._device.type != "cuda" or not math.isnan(self._peak_flops)
+        if self._counted[FLOPS] and not is_known and not self._has_said:
             self._has_said = True
-            log.info("no MFU in the records: what this card can do is not known here")
+            log.info("no MFU in the records: what this card can do is not known")
 
     def _write(self, step: int, record: Mapping[str, float]) -> None:
         if self._scalars is not None:
