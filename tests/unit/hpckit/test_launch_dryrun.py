@@ -10,6 +10,8 @@ import pytest
 from data import open_dataset, pack_folder
 from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.dryrun import describe_submission
+from hpckit.plan.memory import footprint
+from hpckit.report.words import size
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment
 from tests.unit.hpckit.hpckit_parts import make_spec
@@ -58,7 +60,8 @@ def test_memory_is_told_and_the_plan_for_a_card_that_is_known(tmp_path: Path) ->
     run = RunDir(tmp_path / "run")
     lines = describe_submission(make_spec(), run, None, earlier=0).splitlines()
     (memory,) = [line for line in lines if line.startswith("# memory")]
-    assert "# memory      121 k parameters (ddp); a rank needs 13.0 MiB when" in memory
+    needed = size(footprint(make_spec(), 1).peak.total)
+    assert f"# memory      121 k parameters (ddp); a rank needs {needed} when" in memory
     assert not any(line.startswith("# plan") for line in lines)
     spec = make_spec({"cluster.slurm.gpu_type": "h100", "cluster.device": "cuda"}, "slurm")
     lines = describe_submission(spec, run, None, earlier=0).splitlines()
