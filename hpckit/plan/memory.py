@@ -10,7 +10,7 @@ from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
 from hpckit.plan.shapes import Parameter, block, elements, ends, parameters
 from hpckit.plan.stages import Stage, stages_of_rank
-from hpckit.run.batch import share_of_rank
+from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import Degrees, degrees
 from hpckit.run.spec import OptimSpec, RunSpec
 
@@ -78,7 +78,7 @@ def footprints(spec: RunSpec, world: int) -> list[Footprint]:
 def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
     """How many a rank takes in a step, and the samples of each."""
     share = share_of_rank(spec, world)
-    count = max(1, share // spec.train.micro_batch)
+    count = micro_batch_count(share, spec.train.micro_batch)
     return count, share // count
 
 

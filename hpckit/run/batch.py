@@ -22,6 +22,11 @@ def share_of_rank(spec: RunSpec, world: int) -> int:
     return global_batch(spec, world) // degrees(spec.parallel, world).data
 
 
+def micro_batch_count(share: int, micro: int) -> int:
+    """Micro-batches of equal size that a rank's `share` of the global batch is cut into."""
+    return max(1, share // micro)
+
+
 def lr_scale(spec: RunSpec, world: int) -> float:
     """What to multiply the learning rate of `world` ranks by: it follows `optim.base_batch` to the
     batch of all of them, and from there `elastic.scale_lr` to theirs."""

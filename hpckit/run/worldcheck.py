@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.run.batch import share_of_rank
+from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import NAMES, Degrees, degrees, stage_count
 from hpckit.run.levercheck import levers_of_world
 from hpckit.run.spec import LlamaSpec, ParallelSpec, RunSpec
@@ -77,7 +77,7 @@ def _pipeline(spec: RunSpec, found: Degrees) -> Iterator[str]:
     """A schedule may need a number of micro-batches, to keep its stages busy."""
     ranks, schedule = found.pipeline, spec.parallel.schedule
     share = share_of_rank(spec, ranks * found.data * found.tensor)
-    parts = max(1, share // spec.train.micro_batch)
+    parts = micro_batch_count(share, spec.train.micro_batch)
     fewest = 1 if schedule == "gpipe" else ranks
     if ranks > 1 and parts < fewest:
         yield (

@@ -110,8 +110,7 @@ class TrainingRun:
         )
         if cfg.health.all_reduce:
             seconds = check_all_reduce(self.device)
-            if self.rank == 0:
-                self._events.emit("all_reduce", seconds=seconds, world_size=self.world_size)
+            self.tell("all_reduce", seconds=seconds, world_size=self.world_size)
         self._agreement = Agreement()
         self._checkpointer = Checkpointer(
             checkpoint_root(cfg, at.run),
@@ -269,9 +268,7 @@ class TrainingRun:
         return metrics, ledger
 
     def _end_canary(self, canary: Canary) -> None:
-        told = canary.end(is_first=self.rank == 0)
-        if self.rank == 0:
-            self._events.emit("canary", **told)
+        self.tell("canary", **canary.end(is_first=self.rank == 0))
 
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}

@@ -12,7 +12,7 @@ import psutil
 from hpckit.run.directory import RunDir
 from hpckit.run.parse import read_spec
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched
-from tests.cluster.slurm import Slurm
+from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, environment, overrides, wrapper
 from tests.integration.runs import REPO, assert_same_run
 
@@ -70,7 +70,7 @@ def test_an_allocation_of_ones_own_is_followed_and_stopped(
     assert "stopping after a save" in said
     assert "every rank saved and left" in " ".join(said.split())
     assert it.verdicts() == ["stopped"]
-    assert ports.run("squeue", "--noheader") == ""
+    wait_for(lambda: ports.run("squeue", "--noheader") == "", "an end of the allocation")
 
 
 def test_what_cannot_be_run_is_said_in_the_jobs_log(ports: Slurm, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from checkpointing.placement import held
 from hpckit.run.spec import GptSpec, ModelSpec
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.gpt import GPT
 from hpckit.training.models.llama import Llama
+from hpckit.training.parallel.local import local
 from hpckit.training.random import mix
 
 
@@ -57,6 +57,6 @@ def materialise(model: Decoder, device: torch.device, seed: int) -> None:
 def _keep(name: str, whole: Tensor, parameter: Tensor) -> None:
     mine = held(name, parameter)
     assert mine is not None
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    own = local(parameter)
     for box, at in mine.parts:
-        local[at.slices].copy_(whole[box.slices])
+        own[at.slices].copy_(whole[box.slices])

@@ -65,6 +65,11 @@ def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
     return mesh[names[0]] if len(names) == 1 else mesh[names]
 
 
+def size_of(mesh: DeviceMesh, name: str) -> int:
+    """Ranks along this dimension, which the mesh need not have."""
+    return int(mesh[name].size()) if has(mesh, name) else 1
+
+
 def has(mesh: DeviceMesh, name: str) -> bool:
     """Whether the mesh has this dimension."""
     return name in (mesh.mesh_dim_names or ())

@@ -16,11 +16,11 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.distributed.tensor import DTensor
 
 from hpckit.run.degrees import blocks_of_stages, stage_count
 from hpckit.run.spec import ParallelSpec
 from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.parallel.local import local
 from hpckit.training.parts import Timed
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
@@ -85,7 +85,7 @@ class Pipeline:
             for number, part in enumerate(parts)
         ]
         self._schedule = _schedule(parallel, stages, micro_batches, loss_of)
-        self.shared = shared_by_ends(parts)
+        self._shared = shared_by_ends(parts)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Add the gradients of this rank's share of a step.
@@ -103,11 +103,10 @@ class Pipeline:
         losses: list[Tensor] = []
         taken = (inputs,) if self._parts[0].part.is_first else ()
         is_last = self._parts[-1].part.is_last
-        wanted: dict[str, Any] = (
-            {"target": targets, "targets": targets} if is_last else {}
-        )  # for loss and model
+        both = {"target": targets, "targets": targets}  # for the loss, and for the model
+        wanted: dict[str, Any] = both if is_last else {}
         self._schedule.step(*taken, losses=losses, return_outputs=False, **wanted)
-        for parameter in self.shared:
+        for parameter in self._shared:
             self._add_other_end(parameter)
         zero = torch.zeros((), device=inputs.device)
         loss = torch.stack(losses).mean().detach() if is_last else zero
@@ -118,7 +117,7 @@ class Pipeline:
         """Have the gradient be the sum of those of the first and the last stage."""
         gradient = parameter.grad
         assert gradient is not None
-        mine = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        mine = local(gradient)
         theirs = torch.empty_like(mine)
         group, last = self._mesh.get_group(), self._mesh.size() - 1
         peer = dist.get_global_rank(group, last if self._mesh.get_local_rank() == 0 else 0)

@@ -70,8 +70,3 @@ def before_micro_batch(model: FSDPModule, parallel: ParallelSpec, *, is_last: bo
     model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
     # With what only the optimizer needs sharded, parameters are gathered once a step.
     model.set_reshard_after_backward(is_last or parallel.zero > 1)
-
-
-def micro_batches(share: int, micro: int) -> int:
-    """Micro-batches of equal size that a rank's `share` of the global batch is cut into."""
-    return max(1, share // micro)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
+from hpckit.run.batch import micro_batch_count
 from hpckit.run.spec import ParallelSpec, RunSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.compiling import compile_blocks
@@ -17,7 +18,7 @@ from hpckit.training.fp8 import use_fp8
 from hpckit.training.loss_scale import LossScale
 from hpckit.training.models.building import build, materialise
 from hpckit.training.models.decoder import Decoder, Part
-from hpckit.training.parallel.mesh import data_mesh, has
+from hpckit.training.parallel.mesh import data_mesh, has, size_of
 from hpckit.training.parallel.norm import clip_gradients
 from hpckit.training.parallel.pipeline import (
     LossOf,
@@ -30,7 +31,6 @@ from hpckit.training.parallel.pipeline import (
 from hpckit.training.parallel.sharding import (
     DTYPES,
     before_micro_batch,
-    micro_batches,
     shard,
 )
 from hpckit.training.parallel.tensor import divide
@@ -68,20 +68,18 @@ class Trainee:
 
     def clip(self, limit: float) -> Tensor:
         """Scale the gradients back, and down to a norm of `limit`; the norm before. Collective."""
-        stages = self._mesh["pipeline"].size() if has(self._mesh, "pipeline") else 1
-        shared = shared_by_ends(self.parts) if stages > 1 else []
         return clip_gradients(
             self.module.parameters(),
             limit,
-            stages=stages,
-            shared=shared,
+            stages=size_of(self._mesh, "pipeline"),
+            shared=shared_by_ends(self.parts),
             device=self._device,
             scale=self.loss_scale.value,
         )
 
     def _gradients(self, share: int, loss_of: LossOf, timed: Timed) -> Gradients:
         cfg = self._cfg
-        parts = micro_batches(share, cfg.train.micro_batch)
+        parts = micro_batch_count(share, cfg.train.micro_batch)
         if not has(self._mesh, "pipeline"):
             return Accumulation(self.parts[0], cfg.parallel, parts, loss_of, timed)
         shapes = self._shapes(share // parts)
@@ -91,7 +89,7 @@ class Trainee:
     def _choose_attention(self) -> str:
         cfg = self._cfg
         choose_attention(cfg.memory.attention)
-        ranks = self._mesh["tensor"].size() if has(self._mesh, "tensor") else 1
+        ranks = size_of(self._mesh, "tensor")
         dtype = DTYPES[cfg.precision.compute]
         found = attention_in_use(cfg.model, cfg.train.micro_batch, ranks, dtype, self._device)
         log.info("attention: %s", found)
@@ -134,7 +132,7 @@ class Trainee:
 
     def _shapes(self, micro_batch: int) -> Shapes:
         size, dtype = self._cfg.model, DTYPES[self._cfg.precision.compute]
-        ranks = self._mesh["tensor"].size() if has(self._mesh, "tensor") else 1
+        ranks = size_of(self._mesh, "tensor")
         with torch.device("meta"):
             return Shapes(
                 torch.empty(micro_batch, size.seq_len, dtype=torch.int64),

@@ -8,8 +8,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hpckit.run.batch import micro_batch_count
 from hpckit.run.check import violations
-from hpckit.training.parallel.sharding import micro_batches
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
@@ -25,7 +25,7 @@ def test_a_share_is_cut_into_equal_parts_none_larger_than_allowed(
         train=replace(base.train, global_batch=world * factor, micro_batch=micro),
     )
     assume(not violations(spec))
-    parts = torch.zeros(factor, 3).chunk(micro_batches(factor, micro))
-    assert len(parts) == micro_batches(factor, micro)
+    parts = torch.zeros(factor, 3).chunk(micro_batch_count(factor, micro))
+    assert len(parts) == micro_batch_count(factor, micro)
     assert sum(len(part) for part in parts) == factor
     assert {len(part) for part in parts} == {min(micro, factor)}
