@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli import ckpt, data, run
+from hpckit.cli import bench, ckpt, data, run
 from hpckit.cli.cancel import cancel
 from hpckit.cli.drill import drill
 from hpckit.cli.logs import logs
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 app.command("plan")(plan)
 app.command("status")(status)
 app.command("logs")(logs)

@@ -1,0 +1,17 @@
+"""`hpckit bench`: what this machine or site does with a training function."""
+
+from __future__ import annotations
+
+import typer
+
+from hpckit.cli.bench.scaling import scaling
+
+app = typer.Typer(help="Measure training on this machine or site.", no_args_is_help=True)
+
+
+@app.callback()
+def _bench() -> None:
+    """So that the one command keeps its name."""
+
+
+app.command("scaling")(scaling)

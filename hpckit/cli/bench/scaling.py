@@ -1,0 +1,165 @@
+"""`hpckit bench scaling`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption
+
+if TYPE_CHECKING:
+    from hpckit.cli.bench.figures import Point
+    from hpckit.cli.bench.worlds import Sizes, World
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.run.spec import RunSpec
+
+_MODELS = "gpt_nano,gpt_tiny"
+_ENDINGS = (".svg", ".png", ".pdf")
+
+
+def scaling(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OVERRIDES", help="As of launch.py: group=option, key=value."),
+    ] = None,
+    worlds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NxW,...",
+            help="Nodes x workers of each; else doubling up to launch.nodes x "
+            "launch.gpus_per_node.",
+        ),
+    ] = None,
+    models: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Options of the group model.")
+    ] = _MODELS,
+    steps: Annotated[int, typer.Option(min=10, help="Of each run.")] = 60,
+    strong: Annotated[
+        bool,
+        typer.Option(
+            "--strong",
+            help="The same global batch everywhere; else a micro-batch for each rank, or group of "
+            "ranks that share samples.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The picture: a file.svg, .png or .pdf."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train models on ever more ranks, and tell how far that pays.
+
+    hpckit bench scaling cluster=slurm launch.nodes=4 launch.gpus_per_node=8
+    parallel=fsdp precision=bf16 --models gpt2,llama_1b
+
+    Each world is a run of its own, one after the other, as launch.py would start it, under
+    scaling-TIME in the folder of runs. It saves only at its end, and that is removed.
+    Efficiency is a rank's samples per second over those of a rank of the smallest world.
+    """
+    from hpckit.cli.bench.figures import by_model
+    from hpckit.cli.bench.plot import draw
+    from hpckit.cli.bench.worlds import Sizes
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.launch.compose import compose_spec
+
+    with refusing():
+        if output is not None and output.suffix not in _ENDINGS:
+            raise CommandError(f"--output: {output} must end in {', '.join(_ENDINGS)}")
+        typed, out = overrides or [], Out(json)
+        spec = compose_spec(typed)
+        folder = Path(spec.root).expanduser() / time.strftime("scaling-%Y%m%d-%H%M%S")
+        sizes = Sizes(steps, is_strong=strong)
+        found = by_model(
+            _measure(spec, typed, _cases(spec, models, worlds), sizes, folder.resolve(), out)
+        )
+        _tell(out, found)
+        picture = output or folder / "scaling.svg"
+        draw(found, f"{'strong' if strong else 'weak'} scaling", picture)
+        out.fact("picture", str(picture))
+        out.fact("runs", str(folder))
+
+
+def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, World]]:
+    from hpckit.cli.bench.worlds import doubling, parse_world
+
+    try:
+        asked = [parse_world(text) for text in worlds.split(",")] if worlds else []
+    except ValueError as error:
+        raise CommandError(f"--worlds: {error}") from None
+    all_worlds = asked or doubling(spec.launch.nodes, spec.launch.gpus_per_node)
+    return [
+        (model.strip(), world) for model in models.split(",") for world in dict.fromkeys(all_worlds)
+    ]
+
+
+def _measure(
+    spec: RunSpec,
+    typed: Sequence[str],
+    cases: Sequence[tuple[str, World]],
+    sizes: Sizes,
+    folder: Path,
+    out: Out,
+) -> list[Point]:
+    from hpckit.cli.bench.figures import point
+    from hpckit.cli.bench.running import check, train
+    from hpckit.cli.bench.worlds import overrides_of
+    from hpckit.elastic.devices import visible_gpus
+    from hpckit.launch.compose import compose_spec
+    from hpckit.launch.main import pack
+    from hpckit.launch.preflight import with_absolute_paths
+    from hpckit.launch.snapshot import find_project
+
+    project = find_project(Path.cwd())
+    words = [overrides_of(spec, typed, *case, sizes, str(folder)) for case in cases]
+    specs = [with_absolute_paths(compose_spec(each), Path.cwd()) for each in words]
+    check(specs, project, pack)
+    points = []
+    most, cores = max(world.ranks for _, world in cases), os.cpu_count() or 1
+    if spec.cluster.kind == "local" and not visible_gpus(os.environ) and most > cores:
+        out.note(f"up to {most} ranks share {cores} cores: what they lose is not communication's")
+    with out.counting("training", len(cases)) as advance:
+        for (model, world), each, made in zip(cases, words, specs, strict=True):
+            events = train(made, each, project)
+            points.append(point(model, world, made.train.global_batch, events))
+            advance(1)
+    return points
+
+
+def _tell(out: Out, found: Mapping[str, Sequence[Point]]) -> None:
+    from hpckit.cli.bench.figures import conclusion, records
+    from hpckit.cli.ckpt.output import table
+
+    head = ("model", "nodes x workers", "ranks", "batch", "step", "samples/s", "tokens/s")
+    shares = ("efficiency", "communication", "data wait")
+    shown = table(*head, *shares, right=(*head[2:], *shares))
+    for model, own in found.items():
+        for one in own:
+            shown.add_row(model, *_cells(one, own[0]))
+    out.table(shown)
+    for model, own in found.items():
+        out.fact(model, conclusion(own))
+    points = [one for own in found.values() for one in own]
+    out.document({"points": records(points), "said": {m: conclusion(o) for m, o in found.items()}})
+
+
+def _cells(one: Point, first: Point) -> list[str]:
+    tokens = "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
+    share = "" if one.communication is None else f"{one.communication:.0%}"
+    return [
+        str(one.world),
+        str(one.world.ranks),
+        f"{one.global_batch:,}",
+        f"{1e3 * one.step_s:.1f} ms",
+        f"{one.samples_per_s:,.1f}",
+        tokens,
+        f"{one.efficiency(first):.0%}",
+        share,
+        f"{one.data_wait:.0%}",
+    ]

@@ -1,0 +1,124 @@
+"""What is trained to see how models scale, and what is made of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from hpckit.cli.bench.figures import Point, by_model, conclusion, point, records
+from hpckit.cli.bench.plot import draw
+from hpckit.cli.bench.worlds import Sizes, World, doubling, overrides_of, parse_world
+from hpckit.cli.main import app
+from hpckit.launch.compose import compose_spec
+from hpckit.run.events import Event
+from hpckit.run.parse import SpecError
+
+COUNTS = st.integers(1, 1000)
+
+
+def point_on(ranks: int, step_s: float, communication: float | None, batch: int = 8) -> Point:
+    return Point("small", World(1, ranks), batch * ranks, step_s, None, communication, 0.0)
+
+
+def step(number: int, **fields: float) -> Event:
+    about = {"step": number, "step_s": 0.1, "tokens_per_s": 640.0, "data_wait_s": 0.02}
+    return Event(0.0, "step", {**about, **fields})
+
+
+@given(COUNTS, COUNTS)
+def test_worlds_double_up_to_all(nodes: int, workers: int) -> None:
+    worlds = doubling(nodes, workers)
+    ranks = [world.ranks for world in worlds]
+    assert ranks[0] == 1
+    assert worlds[-1] == World(nodes, workers)
+    assert all(a < b <= 2 * a for a, b in pairwise(ranks))
+    assert all(parse_world(str(world)) == world for world in worlds)
+
+
+@pytest.mark.parametrize("text", ["", "2", "0x2", "2x", "x2", "2x2x2", "-1x2"])
+def test_what_is_no_world_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no world; NODESxWORKERS is one"):
+        parse_world(text)
+
+
+def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
+    typed = ["parallel=fsdp_tp", "parallel.tensor=2", "train.micro_batch=4"]
+    spec = compose_spec([*typed, "launch.gpus_per_node=4"])
+    for strong, batch in ((False, 8), (True, spec.train.global_batch)):
+        words = overrides_of(spec, typed, "gpt_nano", World(1, 4), Sizes(60, strong), "/runs")
+        assert words[-1] == f"train.global_batch={batch}"
+    made = compose_spec(words)
+    assert (made.train.steps, made.root, made.checkpoint.every_steps) == (60, "/runs", None)
+    with pytest.raises(SpecError, match="1x1: 1 ranks do not divide"):
+        overrides_of(spec, typed, "gpt_nano", World(1, 1), Sizes(60, False), "/runs")
+
+
+def test_a_point_is_of_steps_that_are_neither_the_first_nor_traced() -> None:
+    steps = [step(number, step_s=9.0) for number in range(1, 6)]
+    steps += [step(number) for number in range(6, 9)]
+    steps += [step(9, step_s=5.0, traced_step_s=4.0, communication_exposed_s=1.0)]
+    found = point("small", World(1, 2), 16, steps)
+    assert (found.step_s, found.samples_per_s, found.communication) == (0.1, 160.0, 0.25)
+    assert found.tokens_per_s == pytest.approx(640.0)
+    assert found.data_wait == pytest.approx(0.2)
+    assert point("small", World(1, 2), 16, steps[:-1]).communication is None
+    with pytest.raises(ValueError, match="no step after the first 5"):
+        point("small", World(1, 2), 16, steps[:5])
+
+
+def test_efficiency_is_that_of_a_rank() -> None:
+    points = [point_on(1, 0.1, 0.0), point_on(4, 0.2, 0.3)]
+    assert [one.efficiency(points[0]) for one in points] == [1.0, 0.5]
+    other = Point("other", World(1, 1), 8, 1.0, None, 0.0, 0.0)
+    assert list(by_model([*reversed(points), other])) == ["small", "other"]
+    assert [each["efficiency"] for each in records(points)] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([(1, 0.1, 0.0)], ["only 1 rank: nothing to compare"]),
+        (
+            [(1, 0.1, 0.0), (2, 0.11, 0.1), (4, 0.2, 0.6)],
+            ["80% of perfect or more up to 2 ranks", "half of a step from 4 ranks on"],
+        ),
+        (
+            [(1, 0.1, 0.0), (2, 0.3, 0.2)],
+            ["below 80% of perfect from 2 ranks on", "below half", "slower on 2 ranks than on 1"],
+        ),
+        ([(1, 0.1, 0.0), (2, 0.1, None)], ["no step of several ranks was traced"]),
+    ],
+)
+def test_what_is_concluded(steps: list[tuple[int, float, float | None]], said: list[str]) -> None:
+    text = conclusion([point_on(*each) for each in steps])
+    for words in said:
+        assert words in text
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    points = [point_on(1, 0.1, 0.0), point_on(2, 0.2, None)]
+    draw(by_model(points), "weak scaling", tmp_path / "folder" / "scaling.svg")
+    assert "small" in (tmp_path / "folder" / "scaling.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--worlds", "2"], "--worlds: '2' is no world"),
+        (["-o", "scaling.txt"], "must end in .svg, .png, .pdf"),
+        (["--models", "gpt_nono"], "gpt_nono"),
+        (["--worlds", "1x1", "parallel=tp", "parallel.tensor=3"], "tensor 3 = 3 ranks"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_runs(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(app, ["bench", "scaling", f"root={tmp_path}/runs", *words])
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not (tmp_path / "runs").exists()
