@@ -87,6 +87,8 @@ class Metrics:
         self._since = (at, time.monotonic())
         self.newest: dict[str, float] = {}
         """What was logged, averaged over ranks, of the newest step that was written down."""
+        self.step_s = 0.0
+        """Seconds of a step before that, on the rank where they took longest."""
 
     def log(self, values: Mapping[str, Value]) -> None:
         """Values of the step under way; a later value replaces an earlier one.
@@ -99,8 +101,8 @@ class Metrics:
                 raise TrainingError(f"run.log({name}=...): {problem}")
         self._step_values.update(values)
 
-    def end_step(self, step: int, last: bool) -> None:
-        """Steps up to `step` are finished; writes the record if one is due.
+    def end_step(self, step: int, last: bool) -> bool:
+        """Steps up to `step` are finished; writes the record if one is due, and says whether.
 
         Collective when a record is due: every rank has to call it for the same steps.
         """
@@ -108,7 +110,7 @@ class Metrics:
         for name in self._counted:
             self._counted[name] += float(logged.pop(name, 0))
         if step % self._every and not last:
-            return
+            return False
         begun, since = self._since
         self._say_what_lacks()
         spent = [seconds / (step - begun) for seconds in self._parts.taken()]
@@ -129,6 +131,7 @@ class Metrics:
         news = self._told.news(taken, now - since)
         if news and self._scalars is not None:
             self._events.emit("data_bound", step=step, **news)
+        return True
 
     def _extremes(
         self, names: Sequence[str], spent: Sequence[float]
@@ -141,10 +144,9 @@ class Metrics:
         digest = zlib.crc32(json.dumps(names).encode())
         by_name = dict(zip(parts.NAMES, spent, strict=True))
         waits = [by_name[name] for name in SLOWEST]
-        mine = [digest, -digest, peak_bytes(self._device), *waits, *self._watch.times()]
-        extremes = torch.tensor(mine, dtype=torch.float64, device=_device())
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
-        highest, lowest, peak, *others = extremes.tolist()
+        about = [digest, -digest, sum(spent), peak_bytes(self._device)]
+        extremes = _reduced([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
+        highest, lowest, self.step_s, peak, *others = extremes
         if highest != -lowest:
             raise TrainingError(
                 f"run.log: ranks logged different metrics in one step, this one {names}; "
@@ -160,14 +162,9 @@ class Metrics:
         """Means over all ranks of `logged`; the sums of tokens, FLOPs, peaks of the cards, and
         means of `spent`; and the sums of what the loaders did since the last record."""
         names, world = sorted(logged), dist.get_world_size()
-        flat = [torch.as_tensor(logged[name]).detach() for name in names]
+        values = [_number(logged[name]) for name in names]
         own = [*self._counted.values(), self._peak_flops, *(s / world for s in spent)]
-        counted = torch.tensor([*own, *self._intake.taken()], dtype=torch.float64)
-        packed = torch.cat(
-            [each.to(_device(), torch.float64).reshape(-1) for each in (*flat, counted)]
-        )
-        dist.all_reduce(packed)
-        sums = packed.tolist()
+        sums = _reduced([*values, *own, *self._intake.taken()], dist.ReduceOp.SUM)
         means = {name: total / world for name, total in zip(names, sums, strict=False)}
         rest = sums[len(names) :]
         return means, rest[: len(own)], rest[len(own) :]
@@ -212,6 +209,21 @@ def _rates(sums: Sequence[float], seconds: float, copies: int) -> dict[str, floa
 def _split(means: Sequence[float]) -> dict[str, float]:
     """A step and its parts, in seconds."""
     return {"step_s": sum(means), **dict(zip(parts.NAMES, means, strict=True))}
+
+
+def _number(value: Value) -> float:
+    """Of a tensor, once all that is queued before it is done."""
+    return float(value.item() if isinstance(value, Tensor) else value)
+
+
+def _reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
+    """Over all ranks. Collective."""
+    if dist.get_world_size() == 1:
+        return list(numbers)
+    packed = torch.tensor(numbers, dtype=torch.float64, device=_device())
+    dist.all_reduce(packed, op=how)
+    reduced: list[float] = packed.tolist()
+    return reduced
 
 
 def _device() -> str:

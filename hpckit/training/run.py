@@ -184,7 +184,7 @@ class TrainingRun:
             batches = repeat(next(batches))
         total = last_step(self._cfg)
         while self._step < total:
-            if self._agreement.exchange(self._board.request()) is not Request.NONE:
+            if self._agreement.exchange(self._step, self._board.request()) is not Request.NONE:
                 self._left = True
                 break
             self._profiler.before(self._step + 1)
@@ -198,7 +198,8 @@ class TrainingRun:
             yield batch
             self._watch.end()
             self._step += 1
-            self._metrics.end_step(self._step, last=self._step == total)
+            if self._metrics.end_step(self._step, last=self._step == total):
+                self._agreement.pace(self._metrics.step_s)
             self._beat(Phase.TRAINING)
             if self._canary:
                 self._canary.look(self._step, self._metrics.newest)
