@@ -14,6 +14,7 @@ from data.reader.batch import Batch, SampleContext, Times
 from data.reader.dataset import Dataset
 from data.reader.faults import Faults, Policy
 from data.reader.fetch import Fetcher, Work
+from data.reader.memory import keep_freed_memory
 from data.reader.metrics import Meter, Usage
 from data.reader.opened import Sample
 from data.reader.packed import Packing, PackPlan
@@ -195,6 +196,7 @@ class _Iteration(Iterator[Batch]):
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._meter = loader._meter
+        keep_freed_memory()
         self._prefetcher = self._begun(loader)
         self._ahead = self._walk_ahead(loader)
         self._last_s = time.perf_counter()

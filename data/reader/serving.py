@@ -16,6 +16,7 @@ from data.reader.batch import Batch, Times
 from data.reader.carried import Carried, carry
 from data.reader.faults import Faults
 from data.reader.fetch import Fetcher, Work
+from data.reader.memory import keep_freed_memory
 from data.reader.slot import Parcel, Slot
 from data.reader.stream import Stream
 
@@ -80,6 +81,7 @@ def serve(connection: Connection, parent: int, depth: int, inherited: Inherited 
         inherited: of a fork, whose fetcher comes without its functions.
     """
     _begin(parent)
+    keep_freed_memory()
     for other in inherited.connections if inherited else ():
         if other is not connection:
             other.close()
