@@ -25,9 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import psutil
-
-from benchmarks.recovery import QUICK, Job, launched, pack, signal_worker, wait
+from benchmarks.recovery import QUICK, Job, kill_agent, launched, pack, signal_worker, wait
 from benchmarks.recovery_report import report
 from hpckit.run.events import Event
 from slurm.devcluster.cluster import Cluster
@@ -50,8 +48,7 @@ def hang(job: Job, chance: random.Random) -> None:
 
 
 def agent(job: Job, chance: random.Random) -> None:
-    pids = (e["pid"] for e in job.events() if e.kind == "agent_started")
-    psutil.Process(chance.choice([pid for pid in pids if psutil.pid_exists(pid)])).kill()
+    kill_agent(job, job.training_host())
 
 
 def node(job: Job, chance: random.Random) -> None:

@@ -9,6 +9,7 @@ that number was finished before the fault. All nodes share this machine's cores.
 
 - *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
   `hang.step_s=2`.
+- *agent*: SIGKILL of the agent of a node; another one is started there.
 - *spare*, *shrink*: SIGKILL of all processes of a node that trains, slurmd too.
 - *first node*: the same with the node of the batch process: the successor goes on.
 - *preempted*: a job of another partition takes the nodes and ends at once.
@@ -123,6 +124,10 @@ def hang(job: Job) -> float:
     return job.recovery_s(lambda: signal_worker(job, 1, signal.SIGSTOP))
 
 
+def agent(job: Job) -> float:
+    return job.recovery_s(lambda: kill_agent(job, job.training_host()))
+
+
 def node(job: Job) -> float:
     return lose(job, job.training_host())
 
@@ -141,6 +146,7 @@ def preempted(job: Job) -> float:
 CASES: dict[str, tuple[Callable[[Job], float], tuple[str, ...]]] = {
     "worker": (worker, ()),
     "hang": (hang, ("hang.step_s=2",)),
+    "agent": (agent, ()),
     "spare": (node, ("elastic=spares",)),
     "shrink": (node, ("elastic=shrink",)),
     "first node": (first_node, ("elastic=spares",)),
@@ -163,6 +169,14 @@ def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
         os.kill(process.pid, number)
         return
     raise RuntimeError(f"there is no rank {rank}")
+
+
+def kill_agent(job: Job, host: str) -> None:
+    """Of this host's node, in which the numbers of processes are those of this machine."""
+    for process in victims(str(job.run.path), Fault.AGENT, job.hosts().index(host)):
+        process.kill()
+        return
+    raise RuntimeError(f"there is no agent on {host}")
 
 
 def wait(holds: Callable[[], object], what: str) -> None:

@@ -9,7 +9,7 @@ import typer
 from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption, RunPath, YesOption, submitted_run
 
-_KINDS = "preempt, timeout, worker, node or hang"
+_KINDS = "preempt, timeout, worker, agent, node or hang"
 
 
 def drill(
@@ -19,7 +19,7 @@ def drill(
         int | None, typer.Option(min=0, help="Of worker and hang; the last one if left out.")
     ] = None,
     node: Annotated[
-        int | None, typer.Option(min=0, help="Of node; the last one if left out.")
+        int | None, typer.Option(min=0, help="Of agent and node; the last one if left out.")
     ] = None,
     yes: YesOption = False,
     json: JsonOption = False,
@@ -27,7 +27,7 @@ def drill(
     """Cause a real fault in a run that trains, to see that it comes back.
 
     preempt and timeout send what Slurm would send (timeout moves the end of the job,
-    too), worker and node kill, hang stops a rank for good.
+    too), worker, agent and node kill, hang stops a rank for good.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.drill import DrillError, DrillKind, plan_drill, play

@@ -1,5 +1,5 @@
 """A real fault for a drill, on the machine where its victims are: run there as
-`python -m hpckit.elastic.strike RUN {worker,node,hang} NUMBER`.
+`python -m hpckit.elastic.strike RUN {worker,agent,node,hang} NUMBER`.
 
 Victims are known by the run and node in their environment, workers by their name. Checkpoint
 services are spared: they are there to outlive what a drill kills.
@@ -17,12 +17,16 @@ import psutil
 
 from hpckit.run.processes import rank_name
 
+_AGENT = ["-m", "hpckit.elastic.agent"]  # what follows Python in its command line
+
 
 class Fault(StrEnum):
     """What befalls the run."""
 
     WORKER = "worker"
     """SIGKILL of the worker of one rank."""
+    AGENT = "agent"
+    """SIGKILL of the agent of one node."""
     NODE = "node"
     """SIGKILL of all processes of one node."""
     HANG = "hang"
@@ -41,8 +45,9 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
         env = process.environ()
         if env.get("HPCKIT_RUN") != run or "HPCKIT_SERVICE" in env:
             return False
-        if fault is Fault.NODE:
-            return env.get("HPCKIT_NODE") == str(number)
+        if fault in (Fault.NODE, Fault.AGENT):
+            is_agent = process.cmdline()[1:] == _AGENT
+            return env.get("HPCKIT_NODE") == str(number) and (is_agent or fault is Fault.NODE)
         if process.name() != rank_name(number):
             return False
         parent = process.parent()  # a fork of a worker has its name, too

@@ -32,6 +32,7 @@ class DrillKind(StrEnum):
     PREEMPT = "preempt"
     TIMEOUT = "timeout"
     WORKER = "worker"
+    AGENT = "agent"
     NODE = "node"
     HANG = "hang"
 
@@ -62,14 +63,8 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     match kind:
         case DrillKind.PREEMPT | DrillKind.TIMEOUT:
             return _plan_request(it, kind)
-        case DrillKind.NODE:
-            chosen = _chosen("node", node, it.progress.nodes)
-            what = f"SIGKILL of the agent of node {chosen} and all its processes"
-            expect = "the generation ends as infra; the next one begins with a new agent"
-            _require_retry("retry.infra", it.spec.retry.infra)
-            return Plan(
-                kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, chosen
-            )
+        case DrillKind.NODE | DrillKind.AGENT:
+            return _plan_loss(it, kind, _chosen("node", node, it.progress.nodes))
     chosen = _chosen("rank", rank, it.progress.ranks)
     where = _node_of(it, chosen)
     _require_retry("retry.in_place", it.spec.retry.in_place)
@@ -78,6 +73,15 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     what = f"SIGKILL of the worker of rank {chosen}, on node {where}"
     expect = "all workers are started again within the generation"
     return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
+
+
+def _plan_loss(it: Overview, kind: DrillKind, node: int) -> Plan:
+    assert it.spec is not None
+    _require_retry("retry.infra", it.spec.retry.infra)
+    rest = " and all its processes" if kind is DrillKind.NODE else ""
+    what = f"SIGKILL of the agent of node {node}{rest}"
+    expect = "the generation ends as infra; the next one begins with a new agent"
+    return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", node, node)
 
 
 def _plan_hang(it: Overview, rank: int, node: int) -> Plan:

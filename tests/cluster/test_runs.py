@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
+from hpckit.elastic.strike import Fault, victims
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from slurm.devcluster.cluster import Cluster
@@ -80,9 +79,8 @@ def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_not
     beside = launch(ports, tmp_path / "two", shards, here, "name=t-beside")
     it.wait_for_step(23)
     beside.wait_for("training_started")
-    agents = [p for p in psutil.process_iter() if is_agent(p, it.run, node=1)]
-    assert len(agents) == 1
-    agents[0].kill()
+    (agent,) = victims(str(it.run.path), Fault.AGENT, 1)
+    agent.kill()
     for run in (it, beside):
         run.wait_for("run_ended")
         run.wait_until_over()
@@ -117,14 +115,6 @@ def test_what_slurm_refuses_is_told(ports: Slurm, tmp_path: Path, shards: Path) 
     assert done.stderr.startswith("error: sbatch: ")
     assert "invalid partition" in done.stderr
     assert done.stderr.count("partition") == 2, "told once"
-
-
-def is_agent(process: psutil.Process, run: RunDir, node: int) -> bool:
-    with suppress(psutil.Error):
-        env, words = process.environ(), process.cmdline()
-        mine = env.get("HPCKIT_RUN") == str(run.path) and env.get("HPCKIT_NODE") == str(node)
-        return mine and words[1:] == ["-m", "hpckit.elastic.agent"]
-    return False
 
 
 def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, shards: Path) -> None:
