@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli import bench, ckpt, data, run
+from hpckit.cli import bench, ckpt, data, plan, run
 from hpckit.cli.cancel import cancel
 from hpckit.cli.drill import drill
 from hpckit.cli.logs import logs
-from hpckit.cli.plan import plan
 from hpckit.cli.status import status
 from hpckit.cli.why import why
 
@@ -21,7 +20,7 @@ app = typer.Typer(
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
-app.command("plan")(plan)
+app.add_typer(plan.app, name="plan")
 app.command("status")(status)
 app.command("logs")(logs)
 app.command("why")(why)

@@ -1,4 +1,4 @@
-"""`hpckit plan`."""
+"""`hpckit plan estimate`, which `hpckit plan` alone means too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMON = "H100"
 """Where nobody says which card."""
 
 
-def plan(
+def estimate(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="OVERRIDES", help="As of launch.py: group=option, key=value."),
@@ -68,7 +68,8 @@ def plan(
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.compose import compose_spec
     from hpckit.plan.documents import KINDS, write
-    from hpckit.plan.estimate import Assumptions, estimate, is_known
+    from hpckit.plan.estimate import Assumptions, is_known
+    from hpckit.plan.estimate import estimate as estimated
     from hpckit.plan.facts import problems
     from hpckit.run.entries import LANGUAGE_MODEL
     from hpckit.run.parse import SpecError
@@ -81,7 +82,7 @@ def plan(
             raise CommandError(
                 f"entry: {spec.entry} has a model of its own; only {LANGUAGE_MODEL} is known"
             )
-        made = estimate(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
+        made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
         out = Out(json)
         _tell(out, made)
         if output is not None:
