@@ -171,7 +171,7 @@ def _blosc2() -> Arm:
 def training_state(steps: int, gap: int) -> dict[str, Data]:
     """The state after `steps` steps of AdamW, its base from `gap` steps before, by kind."""
     torch.manual_seed(0)
-    size = GptSpec("gpt", vocab=VOCAB, layers=4, heads=4, width=256, seq_len=128)
+    size = GptSpec("gpt", vocab=VOCAB, layers=4, heads=4, width=256, seq_len=128, experts=None)
     model = make(size, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     text = torch.frombuffer(bytearray(_text()), dtype=torch.uint8).long()

@@ -68,6 +68,8 @@ def gpt(nbytes: int, width: int, seq_len: int) -> Trained:
     """A GPT whose state has about so many bytes, before its first step."""
     layers = max(1, nbytes // (PER_WEIGHT * 12 * width * width))
     heads = width // 64
-    size = GptSpec("gpt", vocab=VOCAB, layers=layers, heads=heads, width=width, seq_len=seq_len)
+    size = GptSpec(
+        "gpt", vocab=VOCAB, layers=layers, heads=heads, width=width, seq_len=seq_len, experts=None
+    )
     model = make(size, seed=1)
     return Trained(model, AdamW(model.parameters(), lr=1e-4, fused=True))

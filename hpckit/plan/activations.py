@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hpckit.plan.shapes import key_width
-from hpckit.run.spec import LlamaSpec, ModelSpec
+from hpckit.plan.shapes import expert_hidden, key_width
+from hpckit.run.expertcheck import experts_of
+from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
 
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: as of `memory.recompute`."""
@@ -38,13 +39,19 @@ def of_block(model: ModelSpec, batch: Batch) -> int:
     is gathered, and kept whole.
     """
     width, keys = model.width, key_width(model)
-    inner = 4 * model.hidden if isinstance(model, LlamaSpec) else 2 * 4 * width
+    if isinstance(model, LlamaSpec):
+        inner, whole = 4 * model.hidden, 2 * width
+    elif model.experts:
+        inner, whole = 0, width  # what experts keep comes below
+    else:
+        inner, whole = 2 * 4 * width, 2 * width
     divided = 2 * width + (width + 2 * keys + width) + inner  # residuals, attention, perceptron
-    features = divided / batch.tensor + 2 * width
+    features = divided / batch.tensor + whole
     norms = 2 * (1 if isinstance(model, LlamaSpec) else 2) / batch.tensor
     sums = model.heads / batch.tensor
     each = features * batch.size + (norms + sums) * _FP32
-    return round(batch.samples * model.seq_len * each) + _turns(model)
+    tokens = batch.samples * model.seq_len
+    return round(tokens * each) + _turns(model) + _of_experts(model, tokens, batch.size)
 
 
 def of_input(model: ModelSpec, batch: Batch) -> int:
@@ -65,9 +72,12 @@ def of_selected(model: ModelSpec, batch: Batch) -> int:
     if isinstance(model, LlamaSpec):
         divided, whole = width + key_width(model) + model.hidden, width  # query, value, gate; down
     else:
-        divided, whole = 3 * width + 4 * width, 0  # of attention together; up
+        # of attention together; up, of which experts have none
+        divided, whole = 3 * width + (0 if model.experts else 4 * width), 0
     features = (divided + width) / batch.tensor + whole
     sums = model.heads / batch.tensor
+    if experts := experts_of(model):
+        sums += experts.count  # scores
     each = features * batch.size + sums * _FP32
     return of_input(model, batch) + round(batch.samples * model.seq_len * each)
 
@@ -95,10 +105,27 @@ def logits_peak(model: ModelSpec, batch: Batch) -> int:
     return 3 * logits(model, batch)
 
 
+def _of_experts(model: ModelSpec, tokens: int, size: int) -> int:
+    """Kept by the experts of a block, each with as many tokens as others, and by their router,
+    which computes in fp32."""
+    if not isinstance(model, GptSpec) or model.experts is None:
+        return 0
+    width, taken = model.width, model.experts.per_token
+    scores = (width + model.experts.count + (taken + 1 if taken > 1 else 0)) * _FP32
+    chosen = taken * (size + 3 * _TOKEN)  # gates; choice, order and its inverse
+    rows = taken * (2 * width + 2 * expert_hidden(model)) * size
+    weights = 0 if size == _FP32 else model.experts.count * width * _FP32
+    return tokens * (scores + chosen + rows) + weights
+
+
 def gradients_of_block(model: ModelSpec, batch: Batch) -> int:
     """What is alive for a moment in the backward pass of a block, at its widest: gradients of the
     residual stream and around the perceptron's nonlinearity."""
-    inner = 3 * model.hidden if isinstance(model, LlamaSpec) else 2 * 4 * model.width
+    if isinstance(model, LlamaSpec):
+        inner = 3 * model.hidden
+    else:
+        taken = model.experts.per_token if model.experts else 1
+        inner = taken * 2 * expert_hidden(model)
     features = model.width + inner / batch.tensor
     return round(batch.samples * model.seq_len * features * batch.size)
 

@@ -58,7 +58,15 @@ def ladder(
     """Ways of spreading, each with less on a rank than the one before, as words for the command
     line and as what these compose to."""
     everything = replace(
-        given, replicate=1, shard=-1, tensor=1, pipeline=1, schedule="1f1b", zero=3, reduce="last"
+        given,
+        replicate=1,
+        shard=-1,
+        tensor=1,
+        pipeline=1,
+        expert=1,
+        schedule="1f1b",
+        zero=3,
+        reduce="last",
     )
     yield ("parallel=ddp",), replace(everything, replicate=-1, shard=1, zero=1)
     yield ("parallel=zero1",), replace(everything, zero=1)
@@ -72,6 +80,8 @@ def ladder(
         words = f"parallel.tensor={per_node}", f"parallel.pipeline={pipeline}"
         divided = replace(everything, tensor=per_node, pipeline=pipeline)
         yield ("parallel=fsdp_tp", *words), divided
+    for expert in _powers(per_node):
+        yield ("parallel=fsdp", f"parallel.expert={expert}"), replace(everything, expert=expert)
 
 
 def _with(spec: RunSpec, parallel: ParallelSpec, micro_batch: int) -> RunSpec:

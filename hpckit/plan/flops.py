@@ -4,7 +4,7 @@ utilisation."""
 from __future__ import annotations
 
 from hpckit.plan.activations import Recompute
-from hpckit.plan.shapes import elements, ends, key_width, parameters
+from hpckit.plan.shapes import block, elements, ends, expert_hidden, key_width, parameters
 from hpckit.run.spec import GptSpec, ModelSpec
 
 _PASSES = 3  # the backward pass takes twice what the forward pass does
@@ -26,12 +26,19 @@ def attention_per_token(model: ModelSpec) -> int:
 
 
 def product_parameters(model: ModelSpec) -> int:
-    """All but tables that are only looked up: positions, and tokens where the output layer is
-    another one."""
+    """Those of a token: all but tables that are only looked up (positions, and tokens where the
+    output layer is another one) and the experts that it does not go through."""
     table = model.vocab * model.width
     if isinstance(model, GptSpec):
-        return parameter_count(model) - model.seq_len * model.width
+        return parameter_count(model) - model.seq_len * model.width - _idle(model)
     return parameter_count(model) - (0 if model.tied else table)
+
+
+def _idle(model: GptSpec) -> int:
+    if model.experts is None:
+        return 0
+    each = sum(one.elements() for one in block(model) if one.is_stack) // model.experts.count
+    return model.layers * (model.experts.count - model.experts.per_token) * each
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -53,10 +60,17 @@ def _unkept(model: ModelSpec) -> int:
     """Of the matrix products that `hpckit.training.recompute` does not keep."""
     width = model.width
     if isinstance(model, GptSpec):
-        products = width * width + 4 * width * width  # out; down
+        products = width * width + _unkept_perceptron(model)  # out
     else:
         products = key_width(model) * width + width * width + model.hidden * width  # key, out, up
     return 2 * model.layers * products
+
+
+def _unkept_perceptron(model: GptSpec) -> int:
+    """Down; of experts up as well."""
+    return (
+        expert_hidden(model) * model.width * (2 * model.experts.per_token if model.experts else 1)
+    )
 
 
 def _output_parameters(model: ModelSpec) -> int:

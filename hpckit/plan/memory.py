@@ -95,15 +95,17 @@ def kept_by_optimizer(
     some: Sequence[Parameter],
     tensor: int = 1,
     shard: int = 1,
+    expert: int = 1,
     *,
     are_inside: bool = False,
 ) -> int:
     """Numbers, on the rank that has most: two of AdamW for each parameter, one of Muon for those of
     a matrix inside of a block, and one of an average."""
+    ranks = tensor, shard, expert
     matrices = [one for one in some if len(one.shape) > 1]
     by_muon = matrices if optim.kind == "muon" and are_inside else []
     each = 2 if optim.ema_decay is None else 3
-    return each * elements(some, tensor, shard) - elements(by_muon, tensor, shard)
+    return each * elements(some, *ranks) - elements(by_muon, *ranks)
 
 
 @dataclass(frozen=True)
@@ -164,18 +166,19 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
     stages = stages_of_rank(model.layers, spec.parallel, found.pipeline, rank, count)
     of_ends = [*chain(*(ends(model, is_first=s.is_first, is_last=s.is_last) for s in stages))]
     blocks, one = sum(stage.blocks for stage in stages), block(model)
+    ranks = found.tensor, found.shard, found.expert
+    computed = elements(one, found.tensor, 1, found.expert)
     return _Rank(
         spec,
         found,
         stages,
         Batch(samples, BYTES[spec.precision.compute], found.tensor),
         count,
-        mine=elements(of_ends, found.tensor, found.shard)
-        + blocks * elements(one, found.tensor, found.shard),
-        kept=kept_by_optimizer(spec.optim, of_ends, found.tensor, found.shard)
-        + blocks * kept_by_optimizer(spec.optim, one, found.tensor, found.shard, are_inside=True),
-        blocks=blocks * elements(one, found.tensor),
-        block=elements(one, found.tensor),
+        mine=elements(of_ends, *ranks) + blocks * elements(one, *ranks),
+        kept=kept_by_optimizer(spec.optim, of_ends, *ranks)
+        + blocks * kept_by_optimizer(spec.optim, one, *ranks, are_inside=True),
+        blocks=blocks * computed,
+        block=computed,
         ends=elements(of_ends, found.tensor),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from hpckit.run.degrees import shard_of_experts
 from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
 
 
@@ -16,19 +17,24 @@ class Parameter:
     shape: tuple[int, ...]
     divided: int | None = None
     """The dimension that tensor parallelism divides; None: each rank has it whole."""
+    is_stack: bool = False
+    """Of experts, which those who share them divide."""
 
-    def elements(self, tensor: int = 1, shard: int = 1) -> int:
-        """On the rank that has most, of `tensor` that compute a layer together and `shard` that
-        share a copy: FSDP2 cuts each tensor along its first dimension."""
+    def elements(self, tensor: int = 1, shard: int = 1, expert: int = 1) -> int:
+        """On the rank that has most, of `tensor` that compute a layer together, `shard` that share
+        a copy (FSDP2), and `expert` that share experts: all cut along the first dimension."""
         sizes = list(self.shape)
         if self.divided is not None:
             sizes[self.divided] = -(-sizes[self.divided] // tensor)
+        if self.is_stack:
+            sizes[0] //= expert
+            shard = shard_of_experts(shard, expert)
         return -(-sizes[0] // shard) * prod(sizes[1:])
 
 
-def elements(some: Iterable[Parameter], tensor: int = 1, shard: int = 1) -> int:
+def elements(some: Iterable[Parameter], tensor: int = 1, shard: int = 1, expert: int = 1) -> int:
     """Of all these together, as of `Parameter.elements`."""
-    return sum(one.elements(tensor, shard) for one in some)
+    return sum(one.elements(tensor, shard, expert) for one in some)
 
 
 def parameters(model: ModelSpec) -> Iterator[Parameter]:
@@ -63,9 +69,28 @@ def block(model: ModelSpec) -> list[Parameter]:
         *(Parameter((3 * width, width), 0), Parameter((3 * width,), 0)),
         *(Parameter((width, width), 1), vector),
         *(vector, vector),
-        *(Parameter((4 * width, width), 0), Parameter((4 * width,), 0)),
-        *(Parameter((width, 4 * width), 1), vector),
+        *_perceptron(model),
     ]
+
+
+def _perceptron(model: GptSpec) -> list[Parameter]:
+    width, experts = model.width, model.experts
+    if experts is None:
+        return [
+            *(Parameter((4 * width, width), 0), Parameter((4 * width,), 0)),
+            *(Parameter((width, 4 * width), 1), Parameter((width,))),
+        ]
+    count, hidden = experts.count, expert_hidden(model)
+    return [
+        Parameter((count, width)),
+        Parameter((count, hidden, width), is_stack=True),
+        Parameter((count, width, hidden), is_stack=True),
+    ]
+
+
+def expert_hidden(model: GptSpec) -> int:
+    """Features inside of an expert, or of the perceptron of a block."""
+    return (model.experts and model.experts.hidden) or 4 * model.width
 
 
 def key_width(model: ModelSpec) -> int:

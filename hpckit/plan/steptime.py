@@ -12,6 +12,7 @@ from hpckit.plan.memory import BYTES, micro_batches
 from hpckit.plan.shapes import elements, parameters
 from hpckit.run.batch import global_batch
 from hpckit.run.degrees import Degrees, degrees, stages_per_rank
+from hpckit.run.expertcheck import experts_of
 from hpckit.run.spec import RunSpec
 
 _ADAMW = 28
@@ -27,6 +28,8 @@ class StepTime:
     """Forward and backward, at the assumed utilisation."""
     tensor: float
     """Activations between the ranks that compute a layer together: nothing else goes on."""
+    expert: float
+    """Tokens to the ranks of their experts and back: nothing else goes on."""
     data: float
     """Parameters and gradients between ranks, as far as it does not hide behind `compute`."""
     bubble: float
@@ -100,15 +103,16 @@ def speed(
     each = tokens / world  # what a rank would do alone of it
     compute = each * computed_per_token(spec.model, spec.memory.recompute) / (peak * utilisation)
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
+    expert = _expert_s(spec, world, card)
     count, _ = micro_batches(spec, world)
     idle = (found.pipeline - 1) / (count * stages_per_rank(spec.parallel))
-    share = elements(parameters(spec.model)) / (found.pipeline * found.tensor * found.shard)
     step = StepTime(
         compute=compute,
         tensor=tensor,
+        expert=expert,
         data=max(0.0, data - _hides(spec, found, count) * compute),
         bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
-        optimizer=_ADAMW * share / (card.memory_gbps * 1e9),
+        optimizer=_ADAMW * _held(spec, found) / (card.memory_gbps * 1e9),
     )
     flops = tokens * per_token(spec.model)
     done = each * computed_per_token(spec.model, spec.memory.recompute)
@@ -116,7 +120,7 @@ def speed(
     limits = Roofline(
         compute=done / peak,
         memory=moved / (card.memory_gbps * 1e9),
-        network=(tensor + data) * LINK,
+        network=(tensor + expert + data) * LINK,
         intensity=done / moved,
         ridge=peak / (card.memory_gbps * 1e9),
     )
@@ -130,10 +134,24 @@ def _moved(spec: RunSpec, world: int) -> float:
     and the optimizer's."""
     found, compute = degrees(spec.parallel, world), BYTES[spec.precision.compute]
     count, samples = micro_batches(spec, world)
-    whole = elements(parameters(spec.model)) / (found.pipeline * found.tensor)
+    whole = sum(_computed(spec, found))
     kept = spec.model.layers / found.pipeline
     kept *= of_block(spec.model, Batch(samples, compute, found.tensor))
-    return count * (4 * whole * compute + 2 * kept) + _ADAMW * whole / found.shard
+    return count * (4 * whole * compute + 2 * kept) + _ADAMW * _held(spec, found)
+
+
+def _computed(spec: RunSpec, found: Degrees) -> tuple[float, float]:
+    """Parameters with which a rank computes: those of experts, which other ranks share, are the
+    second."""
+    stacks = elements(one for one in parameters(spec.model) if one.is_stack)
+    others = elements(parameters(spec.model)) - stacks
+    return others / (found.pipeline * found.tensor), stacks / found.expert
+
+
+def _held(spec: RunSpec, found: Degrees) -> float:
+    """Parameters that are left to a rank."""
+    others, stacks = _computed(spec, found)
+    return others / found.shard + stacks / found.expert_shard
 
 
 def _hides(spec: RunSpec, found: Degrees, count: int) -> float:
@@ -149,17 +167,21 @@ def _hides(spec: RunSpec, found: Degrees, count: int) -> float:
 def _data_s(spec: RunSpec, world: int, card: Card) -> float:
     """Of gathering parameters and reducing gradients, in rings."""
     found, parallel = degrees(spec.parallel, world), spec.parallel
-    whole = elements(parameters(spec.model)) / (found.pipeline * found.tensor)
-    gathered, reduced = (
-        whole * BYTES[size] for size in (spec.precision.compute, spec.precision.reduce)
-    )
     count, _ = micro_batches(spec, world)
     gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
     reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
-    inner = found.tensor
-    among = _ring_s(spec, card, found.shard, inner, gathers * gathered + reduces * reduced)
-    copies = 2 * reduces * reduced / found.shard
-    return among + _ring_s(spec, card, found.replicate, inner * found.shard, copies)
+    gathered = gathers * BYTES[spec.precision.compute]
+    reduced = reduces * BYTES[spec.precision.reduce]
+
+    def rings_s(whole: float, inner: int, shard: int, replicate: int) -> float:
+        among = _ring_s(spec, card, shard, inner, whole * (gathered + reduced))
+        copies = 2 * reduced * whole / shard
+        return among + _ring_s(spec, card, replicate, inner * shard, copies)
+
+    others, stacks = _computed(spec, found)
+    return rings_s(others, found.tensor, found.shard, found.replicate) + rings_s(
+        stacks, found.expert, found.expert_shard, found.expert_replicate
+    )
 
 
 def _tensor_s(spec: RunSpec, world: int, card: Card) -> float:
@@ -170,6 +192,20 @@ def _tensor_s(spec: RunSpec, world: int, card: Card) -> float:
     whole = of_input(spec.model, Batch(samples, size, 1))
     blocks = spec.model.layers / found.pipeline
     return _ring_s(spec, card, found.tensor, 1, 8 * count * blocks * whole)
+
+
+def _expert_s(spec: RunSpec, world: int, card: Card) -> float:
+    """Of tokens to their experts and back, forward and backward; each rank sends its own."""
+    found, experts = degrees(spec.parallel, world), experts_of(spec.model)
+    if experts is None or found.expert == 1:
+        return 0.0
+    count, samples = micro_batches(spec, world)
+    rows = experts.per_token * of_input(
+        spec.model, Batch(samples, BYTES[spec.precision.compute], 1)
+    )
+    rate = card.nvlink_gbps if found.expert <= spec.launch.gpus_per_node else card.network_gbps
+    sent = 4 * count * spec.model.layers * rows * (found.expert - 1) / found.expert
+    return sent / (rate * 1e9 * LINK)
 
 
 def _ring_s(spec: RunSpec, card: Card, ranks: int, inner: int, size: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.run.debugcheck import debug_violations
 from hpckit.run.entries import BYTES_AND_END, LANGUAGE_MODEL
+from hpckit.run.expertcheck import bad_experts
 from hpckit.run.levercheck import bad_levers
 from hpckit.run.optimcheck import optim_violations
 from hpckit.run.sitecheck import site_violations
@@ -15,8 +16,8 @@ from hpckit.run.worldcheck import bad_degrees, misfits
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_levers(spec)]
-    found += [*_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
+    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_experts(spec)]
+    found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
     return [*found, *debug_violations(spec)]
 
 

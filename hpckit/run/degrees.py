@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from hpckit.run.spec import ParallelSpec
 
@@ -25,6 +25,19 @@ class Degrees:
     """Ranks that share a copy."""
     tensor: int
     """Ranks that compute a layer together."""
+    expert: int
+    """Of the ranks that have samples of their own, those that share the experts of a layer; no
+    factor of the product."""
+
+    @property
+    def expert_shard(self) -> int:
+        """Ranks that share a copy of the experts of one of these."""
+        return shard_of_experts(self.shard, self.expert)
+
+    @property
+    def expert_replicate(self) -> int:
+        """Groups of ranks that hold a copy of all experts each."""
+        return self.data // (self.expert * self.expert_shard)
 
     @property
     def data(self) -> int:
@@ -35,6 +48,11 @@ class Degrees:
     def model(self) -> int:
         """Ranks that take the same samples through the model."""
         return self.pipeline * self.tensor
+
+
+def shard_of_experts(shard: int, expert: int) -> int:
+    """What is left of `shard` where `expert` is taken out of it first, and then of the copies."""
+    return shard // gcd(shard, expert)
 
 
 def degrees(parallel: ParallelSpec, world: int) -> Degrees:
@@ -54,15 +72,25 @@ def degrees(parallel: ParallelSpec, world: int) -> Degrees:
         raise ValueError(f"{world} ranks do not divide by {shown}, to leave {rest[0]}")
     if not rest and fixed != world:
         raise ValueError(f"{shown} ranks, and there are {world}; {REST} takes the rest")
-    return Degrees(**{name: given.get(name, world // fixed) for name in NAMES})
+    found = Degrees(
+        **{name: given.get(name, world // fixed) for name in NAMES}, expert=parallel.expert
+    )
+    if found.data % found.expert:
+        shown = _product({"replicate": found.replicate, "shard": found.shard})
+        raise ValueError(
+            f"{shown} = {found.data} ranks do not divide by expert {found.expert}, to share experts"
+        )
+    return found
 
 
 def describe(parallel: ParallelSpec, world: int) -> str:
-    """What people call it: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "pp 2, tp 4"."""
+    """What people call it: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "ep 4, fsdp"."""
     found = degrees(parallel, world)
     parts = [f"pp {found.pipeline} ({parallel.schedule})"] if found.pipeline > 1 else []
     if found.tensor > 1:
         parts.append(f"tp {found.tensor}")
+    if found.expert > 1:
+        parts.append(f"ep {found.expert}")
     if found.data > 1 or not parts:
         parts.append(_of_data(parallel, found))
     return ", ".join(parts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import NAMES, Degrees, degrees, stage_count
+from hpckit.run.expertcheck import experts_of_world
 from hpckit.run.levercheck import levers_of_world
 from hpckit.run.spec import LlamaSpec, ParallelSpec, RunSpec
 
@@ -27,6 +28,7 @@ def misfits(spec: RunSpec, nodes: int) -> Iterator[str]:
         return
     yield from _layers(spec, found)
     yield from levers_of_world(spec, found)
+    yield from experts_of_world(spec, found)
     uneven = list(_batch(spec, nodes))
     yield from uneven or _pipeline(spec, found)
 

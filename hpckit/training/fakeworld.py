@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from hpckit.run.batch import share_of_rank
 from hpckit.run.degrees import describe
+from hpckit.run.expertcheck import experts_of
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.optim import build_optimizer
@@ -34,7 +35,7 @@ def fake_step(spec: RunSpec) -> dict[str, int]:
     """Bytes of the first rank at the peak of a step, by what they are; "Total" is the last.
 
     Raises:
-        ValueError: for a pipeline, whose ranks ask each other for shapes.
+        ValueError: for a pipeline, whose ranks ask each other for shapes, and for experts.
     """
     world = spec.launch.nodes * spec.launch.gpus_per_node
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
@@ -43,6 +44,8 @@ def fake_step(spec: RunSpec) -> dict[str, int]:
         mesh = make_mesh("cpu", spec.parallel)
         if has(mesh, "pipeline"):
             raise ValueError("parallel.pipeline: a fake world has no ranks to hand layers on to")
+        if experts_of(spec.model) is not None:
+            raise ValueError("model.experts: a fake world has no numbers to choose experts by")
         with _Shapes(allow_non_fake_inputs=True):
             tracker = _tracked(spec, Trainee(spec, mesh, torch.device("cpu")), world)
     finally:

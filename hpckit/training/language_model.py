@@ -37,11 +37,12 @@ def main(cfg: RunSpec) -> None:
             with run.timed("optimizer"):
                 norm = trainee.clip(cfg.optim.grad_clip)
                 trainee.loss_scale.step(optimizer, norm)
+                balance = trainee.balance()
                 if ema:
                     ema.update()
             count = tokens.numel() - len(tokens)
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, flops=count * token_flops)
-            run.log(**trainee.loss_scale.metrics)
+            run.log(**trainee.loss_scale.metrics, **balance)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:

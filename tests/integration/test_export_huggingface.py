@@ -65,6 +65,8 @@ def test_what_is_no_model_of_hpckits_is_refused(tmp_path: Path) -> None:
     assert "no item 'ema'" in refused("export", run.path, *how, "--item", "ema")
     run.spec(1).write_text(dump_spec(make_spec({"model.layers": 3})))
     assert "'model/blocks.2" in refused("export", run.path, *how)
+    run.spec(1).write_text(dump_spec(make_spec(model="gpt_moe_nano")))
+    assert "a model with experts" in refused("export", run.path, *how)
     run.spec(1).write_text(dump_spec(make_spec({"entry": "mine:main"})))
     assert "a model of its own (mine:main)" in refused("export", run.path, *how)
     assert not out.exists() or list(out.iterdir()) == []

@@ -14,7 +14,8 @@ SMALL = ("model=gpt_nano", "model.layers=4", "model.heads=4", "train.global_batc
 
 
 def shown(*overrides: str) -> tuple[int, str]:
-    command = [sys.executable, str(REPO / "launch.py"), "--fake-world", *SMALL, *overrides]
+    small = [word for word in SMALL if word.partition("=")[0] != overrides[0].partition("=")[0]]
+    command = [sys.executable, str(REPO / "launch.py"), "--fake-world", *small, *overrides]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
@@ -43,7 +44,16 @@ def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, wo
     assert mebibytes(text, "OptState") == pytest.approx(expected, rel=0.05)
 
 
-def test_a_pipeline_is_refused() -> None:
-    status, text = shown("launch.nodes=2", "parallel=pp", "train.micro_batch=16")
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("launch.nodes=2", "parallel=pp", "train.micro_batch=16"), "parallel.pipeline"),
+        (("model=gpt_moe_nano",), "model.experts"),
+    ],
+)
+def test_what_cannot_be_without_ranks_or_numbers_is_refused(
+    words: tuple[str, ...], key: str
+) -> None:
+    status, text = shown(*words)
     assert status == 2, text
-    assert "parallel.pipeline: " in text
+    assert f"{key}: " in text

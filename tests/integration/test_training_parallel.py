@@ -39,7 +39,14 @@ DIVIDED = {
     "interleaved": ["parallel=zero1", "parallel.pipeline=2", "parallel.schedule=interleaved"],
     "3d": ["parallel=3d", "parallel.tensor=2"],
 }
-KINDS = {**ON_DATA, **DIVIDED}
+WITH_EXPERTS = {
+    "ep_ddp": ["parallel=ddp", "parallel.expert=2"],
+    "ep_zero1": ["parallel=zero1", "parallel.expert=4"],
+    "ep_zero2": ["parallel=zero2", "parallel.expert=2"],
+    "ep_fsdp": ["parallel=fsdp", "parallel.expert=2"],
+    "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
+}
+KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
 MOVED = ["ddp", "zero2", "hsdp", "tp", "fsdp_tp", "ddp_tp", "pp", "interleaved", "3d"]
 Step = tuple[float, float]
 
@@ -47,6 +54,7 @@ Step = tuple[float, float]
 SOME = ["ddp", "zero2", "fsdp", "tp", "interleaved", "3d"]
 FEW = ["ddp", "fsdp_tp", "interleaved", "fsdp"]
 MUON = ("optim=muon", "optim.ema_decay=0.9")
+EXPERTS = ("model.experts.balance_rate=0.1", "memory.recompute=full")
 
 
 def spec_of(kind: str, model: str = "gpt_nano", *overrides: str) -> RunSpec:
@@ -80,6 +88,7 @@ class Training:
             loss = self._gradients(*shifted(mine))
             norm = self.trainee.clip(self._clip)
             self.trainee.loss_scale.step(self.optimizer, norm)
+            self.trainee.balance()
             if self._ema:
                 self._ema.update()
             dist.all_reduce(loss)
@@ -105,8 +114,10 @@ def losses(
         (SOME, "gpt_nano", ("precision=bf16",), 2e-2),
         (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", (), 2e-5),
         (FEW, "gpt_nano", MUON, 5e-4),  # which orthogonalises in bf16
+        (["ddp", "fsdp", *WITH_EXPERTS], "gpt_moe_nano", EXPERTS, 2e-5),
+        (["fsdp", "ep_ddp", "ep_fsdp"], "gpt_moe_nano", (*EXPERTS, *MUON), 5e-4),
     ],
-    ids=["gpt", "gpt-divided", "gpt-bf16", "llama", "gpt-muon"],
+    ids=["gpt", "gpt-divided", "gpt-bf16", "llama", "gpt-muon", "experts", "experts-muon"],
 )
 def test_all_train_to_the_losses_of_one_process(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...], close: float
@@ -152,8 +163,9 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
         (MOVED, "gpt_nano", ()),
         (["ddp", "fsdp_tp", "interleaved", "3d"], "llama_nano", ()),
         (FEW, "gpt_nano", MUON),
+        (["ep_fsdp", "ddp", "ep_zero1", "ep_hsdp"], "gpt_moe_nano", ("optim.ema_decay=0.9",)),
     ],
-    ids=["gpt", "llama", "gpt-muon"],
+    ids=["gpt", "llama", "gpt-muon", "experts"],
 )
 def test_checkpoints_go_from_each_to_the_next(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...]

@@ -14,6 +14,7 @@ from checkpointing.store.checkpoint import Checkpoint
 from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.run.directory import RunDir
 from hpckit.run.entries import LANGUAGE_MODEL
+from hpckit.run.expertcheck import experts_of
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.spec import RunSpec
 from hpckit.training.models.huggingface import config, forms
@@ -74,5 +75,10 @@ def _spec(place: str) -> RunSpec:
         raise RefusedError(
             f"{place} trains a model of its own ({spec.entry}); --format safetensors exports "
             "its tensors by their names"
+        )
+    if experts_of(spec.model) is not None:
+        raise RefusedError(
+            f"{place} trains a model with experts (model.experts), which transformers knows no "
+            "architecture for; --format safetensors exports its tensors by their names"
         )
     return spec

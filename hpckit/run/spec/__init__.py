@@ -12,7 +12,7 @@ from hpckit.run.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, Slur
 from hpckit.run.spec.data import DataSpec, PackSpec
 from hpckit.run.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.run.spec.memory import MemorySpec
-from hpckit.run.spec.model import MODEL_KINDS, GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec.model import MODEL_KINDS, ExpertsSpec, GptSpec, LlamaSpec, ModelSpec
 from hpckit.run.spec.optim import OptimSpec
 from hpckit.run.spec.run import RunSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
@@ -28,6 +28,7 @@ __all__ = [
     "DebugSpec",
     "DrillSpec",
     "ElasticSpec",
+    "ExpertsSpec",
     "GptSpec",
     "HangSpec",
     "HealthSpec",

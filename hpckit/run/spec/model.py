@@ -14,6 +14,21 @@ Context = Annotated[int, Field(ge=2, lt=2**31)]
 
 
 @dataclass(frozen=True, config=GROUP)
+class ExpertsSpec:
+    """Perceptrons of which each token goes through a few (Shazeer et al. 2017); all get theirs."""
+
+    count: Count
+    """Experts of a block."""
+    per_token: Count
+    """Those that a token goes through: the ones that it scores highest."""
+    hidden: Count | None
+    """Features inside of an expert; null: 4 x `width`, as of the perceptron they replace."""
+    balance_rate: Annotated[float, Field(ge=0)]
+    """By how much a step raises the bias of an expert's score that had fewer tokens than the mean,
+    and lowers that of one that had more (Wang et al. 2024); scores are between 0 and 1."""
+
+
+@dataclass(frozen=True, config=GROUP)
 class GptSpec:
     """A decoder-only transformer in the form of GPT-2."""
 
@@ -29,6 +44,8 @@ class GptSpec:
     """Features of the residual stream."""
     seq_len: Context
     """Tokens of context."""
+    experts: ExpertsSpec | None
+    """What each block has in place of one perceptron; null: just that."""
 
 
 @dataclass(frozen=True, config=GROUP)

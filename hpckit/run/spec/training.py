@@ -43,6 +43,10 @@ class ParallelSpec:
     (Shoeybi et al. 2019, Korthikanti et al. 2022)."""
     pipeline: Degree
     """Groups of ranks that have consecutive layers each, and hand micro-batches on."""
+    expert: Count
+    """Of the ranks that have samples of their own, neighbours that share the experts of a layer:
+    each has some of them, and tokens go to the rank of their expert and back (Lepikhin et al.
+    2021). It must divide `replicate` x `shard`."""
     schedule: Literal["gpipe", "1f1b", "interleaved"]
     """Order of a pipeline's work. gpipe: all forward, then all backward (Huang et al. 2019); 1f1b:
     in turns, so that fewer activations wait (Narayanan et al. 2019); interleaved: the same with

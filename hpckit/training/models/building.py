@@ -45,8 +45,11 @@ def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Deco
 @torch.no_grad()
 def materialise(model: Decoder, device: torch.device, seed: int) -> None:
     """Give the parameters memory and their first values, which depend on `seed` and on their names
-    alone: however the model is spread, a rank draws a parameter whole and keeps its share."""
+    alone: however the model is spread, a rank draws a parameter whole and keeps its share. Buffers
+    begin at zero."""
     model.to_empty(device=device)
+    for buffer in model.buffers():
+        buffer.zero_()
     for name, parameter in model.named_parameters():
         generator = torch.Generator().manual_seed(mix(seed, name))
         whole = torch.empty(parameter.shape)

@@ -48,6 +48,8 @@ class Decoder(nn.Module):
     """Layers of a block whose outputs tensor parallelism divides."""
     ROWS: tuple[str, ...]
     """Layers of a block whose inputs come divided, and whose outputs are sums."""
+    RESIDUAL: tuple[str, ...]
+    """Layers of a block that write into the residual stream."""
 
     unembedding: Unembedding
     """The output layer, of the last part alone."""
@@ -102,6 +104,6 @@ class Decoder(nn.Module):
         elif "norm" in name:
             parameter.fill_(1.0)
         else:
-            is_residual = name.removesuffix(".weight").endswith(self.ROWS)
+            is_residual = name.removesuffix(".weight").endswith(self.RESIDUAL)
             std = INIT_STD / math.sqrt(2 * self.part.layers) if is_residual else INIT_STD
             parameter.normal_(0.0, std, generator=generator)

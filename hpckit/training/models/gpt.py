@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hpckit.run.spec import GptSpec
 from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.models.experts import MixtureOfExperts
 from hpckit.training.models.unembedding import Unembedding
 
 
@@ -46,14 +47,15 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer block: attention, then a perceptron."""
+    """One transformer block: attention, then a perceptron or experts."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, size: GptSpec) -> None:
         super().__init__()
+        width, experts = size.width, size.experts
         self.norm_attention = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, size.heads)
         self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = MLP(width)
+        self.mlp = MixtureOfExperts(width, experts) if experts else MLP(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x`: (batch, time, width); the same shape comes back."""
@@ -82,12 +84,13 @@ class GPT(Decoder):
 
     COLUMNS = ("attention.qkv", "mlp.up")
     ROWS = ("attention.out", "mlp.down")
+    RESIDUAL = (*ROWS, "mlp.experts.down")
 
     def __init__(self, size: GptSpec, part: Part | None = None) -> None:
         """`part`: of the model; None: all of it."""
         part = part or Part.whole(size.layers)
         width = size.width
-        super().__init__(part, (Block(width, size.heads) for _ in range(part.begin, part.end)))
+        super().__init__(part, (Block(size) for _ in range(part.begin, part.end)))
         if part.is_first or part.is_last:
             self.embedding = Embedding(size.vocab, size.seq_len, width, positions=part.is_first)
         if part.is_last:

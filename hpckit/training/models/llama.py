@@ -107,7 +107,7 @@ class Llama(Decoder):
     """The output layer is one of its own, or the token embedding."""
 
     COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
-    ROWS = ("attention.out", "mlp.down")
+    ROWS = RESIDUAL = ("attention.out", "mlp.down")
 
     def __init__(self, size: LlamaSpec, part: Part | None = None) -> None:
         """`part`: of the model; None: all of it."""

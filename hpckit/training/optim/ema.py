@@ -16,7 +16,8 @@ from hpckit.training.parallel.local import local
 
 
 class Ema:
-    """Average parameters by their names, spread as these are; begins with what they are now."""
+    """Average parameters by their names, spread as these are; begins with what they are now. Beside
+    them are the model's buffers, not averaged, so that it can be loaded as a model."""
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -24,6 +25,8 @@ class Ema:
         self._averages = {name: p.detach().clone() for name, p in named.items()}
         self._mine = [local(average) for average in self._averages.values()]
         self._parameters, self._decay = [*named.values()], decay
+        kept = model.state_dict().keys()
+        self._buffers = {name: b for name, b in model.named_buffers() if name in kept}
 
     @torch.no_grad()
     def update(self) -> None:
@@ -32,12 +35,12 @@ class Ema:
         torch._foreach_lerp_(self._mine, parameters, 1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages themselves."""
-        return self._averages
+        """The averages themselves, and the model's own buffers."""
+        return {**self._averages, **self._buffers}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the values over."""
+        """Take the values over; a model has its buffers from its own state."""
         for name, average in self._averages.items():
             if state[name] is not average:
                 average.copy_(state[name])

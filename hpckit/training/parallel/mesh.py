@@ -28,6 +28,16 @@ def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
     return init_device_mesh(device, tuple(sizes[name] for name in names), mesh_dim_names=names)
 
 
+def make_expert_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
+    """The same ranks with "expert" innermost, which is taken out of those that have samples of
+    their own; what these are besides is of data, as of `make_mesh`. Layers are not divided."""
+    found = degrees(parallel, dist.get_world_size())
+    sizes = {"replicate": found.expert_replicate, "shard": found.expert_shard}
+    used = {name: size for name, size in sizes.items() if size > 1} or {"shard": 1}
+    used["expert"] = found.expert
+    return init_device_mesh(device, tuple(used.values()), mesh_dim_names=tuple(used))
+
+
 @dataclass(frozen=True)
 class Place:
     """Of this rank."""

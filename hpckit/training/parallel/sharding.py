@@ -35,7 +35,7 @@ def shard(
     precision: PrecisionSpec,
     *,
     offload: bool,
-) -> FSDPModule:
+) -> None:
     """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
 
     Each of `blocks` is gathered, and reduced, as one when its turn comes, all the rest together.
@@ -46,6 +46,33 @@ def shard(
     """
     # of losses or logits, into which nobody writes
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    shard_layers(blocks, mesh, parallel, precision, offload=offload)
+    _spread(model, mesh, precision, gather_again=False, offload=offload)
+
+
+def shard_layers(
+    layers: Iterable[nn.Module],
+    mesh: DeviceMesh,
+    parallel: ParallelSpec,
+    precision: PrecisionSpec,
+    *,
+    offload: bool,
+) -> None:
+    """The same for layers, each as one, of a model that is sharded thereafter."""
+    # The micro-batches of a pipeline take turns: it would gather each layer for each of them.
+    gather_again = parallel.zero == 3 and parallel.pipeline == 1
+    for layer in layers:
+        _spread(layer, mesh, precision, gather_again=gather_again, offload=offload)
+
+
+def _spread(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    precision: PrecisionSpec,
+    *,
+    gather_again: bool,
+    offload: bool,
+) -> None:
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute], reduce_dtype=DTYPES[precision.reduce]
     )
@@ -53,16 +80,9 @@ def shard(
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     if mesh.mesh_dim_names == ("replicate",):
-        for block in blocks:
-            replicate(block, **options)
-        return replicate(model, **options)
-    # The micro-batches of a pipeline take turns: it would gather each layer for each of them.
-    gather_again = parallel.zero == 3 and parallel.pipeline == 1
-    for block in blocks:
-        fully_shard(block, reshard_after_forward=gather_again, **options)
-    sharded = fully_shard(model, reshard_after_forward=False, **options)
-    assert isinstance(sharded, FSDPModule)
-    return sharded
+        replicate(module, **options)
+    else:
+        fully_shard(module, reshard_after_forward=gather_again, **options)
 
 
 def before_micro_batch(model: FSDPModule, parallel: ParallelSpec, *, is_last: bool) -> None:

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from hpckit.run.batch import micro_batch_count
+from hpckit.run.expertcheck import experts_of
 from hpckit.run.spec import ParallelSpec, RunSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.compiling import compile_blocks
@@ -18,7 +19,8 @@ from hpckit.training.fp8 import use_fp8
 from hpckit.training.loss_scale import LossScale
 from hpckit.training.models.building import build, materialise
 from hpckit.training.models.decoder import Decoder, Part
-from hpckit.training.parallel.mesh import data_mesh, has, size_of
+from hpckit.training.parallel.experts import balance, share_experts
+from hpckit.training.parallel.mesh import data_mesh, has, make_expert_mesh, size_of
 from hpckit.training.parallel.norm import clip_gradients
 from hpckit.training.parallel.pipeline import (
     LossOf,
@@ -32,6 +34,7 @@ from hpckit.training.parallel.sharding import (
     DTYPES,
     before_micro_batch,
     shard,
+    shard_layers,
 )
 from hpckit.training.parallel.tensor import divide
 from hpckit.training.parts import Timed, untimed
@@ -77,6 +80,14 @@ class Trainee:
             scale=self.loss_scale.value,
         )
 
+    def balance(self) -> dict[str, Tensor]:
+        """Have experts that got fewer tokens than others in this step get more in the next. Metrics
+        of how even it was; none without experts. Collective."""
+        experts = experts_of(self._cfg.model)
+        if experts is None:
+            return {}
+        return {"fullest_expert": balance(self.module, experts.balance_rate)}
+
     def _gradients(self, share: int, loss_of: LossOf, timed: Timed) -> Gradients:
         cfg = self._cfg
         parts = micro_batch_count(share, cfg.train.micro_batch)
@@ -108,16 +119,20 @@ class Trainee:
             divide(model, self._mesh["tensor"])
         self._pull_levers(model)
         offload = cfg.memory.offload
-        shard(
-            model,
-            model.blocks.values(),
-            data_mesh(self._mesh),
-            cfg.parallel,
-            cfg.precision,
-            offload=offload,
-        )
+        mesh = data_mesh(self._mesh)
+        if cfg.parallel.expert > 1:
+            self._share_experts(model)
+        shard(model, model.blocks.values(), mesh, cfg.parallel, cfg.precision, offload=offload)
         materialise(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
         return model
+
+    def _share_experts(self, model: Decoder) -> None:
+        cfg = self._cfg
+        mesh = make_expert_mesh(self._mesh.device_type, cfg.parallel)
+        layers = share_experts(model, mesh["expert"])
+        shard_layers(
+            layers, data_mesh(mesh), cfg.parallel, cfg.precision, offload=cfg.memory.offload
+        )
 
     def _pull_levers(self, model: Decoder) -> None:
         """Those that change how a model computes, and none of its names."""

@@ -19,7 +19,7 @@ from hpckit.launch.compose import compose_spec
 from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
 from hpckit.plan.memory import footprint
-from hpckit.run.spec import LlamaSpec, ModelSpec, RunSpec
+from hpckit.run.spec import ExpertsSpec, LlamaSpec, ModelSpec, RunSpec
 from hpckit.training import recompute as recomputing
 from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
@@ -28,9 +28,12 @@ from tests.saved_tensors import SavedBytes
 SAMPLES = 3
 Number = Literal["fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ONE_EACH = ExpertsSpec(count=8, per_token=1, hidden=None, balance_rate=0.0)
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"model": "gpt_nano"},
     "gpt, wide": {"model": "gpt_nano", "width": 192, "heads": 6, "layers": 5, "vocab": 1024},
+    "experts": {"model": "gpt_moe_nano"},
+    "experts, one each": {"model": "gpt_moe_nano", "layers": 3, "experts": ONE_EACH},
     "llama": {"model": "llama_nano"},
     "llama, tied": {"model": "llama_nano", "width": 128, "heads": 8, "hidden": 512, "tied": True},
     "llama, long": {"model": "llama_nano", "layers": 3, "seq_len": 192, "vocab": 512},

@@ -21,7 +21,9 @@ from hpckit.plan.flops import (
 from hpckit.plan.goodput import goodput, useful
 from hpckit.run.spec import GptSpec, ModelSpec
 
-GPT3 = GptSpec(kind="gpt", vocab=50257, layers=96, heads=96, width=12288, seq_len=2048)
+GPT3 = GptSpec(
+    kind="gpt", vocab=50257, layers=96, heads=96, width=12288, seq_len=2048, experts=None
+)
 
 
 def model(option: str) -> ModelSpec:

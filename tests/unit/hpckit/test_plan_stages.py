@@ -19,6 +19,7 @@ ONE_ONE = ParallelSpec(
     shard=1,
     tensor=1,
     pipeline=-1,
+    expert=1,
     schedule="1f1b",
     zero=3,
     reduce="last",

@@ -96,6 +96,10 @@ ANOTHER_VALUE: dict[str, Any] = {
     "model.heads": 4,
     "model.width": 128,
     "model.seq_len": 65,
+    "model.experts.count": 8,
+    "model.experts.per_token": 1,
+    "model.experts.hidden": None,
+    "model.experts.balance_rate": 0.01,
     "model.kv_heads": 1,
     "model.hidden": 96,
     "model.rope_theta": 5e5,
@@ -163,6 +167,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "parallel.shard": 1,
     "parallel.tensor": -1,
     "parallel.pipeline": -1,
+    "parallel.expert": 2,
     "parallel.schedule": "gpipe",
     "parallel.zero": 1,
     "parallel.reduce": "each",
@@ -185,6 +190,7 @@ ANOTHER_VALUE: dict[str, Any] = {
 NEEDED: dict[str, dict[str, Any]] = {
     "precision.master": {"precision.compute": "bf16"},
     "memory.offload": {"cluster.device": "cuda"},
+    "parallel.expert": {"launch.nodes": 2},
     "optim.kind": {"optim.kind": "adamw", "optim.momentum": None},
     "optim.momentum": {"optim.kind": "muon", "optim.momentum": 0.9},
     "optim.decay_share": {"optim.schedule": "wsd", "optim.decay_share": 0.1},
@@ -226,14 +232,20 @@ NOR_THESE = (
 
 OF_LLAMA = ("kv_heads", "hidden", "rope_theta", "norm_eps", "tied")
 
+OF_EXPERTS = ("model.experts.", "parallel.expert")
+
 
 def options_with(key: str) -> dict[str, str]:
     """The options of `conf/` that have a value for the key."""
     cluster = "slurm" if key.startswith("cluster.slurm") else "local"
     if key.startswith("cluster.slurm.container."):
         cluster = "site_pyxis"
-    is_llamas = key.startswith("model.") and key.endswith(OF_LLAMA)
-    return {"cluster": cluster, "model": "llama_nano" if is_llamas else "gpt_nano"}
+    model = "gpt_nano"
+    if key.startswith(OF_EXPERTS):
+        model = "gpt_moe_nano"
+    elif key.startswith("model.") and key.endswith(OF_LLAMA):
+        model = "llama_nano"
+    return {"cluster": cluster, "model": model}
 
 
 def refusal(changes: dict[str, Any], **options: str) -> list[str]:
@@ -291,7 +303,7 @@ def test_a_key_in_the_wrong_group_is_told_its_place(wrong: str, right: str) -> N
 @pytest.mark.parametrize(
     ("key", "there"),
     [
-        ("parallel.qqqq", "replicate, shard, tensor, pipeline, schedule, zero, reduce"),
+        ("parallel.qqqq", "replicate, shard, tensor, pipeline, expert, schedule, zero, reduce"),
         ("debug.drill.qqqq", "preempt_at, nodes"),
     ],
 )

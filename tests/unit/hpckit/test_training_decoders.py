@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec import ExpertsSpec, GptSpec, LlamaSpec, ModelSpec
 from hpckit.training.language_model import sample_mean, shifted
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import INIT_STD, Decoder
@@ -20,7 +21,15 @@ def _one_thread() -> None:
 
 
 def gpt(layers: int = 2, width: int = 64) -> GptSpec:
-    return GptSpec("gpt", vocab=VOCAB, layers=layers, heads=4, width=width, seq_len=32)
+    return GptSpec(
+        "gpt", vocab=VOCAB, layers=layers, heads=4, width=width, seq_len=32, experts=None
+    )
+
+
+def moe(layers: int = 2, width: int = 64) -> GptSpec:
+    """With experts of half the size."""
+    experts = ExpertsSpec(count=4, per_token=2, hidden=2 * width, balance_rate=0.001)
+    return replace(gpt(layers, width), experts=experts)
 
 
 def llama(layers: int = 2, width: int = 64, tied: bool = False) -> LlamaSpec:
@@ -39,7 +48,7 @@ def llama(layers: int = 2, width: int = 64, tied: bool = False) -> LlamaSpec:
     )
 
 
-BOTH = pytest.mark.parametrize("size", [gpt(), llama(), llama(tied=True)])
+BOTH = pytest.mark.parametrize("size", [gpt(), moe(), llama(), llama(tied=True)])
 
 
 def loss_of(model: Decoder, batch: torch.Tensor) -> torch.Tensor:
@@ -62,6 +71,13 @@ def test_the_number_of_parameters_is_that_of_gpt2(layers: int, width: int) -> No
     assert parameters(gpt(layers, width)) == expected
 
 
+def test_experts_take_the_place_of_a_perceptron() -> None:
+    size = moe(3, 32)
+    router_and_experts = 4 * 32 + 4 * 2 * 32 * 64
+    perceptron = 2 * 4 * 32 * 32 + 5 * 32
+    assert parameters(size) - parameters(gpt(3, 32)) == 3 * (router_and_experts - perceptron)
+
+
 @pytest.mark.parametrize(("tied", "tables"), [(True, 1), (False, 2)])
 def test_the_number_of_parameters_is_that_of_llama(tied: bool, tables: int) -> None:
     width = 64
@@ -78,12 +94,11 @@ def test_the_same_seed_gives_the_same_model_whatever_ran_before(size: ModelSpec)
     assert all(torch.equal(first[name], second[name]) for name in first)
     name = "embedding.token.weight"
     assert not torch.equal(first[name], other[name])
-    assert not torch.equal(
-        first[name].flatten()[:64], first["blocks.0.mlp.up.weight"].flatten()[:64]
-    )
+    other_name = "blocks.0.attention.out.weight"
+    assert not torch.equal(first[name].flatten()[:64], first[other_name].flatten()[:64])
 
 
-@pytest.mark.parametrize("size", [gpt(4, 128), llama(4, 128)])
+@pytest.mark.parametrize("size", [gpt(4, 128), moe(4, 128), llama(4, 128)])
 def test_weights_start_as_gpt2s(size: ModelSpec) -> None:
     for name, parameter in make(size, 1).named_parameters():
         if name.endswith("bias"):
@@ -91,7 +106,7 @@ def test_weights_start_as_gpt2s(size: ModelSpec) -> None:
         elif "norm" in name:
             assert (parameter == 1).all(), name
         else:
-            into_stream = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            into_stream = name.endswith(("attention.out.weight", "mlp.down.weight", "experts.down"))
             std = INIT_STD / math.sqrt(8) if into_stream else INIT_STD
             assert parameter.std().item() == pytest.approx(std, rel=0.05), name
             assert abs(parameter.mean().item()) < 0.05 * INIT_STD, name

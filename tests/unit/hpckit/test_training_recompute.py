@@ -17,7 +17,7 @@ from hpckit.training.recompute import recompute
 from hpckit.training.text import VOCAB
 
 LAYERS, PRODUCTS = 3, 4  # of a block of the GPT
-SIZE = GptSpec("gpt", vocab=VOCAB, layers=LAYERS, heads=4, width=32, seq_len=16)
+SIZE = GptSpec("gpt", vocab=VOCAB, layers=LAYERS, heads=4, width=32, seq_len=16, experts=None)
 How = Literal["none", "selective", "full"]
 
 

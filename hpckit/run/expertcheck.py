@@ -1,0 +1,68 @@
+"""Rules of models with experts. Pure, as `hpckit.run.check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.run.degrees import Degrees
+from hpckit.run.spec import ExpertsSpec, GptSpec, ModelSpec, RunSpec
+
+UNIT = 8
+"""What the features of experts are multiples of: torch's grouped products take rows that begin at
+multiples of 16 bytes."""
+
+
+def experts_of(model: ModelSpec) -> ExpertsSpec | None:
+    """Those of a model that has some."""
+    return model.experts if isinstance(model, GptSpec) else None
+
+
+def bad_experts(spec: RunSpec) -> Iterator[str]:
+    """Everything that cannot work on any world."""
+    experts = experts_of(spec.model)
+    if experts is None:
+        if spec.parallel.expert > 1:
+            yield (
+                f"parallel.expert: {spec.parallel.expert} ranks would share experts, and this "
+                "model has none; take 1, or a model with experts, such as gpt2_moe"
+            )
+        return
+    if experts.per_token > experts.count:
+        yield (
+            f"model.experts.per_token: a token cannot go through {experts.per_token} of "
+            f"model.experts.count={experts.count}"
+        )
+    for name, size in (("width", spec.model.width), ("experts.hidden", experts.hidden)):
+        if size is not None and size % UNIT:
+            yield f"model.{name}: experts need it to be a multiple of {UNIT}, got {size}"
+    if experts.count % spec.parallel.expert:
+        yield (
+            f"parallel.expert: {spec.parallel.expert} ranks do not divide "
+            f"model.experts.count={experts.count}"
+        )
+    yield from _without_experts(spec)
+
+
+def experts_of_world(spec: RunSpec, found: Degrees) -> Iterator[str]:
+    """What cannot work on a world of these degrees."""
+    if experts_of(spec.model) is None:
+        return
+    for name, ranks in (("tensor", found.tensor), ("pipeline", found.pipeline)):
+        if ranks > 1:
+            yield (
+                f"parallel.{name}: models with experts are not divided over {ranks} ranks so; "
+                "take parallel.expert, with a parallel such as fsdp"
+            )
+
+
+def _without_experts(spec: RunSpec) -> Iterator[str]:
+    """Levers that are for other models."""
+    if spec.precision.compute == "fp8":
+        yield "precision.compute: experts are not computed in fp8; take bf16"
+    if spec.memory.compile:
+        yield (
+            "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
+            "is known to the run alone; take false"
+        )
+    if spec.memory.offload:
+        yield "memory.offload: experts stay on the GPU, shared by parallel.expert; take false"
