@@ -64,5 +64,10 @@ def _without_experts(spec: RunSpec) -> Iterator[str]:
             "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
             "is known to the run alone; take false"
         )
+    if spec.memory.recompute == "selective" and spec.parallel.expert > 1:
+        yield (
+            "memory.recompute: selective does not go with experts that ranks share, which FSDP "
+            "gathers inside of a block (parallel.expert); take full"
+        )
     if spec.memory.offload:
         yield "memory.offload: experts stay on the GPU, shared by parallel.expert; take false"

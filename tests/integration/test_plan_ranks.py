@@ -33,7 +33,7 @@ from hpckit.training.recompute import recompute
 from tests.integration.worlds import run_world
 from tests.saved_tensors import SavedBytes
 
-SIZES = ("model=gpt_nano", "model.layers=4", "cluster.device=cpu", "train.micro_batch=2")
+SIZES = ("model.layers=4", "cluster.device=cpu", "train.micro_batch=2")
 REAL = {
     "ddp": ("parallel=ddp", "train.global_batch=8"),
     "zero2": ("parallel=zero2", "train.global_batch=4"),
@@ -41,6 +41,7 @@ REAL = {
     "tp": ("parallel=tp", "train.global_batch=2", "model.vocab=258"),
     "gpipe": ("parallel=pp", "parallel.schedule=gpipe", "train.global_batch=6"),
     "1f1b": ("parallel=pp", "train.global_batch=8"),
+    "experts": ("parallel=fsdp", "parallel.expert=2", "train.global_batch=8"),
     "interleaved": ("parallel=pp", "parallel.schedule=interleaved", "train.global_batch=8"),
 }
 WORLD = 2
@@ -48,7 +49,8 @@ WORLD = 2
 
 @cache
 def real_spec(case: str) -> RunSpec:
-    return compose_spec([*SIZES, "launch.nodes=2", *REAL[case]])
+    model = "model=gpt_moe_nano" if case == "experts" else "model=gpt_nano"
+    return compose_spec([model, *SIZES, "launch.nodes=2", *REAL[case]])
 
 
 def test_ranks_have_what_was_planned(tmp_path: Path) -> None:
@@ -60,7 +62,8 @@ def test_ranks_have_what_was_planned(tmp_path: Path) -> None:
             assert found["parameters"] == at.parameters, case
             assert found["optimizer"] == pytest.approx(at.optimizer, rel=0.001), case
             assert found["gradients"] == at.gradients, case
-            assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=0.01), case
+            if case != "experts":  # what is kept is up to the choice of experts
+                assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=0.01), case
 
 
 def _kept(spec: RunSpec, rank: int, planned: Footprint) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.launch.compose import compose_spec
-from hpckit.run.degrees import Degrees, blocks_of_stages, degrees, describe
+from hpckit.run.degrees import NAMES, Degrees, blocks_of_stages, degrees, describe
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import ParallelSpec
 from tests.unit.hpckit.hpckit_parts import make_values
@@ -33,7 +33,9 @@ def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world
         if prod(found) == world and all(a in (-1, f) for a, f in zip(asked, found, strict=True))
     ]
     if len(can) == 1 and asked.count(-1) < 2:
-        assert degrees(parallel(*asked), world) == Degrees(*can[0], expert=1)
+        assert degrees(parallel(*asked), world) == Degrees(
+            **dict(zip(NAMES, can[0], strict=True)), expert=1
+        )
         return
     with pytest.raises(ValueError, match=r"ranks|only one degree"):
         degrees(parallel(*asked), world)

@@ -70,6 +70,11 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
             "is known to the run alone; take false",
         ),
         (
+            {**FOUR, "parallel.expert": 2, "memory.recompute": "selective"},
+            "memory.recompute: selective does not go with experts that ranks share, which FSDP "
+            "gathers inside of a block (parallel.expert); take full",
+        ),
+        (
             {"cluster.device": "cuda", "memory.offload": True},
             "memory.offload: experts stay on the GPU, shared by parallel.expert; take false",
         ),
