@@ -123,7 +123,7 @@ def test_another_config_tree_can_be_given(tmp_path: Path) -> None:
         copy.parent.mkdir(exist_ok=True)
         copy.write_text(file.read_text())
     (tmp_path / "model" / "mine.yaml").write_text(
-        "kind: gpt\nvocab: 300\nlayers: 7\nheads: 1\nwidth: 8\nseq_len: 16\n"
+        "kind: gpt\nvocab: 300\nlayers: 7\nheads: 1\nwidth: 8\nseq_len: 16\nexperts: null\n"
     )
     assert compose_spec(["model=mine"], tmp_path).model.layers == 7
     assert group_options(tmp_path)["model"] == [*group_options(conf_dir())["model"], "mine"]

@@ -98,6 +98,18 @@ def test_tensor_parallelism_across_nodes_is_dearer_than_inside() -> None:
     assert 5 < times[1] / times[0] < 10  # the rates of NVLink and of the network
 
 
+def test_sharing_experts_costs_time_and_saves_memory() -> None:
+    alone = composed("model=gpt2_moe")
+    shared = [composed("model=gpt2_moe", f"parallel.expert={ranks}") for ranks in (2, 8)]
+    times = [speed(spec, WORLD, CARDS["H100"], 0.4).step.expert for spec in (alone, *shared)]
+    assert times[0] == 0.0 < times[1] < times[2]
+    across = replace(shared[1], launch=replace(shared[1].launch, nodes=WORLD, gpus_per_node=1))
+    assert speed(across, WORLD, CARDS["H100"], 0.4).step.expert > 5 * times[2]
+    first, *others = (footprint(spec, WORLD).moments["backward"] for spec in (alone, *shared))
+    assert first.gathered > others[0].gathered > others[1].gathered
+    assert all(one.parameters == first.parameters for one in others), "all is shared anyway"
+
+
 def test_communication_hides_behind_computation_as_far_as_it_goes() -> None:
     slow = replace(CARDS["H100"], network_gbps=0.5)
     spec = composed("model=llama_8b")

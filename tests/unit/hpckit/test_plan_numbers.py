@@ -49,7 +49,16 @@ def test_a_table_that_is_only_looked_up_computes_nothing() -> None:
     assert product_parameters(model("llama_1b")) == parameter_count(model("llama_1b"))
 
 
-@pytest.mark.parametrize("option", ["gpt2", "llama_8b"])
+def test_only_the_experts_that_a_token_goes_through_compute() -> None:
+    size, dense = model("gpt2_moe"), model("gpt2")
+    layers, width, hidden = size.layers, size.width, 4 * size.width
+    perceptron, biases, router = 2 * width * hidden, hidden + width, 8 * width
+    more = layers * (2 * perceptron + router - perceptron - biases)
+    assert product_parameters(size) == product_parameters(dense) + more
+    assert parameter_count(size) == parameter_count(dense) + more + layers * 6 * perceptron
+
+
+@pytest.mark.parametrize("option", ["gpt2", "gpt2_moe", "llama_8b"])
 def test_computing_blocks_again_is_up_to_a_third_more(option: str) -> None:
     size = model(option)
     assert computed_per_token(size, "none") == per_token(size)

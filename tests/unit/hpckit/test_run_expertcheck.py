@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.run.degrees import degrees
+from hpckit.run.degrees import degrees, describe
 from hpckit.run.parse import SpecError
 from hpckit.run.spec import ParallelSpec
 from tests.unit.hpckit.hpckit_parts import make_spec
@@ -107,6 +107,11 @@ def test_ranks_cannot_share_experts_of_a_model_that_has_none() -> None:
 )
 def test_what_works_is_let_through(changes: dict[str, Any]) -> None:
     assert complaints(changes) == []
+
+
+def test_it_is_called_ep() -> None:
+    spec = make_spec({**FOUR, "parallel.expert": 2}, model="gpt_moe_nano")
+    assert describe(spec.parallel, 4) == "ep 2, fsdp"
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 24))
