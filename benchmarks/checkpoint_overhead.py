@@ -33,11 +33,12 @@ from benchmarks.ab import Comparison, interleave, report
 from benchmarks.warm_memory import touch
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import make_mesh
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.process_group import join
+from hpckit.training.windows import shifted
 
 OVERRIDES = ["model=gpt_tiny", "optim.warmup_steps=0"]
 Save = Callable[[int], Callable[[], object] | None]

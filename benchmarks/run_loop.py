@@ -33,11 +33,12 @@ from hpckit.run.board import Board
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment, WorkerEnvironment
 from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import build_loader, sample_mean, shifted
+from hpckit.training.language_model import build_loader, sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.trainee import Gradients, Trainee
 from hpckit.training.parts import Timed, untimed
 from hpckit.training.run import TrainingRun
+from hpckit.training.windows import task
 
 BARE, LOOP = "bare loop", "run loop"
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -101,19 +102,18 @@ class Loops:
         self._train(next(self._bare), untimed)
 
     def _step_of_run(self) -> None:
-        loss, norm, tokens = self._train(next(self._batches), self._run.timed)
-        count = tokens.numel() - len(tokens)
+        loss, norm, count = self._train(next(self._batches), self._run.timed)
         self._run.log(loss=loss, grad_norm=norm, tokens=count, flops=count * self._flops)
 
-    def _train(self, batch: Batch, timed: Timed) -> tuple[Tensor, Tensor, Tensor]:
+    def _train(self, batch: Batch, timed: Timed) -> tuple[Tensor, Tensor, int]:
         with timed("host_to_device"):
-            tokens = torch.from_numpy(batch.data).to(self._run.device, non_blocking=True)
+            given = task(batch.data.to(self._run.device))
         self._optimizer.zero_grad()
-        loss = self._gradients[timed](*shifted(tokens))
+        loss = self._gradients[timed](*given)
         with timed("optimizer"):
             norm = self._trainee.clip(self._clip)
             self._optimizer.step()
-        return loss, norm, tokens
+        return loss, norm, given.targets.numel()
 
     def close(self) -> None:
         assert next(self._batches, None) is None, "all steps are done"

@@ -12,10 +12,11 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from data import python_stdlib
 from hpckit.launch.compose import compose_spec
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import Decoder
 from hpckit.training.optim import build_optimizer, set_lr
+from hpckit.training.windows import shifted
 
 BATCH, LENGTH = 4, 128  # windows per step, and tokens in each
 WARMUP = 20  # steps

@@ -1,14 +1,16 @@
-"""The trainer's own prune: after a commit, what no policy keeps goes."""
+"""The trainer's own prune: after a commit, what no policy keeps goes, and the best is marked."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from checkpointing.errors import CheckpointError
 from checkpointing.events import Events
-from checkpointing.retention import KeepPolicy
-from checkpointing.store.prune import prune
+from checkpointing.retention import Best, KeepPolicy
+from checkpointing.store.marks import BEST, marks, put_mark
+from checkpointing.store.prune import Choice, prune
 from checkpointing.store.store import Store
 
 logger = logging.getLogger("checkpointing")
@@ -34,6 +36,7 @@ class Pruner:
                 keep=frozenset({newest}),
                 ignore=frozenset(self.damaged),
             )
+            self._mark_best(result.choices)
         except CheckpointError as error:
             logger.warning("cannot prune %s: %s; trying again next time", self._store.url, error)
             return
@@ -41,3 +44,21 @@ class Pruner:
             self._events.emit("checkpoint_pruned", step=int(id_.partition("-")[0]), id=id_)
         for id_, why in result.spared.items():
             logger.warning("checkpoint %s stays for now: %s", id_, why)
+
+    def _mark_best(self, choices: Sequence[Choice]) -> None:
+        """By the first policy that says what is best."""
+        policy = next((each for each in self.keep if isinstance(each, Best)), None)
+        best = None if policy is None else best_of(choices, policy)
+        if policy is None or best is None:
+            return
+        had = marks(self._store, self._run).get(BEST)
+        if had is None or had.id != best.id:
+            value = best.metrics[policy.metric]
+            put_mark(self._store, best.found.stored.save, BEST, f"{policy.metric} {value:.6g}")
+
+
+def best_of(choices: Sequence[Choice], policy: Best) -> Choice | None:
+    """The first of those that `policy` keeps; None if none has its metric."""
+    newest_first = sorted(choices, key=lambda c: (c.step, c.created, c.id), reverse=True)
+    best = replace(policy, n=1).reasons(newest_first)
+    return next((choice for choice in choices if choice.id in best), None)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from data.reader.opened import Sample
     from data.reader.packed import Packing
     from data.reader.sequences import PackedSequence, Sequences
-    from data.reader.stream import mixed
+    from data.reader.stream import in_order, mixed
     from data.source.sources import Sources
     from data.stdlib import python_stdlib
     from data.wds.convert import from_wds
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from data.wds.kinds import per_sample
     from data.wds.loader import WebLoader
     from data.writing.pack import pack_folder
-    from data.writing.report import PackedShard, PackReport
+    from data.writing.report import PackedShard, PackReport, Vocabulary, vocabulary_of
+    from data.writing.tokenising import Tokeniser
     from data.writing.writer import ShardWriter
 
 __all__ = [
@@ -75,10 +76,13 @@ __all__ = [
     "ShardWriter",
     "Sources",
     "StreamingDataset",
+    "Tokeniser",
     "Usage",
+    "Vocabulary",
     "WebLoader",
     "build_index",
     "from_wds",
+    "in_order",
     "mixed",
     "open_dataset",
     "open_manifest",
@@ -86,6 +90,7 @@ __all__ = [
     "per_sample",
     "python_stdlib",
     "to_device",
+    "vocabulary_of",
 ]
 
 _MODULES = {
@@ -101,7 +106,7 @@ _MODULES = {
     "reader.opened": ("Sample",),
     "reader.packed": ("Packing",),
     "reader.sequences": ("PackedSequence", "Sequences"),
-    "reader.stream": ("mixed",),
+    "reader.stream": ("in_order", "mixed"),
     "source.sources": ("Sources",),
     "stdlib": ("python_stdlib",),
     "wds.convert": ("from_wds",),
@@ -109,7 +114,8 @@ _MODULES = {
     "wds.kinds": ("per_sample",),
     "wds.loader": ("WebLoader",),
     "writing.pack": ("pack_folder",),
-    "writing.report": ("PackReport", "PackedShard"),
+    "writing.report": ("PackReport", "PackedShard", "Vocabulary", "vocabulary_of"),
+    "writing.tokenising": ("Tokeniser",),
     "writing.writer": ("ShardWriter",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

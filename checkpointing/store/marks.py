@@ -14,6 +14,8 @@ from checkpointing.store.store import Store
 from checkpointing.store.tombs import condemned
 
 PIN = "pin-"
+BEST = "best"
+"""Of the checkpoint that a run's retention takes for its best."""
 
 
 def pin(store: Store, save: Save, why: str) -> None:

@@ -39,6 +39,14 @@ class Choice:
         return self.found.stored.save.step
 
     @property
+    def created(self) -> float:
+        return self.found.document.header.created
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.found.document.header.metrics
+
+    @property
     def drops(self) -> tuple[str, ...]:
         """Items that go while others stay. None if nothing would stay: names of items that there
         are not (a typing error) keep all of it."""

@@ -32,6 +32,7 @@ class Packing:
         long: what becomes of documents that are longer: they are "split", "cut" or "skip"ped.
         pad: the token that fills a sequence up.
         dtype: of the sequences.
+        vocab: tokens have to be below it; None: any will do.
     """
 
     length: int
@@ -39,6 +40,7 @@ class Packing:
     long: Long = "split"
     pad: int = 0
     dtype: str = "int64"
+    vocab: int | None = None
 
     @classmethod
     def of_state(cls, name: str) -> "Packing":
@@ -98,6 +100,9 @@ class PackFetcher(Fetcher):
         room = np.iinfo(self.packing.dtype)
         if found.size and not room.min <= int(found.min()) <= int(found.max()) <= room.max:
             return f"tokens {found.min()}..{found.max()} do not fit {self.packing.dtype}"
+        vocab = self.packing.vocab
+        if found.size and vocab is not None and not 0 <= int(found.min()) <= found.max() < vocab:
+            return f"tokens {found.min()}..{found.max()} are not of a vocabulary of {vocab}"
         return None
 
     def _items(self, rows: Rows, work: Work, kept: list[int] | None) -> list[Any]:

@@ -200,6 +200,18 @@ def order_of(
         raise DataError(str(error)) from error
 
 
+def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> One:
+    """The samples of a dataset as they lie, or so many of them: the first ones of each shard, in
+    proportion. `seed` is what transforms are given. Raises DataError for impossible arguments."""
+    counts, total = dataset.manifest.samples, len(dataset)
+    if samples is not None and samples < total:
+        counts = np.diff(np.cumsum(counts) * samples // total, prepend=0)
+    try:
+        return One(dataset, Order(counts, seed=seed, shuffle=False))
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
 def check_same(state: State, mine: State) -> None:
     """Raises FingerprintError for a state of another stream, DataError for none at all."""
     if "order" not in state:

@@ -5,23 +5,29 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from data.errors import DataError
-from data.files import fsync_path, locked
+from data.files import fsync_path, locked, write_atomically
 from data.indexing import sidecar
 from data.indexing.build import build_index
 from data.indexing.manifest import NAME, save_manifest
 from data.indexing.rows import ShardRow, row_of
+from data.indexing.scan import with_tokens
 from data.indexing.shard import ShardIndex
+from data.indexing.tokens import of_sample
 from data.writing.report import PackedShard, PackReport, read_report, write_report
 from data.writing.scan import Plan, SourceFile, plan_folder
 from data.writing.shardfile import ShardFile
+from data.writing.tokenising import Tokeniser
 
 # Debris of our own host is dead once we hold the lock. Where locks do not reach other hosts, a
 # folder of theirs counts as dead only after longer than any pack takes.
 DEBRIS_AGE_S = 7 * 24 * 3600
+
+TOKENIZER = "tokenizer.json"
+_TOKENS = "npy"  # the extension of their members, and how they are counted
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +39,7 @@ def pack_folder(
     suffixes: Sequence[str] = (),
     exclude: Sequence[str] = (),
     samples_per_shard: int = 256,
+    tokeniser: Tokeniser | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackReport:
     """Pack the files under `source` into shards `out/shard-000000.tar`, …, with their index.
@@ -41,6 +48,9 @@ def pack_folder(
     sample of key `a`). `suffixes` selects files by their end, `exclude` drops files and folders
     by glob; hidden files, names without an extension and the like are counted in the report.
     `progress(done, total)` is called in samples, after each shard.
+
+    With a `tokeniser`, each sample's one file is text, and becomes a member `.npy` of tokens, which
+    the index counts; the report says of which vocabulary, and its file is copied to the shards.
 
     Atomic: `out` appears whole or not at all. An `out` that already holds this very pack is
     returned as it is, also if another process made it meanwhile. Raises DataError if `out` holds
@@ -52,7 +62,7 @@ def pack_folder(
     if out.is_relative_to(source):
         raise DataError(f"cannot pack {source} into {out}, which lies inside it")
     try:
-        return _pack(source, out, suffixes, exclude, samples_per_shard, progress)
+        return _pack(source, out, suffixes, exclude, samples_per_shard, tokeniser, progress)
     except OSError as error:
         raise DataError(f"packing {source} into {out} failed: {error}") from error
 
@@ -63,6 +73,7 @@ def _pack(
     suffixes: Sequence[str],
     exclude: Sequence[str],
     samples_per_shard: int,
+    tokeniser: Tokeniser | None,
     progress: Callable[[int, int], None] | None,
 ) -> PackReport:
     plan = plan_folder(source, suffixes, exclude)
@@ -72,18 +83,26 @@ def _pack(
         if alone:
             _remove_debris(out)
         found = read_report(out)
-        if found and (found.plan, found.samples_per_shard) == (plan.digest, samples_per_shard):
+        if found and _is_same(found, plan, samples_per_shard, tokeniser):
             if not (out / NAME).exists():  # of an older hpckit
                 build_index(out)
             return found
         temporary = out.with_name(f"{_temporary_prefix(out)}{uuid.uuid4().hex}")
         try:
             temporary.mkdir()
-            report = _write(plan, source, temporary, samples_per_shard, progress)
+            report = _write(plan, source, temporary, samples_per_shard, tokeniser, progress)
             return _publish(temporary, out, report)
         finally:
             if temporary.exists():
                 shutil.rmtree(temporary)
+
+
+def _is_same(
+    found: PackReport, plan: Plan, samples_per_shard: int, tokeniser: Tokeniser | None
+) -> bool:
+    vocabulary = tokeniser.vocabulary if tokeniser else None
+    wanted = plan.digest, samples_per_shard, vocabulary
+    return (found.plan, found.samples_per_shard, found.vocabulary) == wanted
 
 
 def _write(
@@ -91,6 +110,7 @@ def _write(
     source: Path,
     folder: Path,
     samples_per_shard: int,
+    tokeniser: Tokeniser | None,
     progress: Callable[[int, int], None] | None,
 ) -> PackReport:
     """Write shards, indexes, manifest and report into `folder`, durably."""
@@ -100,7 +120,7 @@ def _write(
     for first in range(0, total, samples_per_shard):
         samples = plan.samples[first : first + samples_per_shard]
         path = folder / f"shard-{len(shards):06d}.tar"
-        index = _write_shard(path, source, samples)
+        index = _write_shard(path, source, samples, tokeniser)
         sidecar.save(str(path), index)
         rows.append(row_of(str(path), index))
         shards.append(PackedShard(path.name, index.bytes, str(index.hash), len(samples)))
@@ -114,25 +134,66 @@ def _write(
         files=sum(len(sample) for sample in plan.samples),
         bytes=sum(file.size for sample in plan.samples for file in sample),
         skipped=plan.skipped,
+        vocabulary=tokeniser.vocabulary if tokeniser else None,
     )
-    save_manifest(rows, folder / NAME)
+    save_manifest(rows, folder / NAME, _TOKENS if tokeniser else None)
+    if tokeniser:
+        write_atomically(folder / TOKENIZER, tokeniser.content)
     write_report(folder, report)
     return report
 
 
-def _write_shard(path: Path, source: Path, samples: Sequence[Sequence[SourceFile]]) -> ShardIndex:
+def _write_shard(
+    path: Path,
+    source: Path,
+    samples: Sequence[Sequence[SourceFile]],
+    tokeniser: Tokeniser | None,
+) -> ShardIndex:
     """Raises DataError for a file that is not as long as it was planned."""
-    shard = ShardFile(path)
+    shard, counts = ShardFile(path), []
     try:
-        for member in (member for sample in samples for member in sample):
-            content = (source / member.name).read_bytes()
-            if len(content) != member.size:
-                raise DataError(f"{source / member.name} changed while packing; pack again")
-            shard.add(member.name, content)
-        return shard.finish()
+        if tokeniser is None:
+            for name, content in _files(source, samples):
+                shard.add(name, content)
+            return shard.finish()
+        for name, content in _tokens(source, samples, tokeniser):
+            shard.add(name, content)
+            counts.append(of_sample({_TOKENS: content}, _TOKENS))
+        return with_tokens(shard.finish(), counts, _TOKENS)
     except BaseException:
         shard.abort()
         raise
+
+
+def _files(source: Path, samples: Sequence[Sequence[SourceFile]]) -> Iterator[tuple[str, bytes]]:
+    for file in (file for sample in samples for file in sample):
+        content = (source / file.name).read_bytes()
+        if len(content) != file.size:
+            raise DataError(f"{source / file.name} changed while packing; pack again")
+        yield file.name, content
+
+
+def _tokens(
+    source: Path, samples: Sequence[Sequence[SourceFile]], tokeniser: Tokeniser
+) -> Iterator[tuple[str, bytes]]:
+    for sample in samples:
+        if len(sample) > 1:
+            names = ", ".join(file.name for file in sample)
+            raise DataError(
+                f"{source}: {names} would be one sample, and tokens are made of samples with one"
+                " file; choose files by their suffix"
+            )
+    texts = [_text(source / name, content) for name, content in _files(source, samples)]
+    keys = (sample[0].key for sample in samples)
+    for key, content in zip(keys, tokeniser.members(texts), strict=True):
+        yield f"{key}.{_TOKENS}", content
+
+
+def _text(path: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8: {error}; exclude it") from error
 
 
 def _publish(temporary: Path, out: Path, report: PackReport) -> PackReport:
@@ -148,7 +209,7 @@ def _publish(temporary: Path, out: Path, report: PackReport) -> PackReport:
         else:
             fsync_path(out.parent)
             return report
-    if found.shards != report.shards:
+    if (found.shards, found.vocabulary) != (report.shards, report.vocabulary):
         raise DataError(f"{out} already holds another pack; remove it or choose another folder")
     return found
 

@@ -8,7 +8,7 @@ from hpckit.elastic.report import NodeExit
 from hpckit.run.board import Phase, Request, Slot
 from hpckit.run.spec import HangSpec
 
-GOING = (Phase.STARTING, Phase.RESUMED, Phase.TRAINING, Phase.SAVING)
+GOING = (Phase.STARTING, Phase.RESUMED, Phase.TRAINING, Phase.SAVING, Phase.VALIDATING)
 """Of a worker that has more to say."""
 
 

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from hpckit.elastic.verdict import EXIT_STATUS, LEAVES, REFUSED, Kind
-from hpckit.report.progress import describe_straggler
+from hpckit.report.progress import describe_straggler, validated_words
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, EventTail
 from hpckit.run.lock import holder
@@ -173,6 +173,8 @@ def describe(event: Event) -> str | None:
             return (
                 f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
             )
+        case "validated":
+            return f"step {get('step')}: {validated_words(event)} in {get('seconds'):.1f} s"
         case "checkpoint_committed":
             mib = get("bytes", 0) / 2**20
             return f"checkpoint {get('step')} committed, {mib:.1f} MiB in {get('seconds'):.1f} s"

@@ -63,6 +63,8 @@ def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
             yield _PYTHON, folder
     if data := data_folder(spec.data.shards):
         yield "data.shards", data
+    if spec.data.validation is not None and (data := data_folder(spec.data.validation)):
+        yield "data.validation", data
     if store := local_folder(checkpoint_root(spec, run)):
         yield "checkpoint.url", store
     if spec.checkpoint.local is not None:

@@ -21,6 +21,7 @@ from hpckit.launch.snapshot import Project, shadowed_packages
 from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
+from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.spec import PackSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -49,7 +50,12 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
     return replace(
         _at_the_site(spec, base),
         root=_absolute(spec.root, base),
-        data=replace(spec.data, shards=_absolute(spec.data.shards, base), pack=pack),
+        data=replace(
+            spec.data,
+            shards=_absolute(spec.data.shards, base),
+            validation=spec.data.validation and _absolute(spec.data.validation, base),
+            pack=pack,
+        ),
         checkpoint=replace(
             spec.checkpoint, url=url and _absolute(url, base), local=_spool_folder(spec)
         ),
@@ -94,11 +100,52 @@ def preflight(
     try:
         dataset = _dataset(spec, pack)
     except (DataError, OSError) as error:
-        wrong = error.errors if isinstance(error, IndexingError) else [error]
-        return Preflight(None, [*problems, *(f"data.shards: {one}" for one in wrong)])
-    if dataset is not None and len(dataset) == 0:
-        problems.append(f"data.shards: {spec.data.shards} holds no samples")
-    return Preflight(dataset, problems)
+        return Preflight(None, [*problems, *_unreadable("data.shards", error)])
+    if dataset is not None:
+        problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
+    return Preflight(dataset, [*problems, *_validation_problems(spec)])
+
+
+def _validation_problems(spec: RunSpec) -> list[str]:
+    key, shards = "data.validation", spec.data.validation
+    if shards is None:
+        return []
+    from data import open_dataset
+
+    try:
+        return _dataset_problems(spec, key, shards, open_dataset(shards))
+    except (DataError, OSError) as error:
+        return _unreadable(key, error)
+
+
+def _unreadable(key: str, error: DataError | OSError) -> list[str]:
+    wrong = error.errors if isinstance(error, IndexingError) else [error]
+    return [f"{key}: {one}" for one in wrong]
+
+
+def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
+    """Whether there are samples; of tokens, and the model has room for each different one."""
+    if len(dataset) == 0:
+        return [f"{key}: {shards} holds no samples"]
+    if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
+        return []
+    if dataset.manifest.n_tokens is None:
+        return [
+            f"{key}: {shards} has no token counts; `hpckit data pack --tokenizer` makes "
+            "shards with them, `hpckit data index --tokens npy` counts those that are there"
+        ]
+    from data import vocabulary_of
+
+    try:
+        vocabulary = vocabulary_of(dataset)
+    except DataError as error:
+        return [f"{key}: {error}"]
+    if vocabulary is None or vocabulary.size <= spec.model.vocab:
+        return []
+    return [
+        f"model.vocab: {spec.model.vocab} is less than the {vocabulary.size} different tokens of "
+        f"{shards}"
+    ]
 
 
 def _store_problems(url: str | None) -> list[str]:

@@ -87,6 +87,15 @@ def of_embedding(model: ModelSpec, batch: Batch) -> int:
     return batch.samples * model.seq_len * _TOKEN
 
 
+def of_documents(model: ModelSpec, batch: Batch, blocks: int) -> int:
+    """What keeps the documents of a window apart: a mask for all blocks, and positions; or in so
+    many of the blocks cosines and sines of each sample, in place of those of all samples."""
+    mask = batch.samples * model.seq_len**2 * batch.size
+    if isinstance(model, LlamaSpec):
+        return mask + blocks * (batch.samples - 1) * _turns(model)
+    return mask + of_embedding(model, batch)
+
+
 def of_output(model: ModelSpec, batch: Batch) -> int:
     """Kept by the last norm and the output layer, without logits."""
     each = model.width / batch.tensor * batch.size + model.width * batch.size

@@ -12,6 +12,7 @@ from hpckit.plan.shapes import Parameter, block, elements, ends, parameters
 from hpckit.plan.stages import Stage, stages_of_rank
 from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import Degrees, degrees
+from hpckit.run.levercheck import masks_attention
 from hpckit.run.spec import OptimSpec, RunSpec
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
@@ -226,6 +227,8 @@ def _kept(rank: _Rank, recompute: Recompute) -> int:
     for stage in rank.stages:
         each = of.of_blocks(model, batch, stage.blocks, recompute)
         each += of.of_embedding(model, batch) if stage.is_first else 0
+        if masks_attention(rank.spec):
+            each += of.of_documents(model, batch, stage.blocks if recompute == "none" else 0)
         each += of.of_output(model, batch) if stage.is_last else of.of_input(model, batch)
         total += stage.waiting * each
     return total

@@ -16,16 +16,18 @@ class Loop(StrEnum):
     INPUT = "input"
     STORAGE = "storage"
     TRAINING = "training"
+    VALIDATION = "validation"
     KERNEL = "kernel"
 
 
 PARTS: dict[Loop, tuple[Part, ...]] = {
     Loop.INPUT: ("data_wait",),
     Loop.STORAGE: ("checkpoint_stall",),
+    Loop.VALIDATION: ("validation",),
     Loop.TRAINING: ("host_to_device", "optimizer", "other"),
     Loop.KERNEL: ("forward", "backward", "compute"),
 }
-WELL = {Loop.INPUT: 0.05, Loop.STORAGE: 0.05, Loop.TRAINING: 0.25}
+WELL = {Loop.INPUT: 0.05, Loop.STORAGE: 0.05, Loop.VALIDATION: 0.1, Loop.TRAINING: 0.25}
 """Shares of a step that these may take before they count as what holds it up."""
 EXPOSED = 0.1
 """Share of a step that collectives may take by themselves before it is worth a word."""
@@ -33,6 +35,7 @@ EXPOSED = 0.1
 _WORDS = {
     Loop.INPUT: "of the steps' time is spent waiting for data",
     Loop.STORAGE: "of the steps' time is spent waiting for saves",
+    Loop.VALIDATION: "of the steps' time is spent on validation",
     Loop.TRAINING: "of the steps' time is neither data, saves nor the model's passes",
     Loop.KERNEL: "of the steps' time is the model's forward and backward passes, as it should be",
 }
@@ -75,6 +78,8 @@ def advice(it: StepTime, loop: Loop | None, spec: RunSpec | None) -> list[str]:
             ]
         case Loop.STORAGE:
             return [*_storage(spec)]
+        case Loop.VALIDATION:
+            return ["a larger train.validate_every", "a smaller train.validate_samples"]
         case Loop.TRAINING:
             return [*_training(it, spec)]
         case Loop.KERNEL:

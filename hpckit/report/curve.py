@@ -12,7 +12,7 @@ from hpckit.report.history import History, Interruption
 
 matplotlib.use("Agg")
 
-_INK, _GREY, _MARK = "#1f4e79", "#b0b7bf", "#c0392b"
+_INK, _GREY, _MARK, _HELD_OUT = "#1f4e79", "#b0b7bf", "#c0392b", "#d68910"
 
 
 def draw_loss_curve(history: History, title: str, path: Path) -> bool:
@@ -26,6 +26,9 @@ def draw_loss_curve(history: History, title: str, path: Path) -> bool:
     if again:
         axes.plot(*zip(*again, strict=True), ".", color=_GREY, label="done again later")
     axes.plot(*zip(*points, strict=True), color=_INK, linewidth=1.4, label="kept")
+    found = sorted(history.validated.items())
+    if held_out := [(s, e["val_loss"]) for s, e in found if e.get("val_loss") is not None]:
+        axes.plot(*zip(*held_out, strict=True), "o-", color=_HELD_OUT, markersize=4, label="val")
     _mark_generations(axes, history)
     for interruption in history.interruptions:
         _mark(axes, interruption)

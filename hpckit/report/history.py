@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from hpckit.run.events import Event
+from hpckit.run.validationcheck import PREFIX
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Life:
     """Why it ended: a verdict, `worker lost`, `killed`, or `running`."""
     reason: str
     position: int | None
-    """Samples that all steps before it took; None: of a version that had batches of one size."""
+    """Samples that all steps before it took, or the loader's cursor where documents are packed;
+    None: of a version that had batches of one size."""
     global_batch: int | None
     """Samples of each of its steps; None: as above."""
     restore_s: float
@@ -76,12 +78,14 @@ class History:
     """The record of each logged step, from the life that counts: the last one that did it."""
     repeated: tuple[Event, ...]
     """Records of steps that do not count: done again later, or lost."""
+    validated: dict[int, Event]
+    """What validation after each of these steps has found, the last time it was done."""
     committed: tuple[Event, ...]
     """Commits of checkpoints."""
     slow_ranks: tuple[Event, ...]
     """What ranks have said that the others waited for, each time it began."""
     samples: int | None
-    """Samples of the dataset."""
+    """Samples of the dataset; None: documents were packed, and not counted by step."""
     started: float
     finished: float
     """Seconds since the epoch of the first and the last event."""
@@ -114,6 +118,10 @@ class History:
                 for event in self.slow_ranks
             ],
             "checkpoints": [event["step"] for event in self.committed],
+            "validated": [
+                {name: found for name, found in event.fields.items() if _is_of_validation(name)}
+                for _, event in sorted(self.validated.items())
+            ],
             "samples": self.samples,
         }
 
@@ -133,6 +141,11 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         interruptions=(),
         kept=kept,
         repeated=tuple(event for event in records if kept.get(event["step"]) is not event),
+        validated={
+            int(event["step"]): event
+            for event in events
+            if event.kind == "validated" and event["step"] <= reached
+        },
         committed=tuple(event for event in events if event.kind == "checkpoint_committed"),
         slow_ranks=tuple(event for event in events if event.kind == "straggler"),
         samples=started[-1].get("samples") if started else None,
@@ -140,6 +153,10 @@ def build_history(events: Sequence[Event], alive: bool = False) -> History:
         finished=events[-1].time if events else 0.0,
     )
     return replace(told, interruptions=_interruptions(lives, records, told.step_s))
+
+
+def _is_of_validation(name: str) -> bool:
+    return name in ("step", "seconds") or name.startswith(PREFIX)
 
 
 def _lives(events: Sequence[Event]) -> tuple[Life, ...]:

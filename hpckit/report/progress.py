@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from hpckit.run.events import Event
+from hpckit.run.validationcheck import PREFIX
 
 _RECENT = 20
 """Records of steps that the rate is taken over."""
@@ -28,6 +29,8 @@ class Progress:
     """Median seconds of a step, recently."""
     tokens_per_s: float | None
     loss: float | None
+    validated: str | None
+    """What the newest validation has found, in words."""
     saved_step: int
     """Of the newest checkpoint that was committed; 0 where there is none."""
     saved_time: float | None
@@ -74,6 +77,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         step_s=median([float(e["step_s"]) for e in recent]) if recent else None,
         tokens_per_s=_get(recent[-1], "tokens_per_s") if recent else None,
         loss=_get(step, "loss"),
+        validated=_validated(_last(events, "validated")),
         saved_step=_get(saved, "step") or 0,
         saved_time=saved.time if saved else None,
         generation=_get(generation, "generation") or 0,
@@ -108,6 +112,16 @@ def describe_straggler(event: Event) -> str:
     """In words, of an event "straggler"."""
     longer = f"takes {event['excess']:.0%} longer than ranks with the same work"
     return f"rank {event['rank']} on {event['host']} {longer}"
+
+
+def validated_words(event: Event) -> str:
+    """Of an event "validated"."""
+    found = {name: value for name, value in event.fields.items() if name.startswith(PREFIX)}
+    return ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+
+
+def _validated(event: Event | None) -> str | None:
+    return f"{validated_words(event)} at step {event['step']:,}" if event else None
 
 
 def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:

@@ -78,6 +78,8 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         yield "step", _step(it, now)
     if p.loss is not None:
         yield "loss", f"{p.loss:.4f}"
+    if p.validated is not None:
+        yield "validated", p.validated
     yield "saved", _saved(it, now)
     if p.generation:
         yield "generation", str(p.generation)

@@ -13,6 +13,7 @@ from rich.table import Table
 from checkpointing import CheckpointError, CheckpointInfo, list_checkpoints
 from hpckit.report.curve import draw_loss_curve
 from hpckit.report.history import History, Interruption, Life, build_history
+from hpckit.report.progress import validated_words
 from hpckit.report.samples import EpochCount, count_epochs, kept_entries, read_ledgers
 from hpckit.report.speed import last_spec, speed_facts
 from hpckit.run.directory import RunDir
@@ -82,8 +83,19 @@ def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
     if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
         (first, before), (final, after) = losses[0], losses[-1]
         yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
+    if history.validated:
+        yield "validation", _validation(history)
     yield "checkpoints", _checkpoints(run, history)
     yield from speed_facts(history, last_spec(run))
+
+
+def _validation(history: History) -> str:
+    """The newest, and the lowest loss."""
+    newest = history.validated[max(history.validated)]
+    text = f"{validated_words(newest)} at step {newest['step']}"
+    losses = {s: e["val_loss"] for s, e in history.validated.items() if e.get("val_loss")}
+    best = min(losses, key=losses.__getitem__, default=newest["step"])
+    return text if best == newest["step"] else f"{text}; lowest {losses[best]:.4g} at step {best}"
 
 
 def _verdict(run: RunDir) -> str:

@@ -50,6 +50,8 @@ class Phase(IntEnum):
     """Has its state, and finished no step since."""
     SAVING = 7
     """Saving, or through with its steps and waiting until all is saved: as slow as the store."""
+    VALIDATING = 8
+    """Between two steps, for as long as there are samples."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from hpckit.run.levercheck import bad_levers
 from hpckit.run.optimcheck import optim_violations
 from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import LlamaSpec, RunSpec
+from hpckit.run.validationcheck import validation_violations
 from hpckit.run.worldcheck import bad_degrees, misfits
 
 
@@ -18,7 +19,7 @@ def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
     found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_experts(spec)]
     found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
-    return [*found, *debug_violations(spec)]
+    return [*found, *validation_violations(spec), *debug_violations(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
@@ -74,11 +75,14 @@ def _elastic(spec: RunSpec) -> Iterator[str]:
 
 def _model(spec: RunSpec) -> Iterator[str]:
     model = spec.model
-    if spec.entry == LANGUAGE_MODEL and model.vocab < BYTES_AND_END:
+    is_ours, of_bytes = spec.entry == LANGUAGE_MODEL, spec.data.text == "bytes"
+    if is_ours and of_bytes and model.vocab < BYTES_AND_END:
         yield (
             f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that bytes of "
             "text have"
         )
+    if of_bytes and not spec.data.boundaries:
+        yield "data.boundaries: false goes with data.text=tokens; a window of bytes is one document"
     if model.width % model.heads:
         yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
     if isinstance(model, LlamaSpec) and model.heads % model.kv_heads:

@@ -11,6 +11,11 @@ FP8_UNIT = 16
 """What the sizes of products in fp8 are multiples of."""
 
 
+def masks_attention(spec: RunSpec) -> bool:
+    """Whether windows have several documents that do not see each other."""
+    return spec.data.text == "tokens" and spec.data.boundaries
+
+
 def bad_levers(spec: RunSpec) -> Iterator[str]:
     """Everything that cannot work on any world."""
     memory, precision, device = spec.memory, spec.precision, spec.cluster.device
@@ -24,6 +29,11 @@ def bad_levers(spec: RunSpec) -> Iterator[str]:
         yield (
             f"memory.attention: there is no {memory.attention} on cluster.device=cpu; "
             "there are flash and math"
+        )
+    if masks_attention(spec) and memory.attention == "flash" and device == "cuda":
+        yield (
+            "memory.attention: flash has no mask on GPUs, which data.boundaries=true needs; take "
+            "auto, efficient, cudnn or math, or data.boundaries=false"
         )
     if memory.loss_chunks > spec.model.seq_len:
         yield (

@@ -12,6 +12,7 @@ Part = Literal[
     "compute",  # forward and backward in turns, as in a pipeline
     "optimizer",
     "checkpoint_stall",
+    "validation",
     "other",
 ]
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -28,7 +28,8 @@ class Agreement:
             self._strongest = LaggedMax(group)
 
     def exchange(self, step: int, seen: Request) -> Request:
-        """Say after `step` what this rank has seen; returns what all had said the time before."""
+        """Say after `step` what this rank has seen; returns what all had said the time before. With
+        step 0, between steps, it is never passed over."""
         if self._strongest is None:
             return seen
         if step % self._every:

@@ -29,13 +29,20 @@ def choose_attention(asked: str) -> None:
 
 
 def attention_in_use(
-    model: ModelSpec, batch: int, ranks: int, dtype: torch.dtype, device: torch.device
+    model: ModelSpec,
+    batch: int,
+    ranks: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    masked: bool = False,
 ) -> str:
     """The name of the kernels that torch takes for this model, by the function that it asks itself.
 
     Args:
         batch: samples at once.
         ranks: that share the heads.
+        masked: by a tensor, as documents that do not see each other are.
 
     Raises:
         TrainingError: none of those allowed can run.
@@ -50,8 +57,12 @@ def attention_in_use(
         for heads in (model.heads, shared)
     )  # fmt: skip
     grouped = shared != model.heads
+    time = model.seq_len
+    mask = torch.ones(batch, 1, time, time, dtype=dtype, device=device) if masked else None
     try:
-        found = torch._fused_sdp_choice(query, key, key, is_causal=True, enable_gqa=grouped)
+        found = torch._fused_sdp_choice(
+            query, key, key, attn_mask=mask, is_causal=not masked, enable_gqa=grouped
+        )
     except RuntimeError as error:
         raise _cannot(query, device, str(error)) from None
     if found == SDPBackend.ERROR.value:

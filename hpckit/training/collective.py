@@ -1,4 +1,4 @@
-"""A small all-reduce: whether the ranks of a group reach each other, and add up right."""
+"""Whether the ranks of a group reach each other and add up right, and where their numbers meet."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def check_all_reduce(device: torch.device) -> float:
 def wrong_sums(numbers: torch.Tensor, world: int) -> int:
     """How many of the sums of 1 to `world` are not right."""
     return int((numbers != world * (world + 1) // 2).sum().item())
+
+
+def meeting_device() -> str:
+    """Where numbers have to be, to go to other ranks."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"

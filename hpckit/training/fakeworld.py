@@ -22,11 +22,13 @@ from torch.utils._pytree import tree_leaves
 from hpckit.run.batch import share_of_rank
 from hpckit.run.degrees import describe
 from hpckit.run.expertcheck import experts_of
+from hpckit.run.levercheck import masks_attention
 from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import has, make_mesh
 from hpckit.training.parallel.trainee import Trainee
+from hpckit.training.windows import Windows, task
 
 _MIB = 2**20
 
@@ -69,10 +71,11 @@ def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> FSDPMemTracker:
     share = share_of_rank(spec, world)
     gradients = trainee.gradients(share, sample_mean)
     tokens = torch.zeros(share, spec.model.seq_len + 1, dtype=torch.int64)
+    windows = Windows(tokens, tokens if masks_attention(spec) else None)
 
     def step() -> None:
         optimizer.zero_grad()
-        gradients(*shifted(tokens))
+        gradients(*task(windows))
         trainee.clip(spec.optim.grad_clip)
         optimizer.step()
 

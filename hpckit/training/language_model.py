@@ -1,17 +1,20 @@
-"""The training function `hpckit.training.language_model:main`: a decoder on bytes of text."""
+"""The training function `hpckit.training.language_model:main`: a decoder on text."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
-from data import Loader, open_dataset
+from data import Batch, Dataset, Loader, Packing, in_order, open_dataset
 from hpckit.plan.flops import per_token
 from hpckit.run.spec import RunSpec
 from hpckit.training.optim import build_ema, build_optimizer, set_lr
-from hpckit.training.parallel.trainee import Trainee
+from hpckit.training.parallel.trainee import Gradients, Trainee
 from hpckit.training.run import TrainingRun, training_run
-from hpckit.training.text import END, PADDING, ByteWindow, stack
+from hpckit.training.text import PADDING, ByteWindow
+from hpckit.training.validation import Validate
+from hpckit.training.windows import stack, stack_apart, stack_running, task
 
 
 def main(cfg: RunSpec) -> None:
@@ -28,51 +31,81 @@ def main(cfg: RunSpec) -> None:
         if ema:
             run.track(ema=ema)
         run.tell("attention", backend=trainee.attention)
-        for batch in run.steps(loader):
+        for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
-                tokens = torch.from_numpy(batch.data).to(run.device, non_blocking=True)
+                given = task(batch.data.to(run.device))
             lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
             optimizer.zero_grad()
-            loss = gradients(*shifted(tokens))
+            loss = gradients(*given)
             with run.timed("optimizer"):
                 norm = trainee.clip(cfg.optim.grad_clip)
                 trainee.loss_scale.step(optimizer, norm)
                 balance = trainee.balance()
                 if ema:
                     ema.update()
-            count = tokens.numel() - len(tokens)
+            count = given.targets.numel()
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, flops=count * token_flops)
             run.log(**trainee.loss_scale.metrics, **balance)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
-    """Windows of one token more than the context, so that each position has a successor."""
+    """Of `Windows`."""
     return Loader(
-        open_dataset(cfg.data.shards, cache=cfg.data.cache, cache_bytes=cfg.data.cache_gb * 10**9),
+        _opened(cfg, cfg.data.shards),
         global_batch=run.global_batch,
         rank=run.place.data,
         world_size=run.place.data_size,
         seed=cfg.train.seed,
         streams=cfg.data.streams,
         window=cfg.data.window,
-        transform=ByteWindow(cfg.model.seq_len + 1),
-        collate=stack,
         prefetch=cfg.data.prefetch,
         threads=cfg.data.threads,
+        **_reading(cfg),
     )
 
 
-def shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and targets: each token predicts the next one.
+def _validation(cfg: RunSpec, run: TrainingRun, gradients: Gradients) -> Validate | None:
+    """The loss on `data.validation`, in steps as those of training."""
+    if cfg.data.validation is None:
+        return None
+    dataset = _opened(cfg, cfg.data.validation)
+    samples = in_order(dataset, samples=cfg.train.validate_samples, seed=cfg.train.seed)
 
-    Args:
-        tokens: (batch, time + 1).
+    def measure(batch: Batch) -> dict[str, Tensor]:
+        given = task(batch.data.to(run.device))
+        return {"loss": sample_losses(gradients.losses(*given), given.targets)}
 
-    Returns:
-        Two of (batch, time); padding stays in the targets alone, where it counts for nothing.
-    """
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    return inputs.masked_fill(inputs == PADDING, END), targets
+    def validate() -> dict[str, float]:
+        loader = Loader(
+            samples,
+            global_batch=run.global_batch,
+            rank=run.place.data,
+            world_size=run.place.data_size,
+            tail="pad",
+            epochs=1,
+            prefetch=cfg.data.prefetch,
+            threads=cfg.data.threads,
+            **_reading(cfg),
+        )
+        try:
+            return run.evaluate(loader, measure)
+        finally:
+            loader.close()
+
+    return validate
+
+
+def _opened(cfg: RunSpec, shards: str) -> Dataset:
+    return open_dataset(shards, cache=cfg.data.cache, cache_bytes=cfg.data.cache_gb * 10**9)
+
+
+def _reading(cfg: RunSpec) -> dict[str, Any]:
+    """How a loader makes windows of samples."""
+    length = cfg.model.seq_len + 1
+    if cfg.data.text == "bytes":
+        return {"transform": ByteWindow(length), "collate": stack}
+    packing = Packing(length, pad=PADDING, vocab=cfg.model.vocab)
+    return {"pack": packing, "collate": stack_apart if cfg.data.boundaries else stack_running}
 
 
 def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
@@ -85,5 +118,9 @@ def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
         losses: (batch, time), 0 where the target is `PADDING`.
         targets: (batch, time) tokens or `PADDING`.
     """
-    count = (targets != PADDING).sum(1).clamp(min=1)
-    return (losses.sum(1) / count).mean()
+    return sample_losses(losses, targets).mean()
+
+
+def sample_losses(losses: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of each sample, (batch,), of those of its tokens, as of `sample_mean`."""
+    return losses.sum(1) / (targets != PADDING).sum(1).clamp(min=1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from hpckit.run import parts
 from hpckit.run.events import EventLog
 from hpckit.training import footprint, intake, watching
+from hpckit.training.collective import meeting_device
 from hpckit.training.errors import TrainingError
 from hpckit.training.footprint import peak_bytes, peak_name
 from hpckit.training.intake import Intake
@@ -133,6 +134,12 @@ class Metrics:
             self._events.emit("data_bound", step=step, **news)
         return True
 
+    def validated(self, step: int, values: Mapping[str, float], seconds: float) -> None:
+        """Write down what validation after `step` has found, the same on all ranks."""
+        if self._scalars is not None:
+            self._events.emit("validated", step=step, seconds=seconds, **values)
+            self._scalars.write(step, values)
+
     def _extremes(
         self, names: Sequence[str], spent: Sequence[float]
     ) -> tuple[dict[str, float], Sequence[float]]:
@@ -220,12 +227,7 @@ def _reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[flo
     """Over all ranks. Collective."""
     if dist.get_world_size() == 1:
         return list(numbers)
-    packed = torch.tensor(numbers, dtype=torch.float64, device=_device())
+    packed = torch.tensor(numbers, dtype=torch.float64, device=meeting_device())
     dist.all_reduce(packed, op=how)
     reduced: list[float] = packed.tolist()
     return reduced
-
-
-def _device() -> str:
-    """Where numbers have to be, to go to other ranks."""
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -42,9 +42,19 @@ from hpckit.training.parallel.mesh import make_mesh, place_in, stage_of
 from hpckit.training.parts import Parts
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.profile import Profiler
-from hpckit.training.random import seed_step
+from hpckit.training.random import mix, seed_all, seed_step
 from hpckit.training.snapshot import record_allocations
 from hpckit.training.stalling import StepWaits
+from hpckit.training.validation import (
+    CutShortError,
+    Measure,
+    Validate,
+    Validation,
+    evaluating,
+    over_ranks,
+    sample_means,
+    was_validated,
+)
 from hpckit.training.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -80,6 +90,7 @@ class TrainingRun:
         self._step = 0
         self._resumed_at = 0
         self._left = False
+        self._validation = Validation(cfg)
         self._tracked: dict[str, Any] = {}
         self._beat(Phase.STARTING)
         if cfg.debug.deterministic:
@@ -164,11 +175,16 @@ class TrainingRun:
         if self.rank == 0:
             self._events.emit(kind, **fields)
 
-    def steps(self, loader: Loader) -> Iterator[Batch]:
+    def steps(self, loader: Loader, validate: Validate | None = None) -> Iterator[Batch]:
         """Resume, then yield this rank's batch of each step to come.
 
         Ends at `train.steps`, a canary at its own, or on the step boundary on which all ranks
         agree that they were asked to leave; everything is saved by then.
+
+        Args:
+            validate: called on every rank each `train.validate_every` steps, with what is tracked
+                in eval mode and without gradients; what it gives, averaged over ranks, is told
+                and saved under its names with `val_` in front. See `evaluate`.
 
         Raises:
             checkpointing.CheckpointError: there are checkpoints and none can be loaded.
@@ -176,14 +192,20 @@ class TrainingRun:
         """
         if self._metrics is not None:
             raise TrainingError("run.steps was called twice: a run has one loop over its steps")
+        if validate is None and self._cfg.train.validate_every is not None:
+            raise TrainingError("train.validate_every: give run.steps(loader, validate=...) too")
         self._waits.watch(self._tracked.values())
         self._resume(loader)
         self._metrics, self._ledger = self._open_records(loader)
+        told = self._env.at.run.events
+        if validate and self._validation.is_due(self._step) and not was_validated(self._step, told):
+            self._validate(validate)  # which the life before was not left the time for
+            self._save_if_due()
         batches, overfits = iter(loader), self._cfg.debug.overfit
         if overfits:
             batches = repeat(next(batches))
         total = last_step(self._cfg)
-        while self._step < total:
+        while self._step < total and not self._left:
             if self._agreement.exchange(self._step, self._board.request()) is not Request.NONE:
                 self._left = True
                 break
@@ -203,13 +225,26 @@ class TrainingRun:
             self._beat(Phase.TRAINING)
             if self._canary:
                 self._canary.look(self._step, self._metrics.newest)
-            if self._checkpointer.due(self._step):
-                self._beat(Phase.SAVING)  # which may wait for the store, if it is in buckets
-                with self.timed("checkpoint_stall"):
-                    self._save()
-                self._beat(Phase.TRAINING)
+            if validate and self._validation.is_due(self._step):
+                self._validate(validate)
+            self._save_if_due()
         self._profiler.close()
         loader.close()
+
+    def evaluate(self, batches: Iterable[Batch], measure: Measure) -> dict[str, float]:
+        """Means of what `measure` gives for each sample of all ranks' `batches`, by its names.
+
+        For a validate function. Each rank has its part of the same steps, as of a `data.Loader`
+        with `tail="pad"`, whose samples that only fill a batch do not count. Where all ranks were
+        asked to leave, it does not return, and the validation is done anew when the run goes on.
+        """
+        return sample_means(self._until_asked(batches), measure, self.device)
+
+    def _until_asked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if self._agreement.exchange(0, self._board.request()) is not Request.NONE:
+                raise CutShortError
+            yield batch
 
     def finish(self) -> None:
         """The training function is through: save what is not saved yet, and say so.
@@ -246,6 +281,23 @@ class TrainingRun:
 
     def _beat(self, phase: Phase) -> None:
         self._board.report(self._env.local_rank, phase, self._step, self._env.attempt)
+
+    def _validate(self, validate: Validate) -> None:
+        """Unless all ranks were asked to leave in it: then they do."""
+        assert self._metrics is not None
+        begun_s = time.monotonic()
+        self._beat(Phase.VALIDATING)
+        seed_all(mix(self._cfg.train.seed, "validation", self.place.data))
+        try:
+            with self.timed("validation"), evaluating(self._tracked.values()):
+                found = over_ranks(validate())
+        except CutShortError:
+            log.info("validation after step %d is left to the next generation", self._step)
+            self._left = True
+            return
+        named = self._validation.done(self._step, found)
+        self._metrics.validated(self._step, named, time.monotonic() - begun_s)
+        self._beat(Phase.TRAINING)
 
     def _open_records(self, loader: Loader) -> tuple[Metrics, Ledger | None]:
         at, every = self._env.at, 1 if self._canary else self._cfg.train.log_every
@@ -292,7 +344,7 @@ class TrainingRun:
                 step=self._step,
                 world_size=self.world_size,
                 global_batch=self.global_batch,
-                samples=loader.samples,
+                samples=None if "pack" in stands else loader.samples,  # of which steps take parts
                 position=stands["position"],
                 restore_s=time.monotonic() - begun,
             )
@@ -314,13 +366,20 @@ class TrainingRun:
                 log.warning("trying again in %g s, %d times at most", LAST_SAVE_PAUSE_S, left)
                 time.sleep(LAST_SAVE_PAUSE_S)
 
+    def _save_if_due(self) -> None:
+        if self._checkpointer.due(self._step) or self._validation.judges(self._step):
+            self._beat(Phase.SAVING)  # which may wait for the store, if it is in buckets
+            with self.timed("checkpoint_stall"):
+                self._save()
+            self._beat(Phase.TRAINING)
+
     def _save(self) -> None:
-        if self._step == self._resumed_at or self._metrics is None:
+        is_old = self._step == self._resumed_at and not self._validation.judges(self._step)
+        if is_old or self._metrics is None:
             return  # nothing new
+        metrics = {**self._metrics.newest, **self._validation.metrics(self._step)}
         left_s = max(0.0, self._board.seconds_left()) if self._left else None
-        self._checkpointer.save(
-            self._step, self._state(), metrics=self._metrics.newest, deadline_s=left_s
-        )
+        self._checkpointer.save(self._step, self._state(), metrics=metrics, deadline_s=left_s)
         self._waits.expect()
 
 

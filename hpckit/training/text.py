@@ -46,11 +46,6 @@ class ByteWindow:
         return window
 
 
-def stack(windows: list[Tokens]) -> Tokens:
-    """(batch, length) tokens of windows of equal length."""
-    return np.stack(windows)
-
-
 def _only_member(sample: Sample) -> bytes:
     members = [name for name in sample if not name.startswith("__")]
     if len(members) != 1:

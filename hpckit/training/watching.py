@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hpckit.run.events import EventLog
+from hpckit.training.collective import meeting_device
 from hpckit.training.stragglers import IN_A_ROW, Stragglers, slow_ranks
 from hpckit.training.tracing import Traced, Tracer
 
@@ -74,8 +75,7 @@ def means(traced: Sequence[Traced]) -> dict[str, float]:
 
 def _gathered(mine: Traced, group: int) -> tuple[list[Traced], list[int]]:
     """Of all ranks. Collective."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    own = torch.tensor([*astuple(mine), group], dtype=torch.float64, device=device)
+    own = torch.tensor([*astuple(mine), group], dtype=torch.float64, device=meeting_device())
     rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, own)
     numbers = [row.tolist() for row in rows]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from data import Batch, Loader
+from data import Batch
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import main as train
 from hpckit.training.run import TrainingRun
@@ -16,8 +17,8 @@ GREED = 4 << 30  # bytes
 def main(cfg: RunSpec) -> None:
     steps = TrainingRun.steps
 
-    def greedily(self: TrainingRun, loader: Loader) -> Iterator[Batch]:
-        for batch in steps(self, loader):
+    def greedily(self: TrainingRun, *given: Any, **named: Any) -> Iterator[Batch]:
+        for batch in steps(self, *given, **named):
             if self.step == AT_STEP and self.rank == self.world_size - 1:
                 bytearray(GREED)  # which writes to all of it
             yield batch

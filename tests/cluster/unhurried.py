@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from data import Batch, Loader
+from data import Batch
 from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import main as train
@@ -27,8 +28,8 @@ def main(cfg: RunSpec) -> None:
 def _slow_down(step_s: float) -> None:
     steps = TrainingRun.steps
 
-    def slowly(self: TrainingRun, loader: Loader) -> Iterator[Batch]:
-        for batch in steps(self, loader):
+    def slowly(self: TrainingRun, *given: Any, **named: Any) -> Iterator[Batch]:
+        for batch in steps(self, *given, **named):
             if self.step >= FROM_STEP:
                 time.sleep(step_s)
             yield batch

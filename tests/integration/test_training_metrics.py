@@ -17,13 +17,14 @@ from hpckit.run.events import Event, EventLog, read_events
 from hpckit.run.parts import NAMES, PARTS, Part
 from hpckit.training.errors import TrainingError
 from hpckit.training.intake import Intake
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.metrics import RESERVED, SLOWEST, Metrics
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.parts import Parts
 from hpckit.training.watching import NAMES as TRACED
 from hpckit.training.watching import Watch
+from hpckit.training.windows import shifted
 from tests.integration.worlds import run_world
 
 WORLD, SLOW_RANK = 3, 1

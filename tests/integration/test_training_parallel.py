@@ -13,11 +13,12 @@ import torch.distributed as dist
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
 from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_ema, build_optimizer
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.text import VOCAB
+from hpckit.training.windows import shifted
 from tests.integration.worlds import assert_same, run_world, whole
 
 WORLD, BATCH, STEPS, LENGTH = 4, 16, 3, 16

@@ -18,7 +18,7 @@ StepArg = Annotated[
     str,
     typer.Argument(
         metavar="STEP",
-        help="A step, latest, best:METRIC[:max], a mark's name, an id, or the beginning of one.",
+        help="A step, latest, best, best:METRIC[:max], a mark's name, an id, or its beginning.",
         show_default=False,
     ),
 ]

@@ -48,8 +48,9 @@ def pick(
         if not whole:
             raise RefusedError(f"no checkpoint in {where}")
         return Picked(max(whole, key=lambda info: (info.step, info.created)))
-    if text in named:
-        return _one([info for info in infos if info.id == named[text].id], infos, text, where)
+    marked = [info for info in infos if text in named and info.id == named[text].id]
+    if marked or (text in named and text != marks.BEST):  # which may be looked for by its metric
+        return _one(marked, infos, text, where)
     if text == "best" or text.startswith("best:"):
         return Picked(_best(whole, text, where))
     if text.isascii() and text.isdecimal() and len(text) <= 20:
@@ -80,7 +81,7 @@ def _one(
         steps = listing([str(step) for step in sorted(whole, reverse=True)])
         there = f"there are the steps {steps}" if whole else "there are none"
         raise RefusedError(
-            f"no checkpoint {text!r} in {where}; {there}, and latest and best:METRIC"
+            f"no checkpoint {text!r} in {where}; {there}, and latest, best and best:METRIC"
         )
     return Picked(found[0])
 

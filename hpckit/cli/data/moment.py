@@ -27,6 +27,9 @@ class Moment:
     """Samples of the step; None: not known."""
     step: int
     """Number of the step in its run, from 1."""
+    later: int = 0
+    """Steps that it is later than the position: of packed documents, which do not say how far on a
+    step is."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ def moment(place: str, run: str | None, step: int | None, batch: int | None) -> 
         where = f"run {name} of {at.store.url}"
     if step is None:
         step = saved[0].step + 1
-    told = of_lives(_lives(Path(place)), step)
+    lives = _lives(Path(place))
+    if "pack" in saved[0].state:
+        return of_packed(lives, saved, step, batch)
+    told = of_lives(lives, step)
     if told is not None:
         position, size = told
         return Moment(saved[0].state, position, batch or size, step)
@@ -73,10 +79,31 @@ def of_lives(lives: Sequence[Life], step: int) -> tuple[int, int] | None:
 
     The last life that began before it counts: what earlier ones did of it was done again.
     """
-    life = next((life for life in reversed(lives) if life.start_step < step), None)
+    life = _life(lives, step)
     if life is None or life.position is None or life.global_batch is None:
         return None
     return life.position + (step - 1 - life.start_step) * life.global_batch, life.global_batch
+
+
+def of_packed(
+    lives: Sequence[Life], saved: Sequence[Saved], step: int, batch: int | None
+) -> Moment:
+    """Step `step` of packed documents, from where its life began or the checkpoint before it.
+
+    Raises RefusedError if neither is known.
+    """
+    state, life = saved[0].state, _life(lives, step)
+    if life is not None and life.position is not None:
+        later = step - 1 - life.start_step
+        return Moment(state, life.position, batch or life.global_batch, step, later)
+    before = next((one for one in saved if one.step < step), None)
+    if before is None:
+        raise RefusedError(f"step {step}: no checkpoint before it says where its documents begin")
+    return Moment(state, position_of(before.state), batch, step, step - 1 - before.step)
+
+
+def _life(lives: Sequence[Life], step: int) -> Life | None:
+    return next((life for life in reversed(lives) if life.start_step < step), None)
 
 
 def of_checkpoints(saved: Sequence[Saved], step: int, batch: int | None) -> Moment | None:

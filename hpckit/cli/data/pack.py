@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.cli.ckpt.options import JsonOption
 from hpckit.cli.ckpt.output import Out, count, size
 from hpckit.cli.data.failures import guarded
@@ -28,15 +29,35 @@ def pack(
         typer.Option(help="Names or glob patterns of files and folders to leave out."),
     ] = None,
     samples_per_shard: Annotated[int, typer.Option(min=1, help="Samples of one tar.")] = 256,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A tokenizer.json of Hugging Face: text becomes tokens, which the index counts.",
+            show_default=False,
+        ),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="With --tokenizer: what ends each document, if not <|endoftext|> or the like.",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Pack any folder of files into WebDataset tars, with their index."""
+    """Pack any folder of files into WebDataset tars, with their index; text as tokens, if asked."""
     # here, because it takes longer than the help of other commands
     from data.stdlib import python_stdlib
     from data.writing.pack import pack_folder
+    from data.writing.tokenising import Tokeniser
     from hpckit.cli.data.progress import shown
 
     screen = Out(json)
+    if end is not None and tokenizer is None:
+        raise RefusedError(f"--end {end}: is a token of --tokenizer, which is not given")
+    tokeniser = Tokeniser(tokenizer, end) if tokenizer else None
     folder, left_out = python_stdlib() if source == "stdlib" else (Path(source), ())
     suffixes = suffix or ([".py"] if source == "stdlib" else [])
     with shown("packing") as progress:
@@ -46,6 +67,7 @@ def pack(
             suffixes=suffixes,
             exclude=[*left_out, *(exclude or [])],
             samples_per_shard=samples_per_shard,
+            tokeniser=tokeniser,
             progress=progress,
         )
     screen.line(_sentence(report, out))
@@ -56,4 +78,5 @@ def _sentence(report: PackReport, out: Path) -> str:
     skipped = "".join(f"\n  skipped {n}: {why}" for why, n in sorted(report.skipped.items()))
     samples, shards = count(report.samples, "sample"), count(len(report.shards), "shard")
     files = count(report.files, "file")
-    return f"{samples} of {files}, {size(report.bytes)}, in {shards}: {out}{skipped}"
+    of = f", as tokens of {report.vocabulary.size:,} different ones" if report.vocabulary else ""
+    return f"{samples} of {files}, {size(report.bytes)}{of}, in {shards}: {out}{skipped}"

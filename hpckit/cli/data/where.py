@@ -148,7 +148,7 @@ def _begin(
         found = moment(run, None, step, batch)
         if found.batch is None:
             raise RefusedError(f"how many samples has step {found.step}? say it: --global-batch")
-        return _Begin(found.state, found.position, found.batch, found.step)
+        return _Begin(found.state, found.position, found.batch, found.step, found.later)
     if batch is None:
         raise RefusedError("--global-batch is needed: how many samples a step has")
     told = None if state is None else read_state(state)

@@ -19,7 +19,8 @@ class KeepSpec:
     every: Count | None
     """Each multiple of so many steps."""
     best: str | None
-    """The one with the lowest value of this metric."""
+    """The one with the lowest value of this metric, which gets the mark "best". Of validation, such
+    as val_loss: each step that was validated is saved, too."""
 
 
 @dataclass(frozen=True, config=GROUP)

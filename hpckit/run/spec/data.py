@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic.dataclasses import dataclass
 
 from hpckit.run.spec.fields import GROUP, Count, Natural, Text
@@ -28,6 +30,16 @@ class DataSpec:
     shards: Text
     """Folder of tars, glob, brace pattern `{000..012}`, one tar, or a `dataset.index`; also at URLs
     such as s3://."""
+    validation: Text | None
+    """Shards as `shards`, which nothing is trained on; null: none. See `train.validate_every`."""
+    text: Literal["bytes", "tokens"]
+    """What hpckit's own training function takes a sample for. bytes: one document, of which it is
+    given a window; tokens: a document of numbers, as `hpckit data pack --tokenizer` makes them,
+    packed with others into windows, of which each is one sample of `train.global_batch`."""
+    boundaries: bool
+    """Nothing looks beyond its document: attention ends there, positions begin anew and no token
+    predicts the first one of the next; needs a mask, so not flash attention on a GPU. false: the
+    documents of a window follow one another."""
     pack: PackSpec | None
     """Pack `shards` on first use; null where they must be there already."""
     prefetch: Count

@@ -35,7 +35,7 @@ class GptSpec:
     kind: Literal["gpt"]
     """Which model."""
     vocab: Vocabulary
-    """Different tokens; bytes of text are 257."""
+    """Different tokens; bytes of text are 257, of tokens `hpckit data pack` tells how many."""
     layers: Count
     """Transformer blocks."""
     heads: Count
@@ -55,7 +55,7 @@ class LlamaSpec:
     kind: Literal["llama"]
     """Which model."""
     vocab: Vocabulary
-    """Different tokens; bytes of text are 257."""
+    """Different tokens; bytes of text are 257, of tokens `hpckit data pack` tells how many."""
     layers: Count
     """Transformer blocks."""
     heads: Count

@@ -24,6 +24,11 @@ class TrainSpec:
     """Seed of initialisation, data order and every random draw."""
     log_every: Count
     """Steps between two metric records."""
+    validate_every: Count | None
+    """Steps between two validations; the last step has one too. null: none."""
+    validate_samples: Count | None
+    """Samples of `data.validation` that hpckit's own training function takes in each, the first
+    ones of each shard in proportion; null: all."""
     trace_share: Fraction
     """Share of the time that may be spent on tracing single steps, now and then, which tells what
     communication costs and which ranks the others wait for; 0: no step is traced."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpckit.training.models.unembedding import Unembedding
+from hpckit.training.models.within import positions_within, within
 
 INIT_STD = 0.02
 """Standard deviation of weights at initialisation (GPT-2, Llama)."""
@@ -67,28 +68,35 @@ class Decoder(nn.Module):
         """The parameter that both the first and the last part have."""
         return None
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """`tokens`: (batch, time) integers; returns (batch, time, width)."""
+    def embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """`tokens`: (batch, time) integers; `positions`: the same, None: as they come. Returns
+        (batch, time, width)."""
         raise NotImplementedError
 
     def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
         """`x`: (batch, time, width); returns as `Unembedding` does."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, targets: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
         """
         Args:
             x: tokens (batch, time), or what the part before gives.
             targets: (batch, time) tokens that come next.
+            documents: (batch, time) integers; tokens look at those of equal ones alone, which are
+                neighbours. None: at all before them.
 
         Returns:
             Logits (batch, time, vocab), with targets the losses of these (batch, time); or what
             the part behind takes: (batch, time, width).
         """
+        positions = None if documents is None else positions_within(documents)
         if self.part.is_first:
-            x = self.embed(x)
+            x = self.embed(x, positions)
+        inside = None if positions is None else within(positions, x.dtype)
         for block in self.blocks.values():
-            x = block(x)
+            x = block(x) if inside is None else block(x, inside)
         return self.predict(x, targets) if self.part.is_last else x
 
     @torch.no_grad()

@@ -12,6 +12,7 @@ from hpckit.run.spec import GptSpec
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.experts import MixtureOfExperts
 from hpckit.training.models.unembedding import Unembedding
+from hpckit.training.models.within import Within
 
 
 class Attention(nn.Module):
@@ -23,11 +24,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)  # of each head its query, key and value in turn
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, inside: Within | None = None) -> Tensor:
         """`x`: (batch, time, width); the same shape comes back."""
         heads = self.qkv(x).view(*x.shape[:2], -1, 3, self.head_width)
         query, key, value = heads.permute(3, 0, 2, 1, 4)  # each (batch, heads, time, head width)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=inside and inside.mask, is_causal=inside is None
+        )
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -57,9 +60,9 @@ class Block(nn.Module):
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = MixtureOfExperts(width, experts) if experts else MLP(width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, inside: Within | None = None) -> Tensor:
         """`x`: (batch, time, width); the same shape comes back."""
-        x = x + self.attention(self.norm_attention(x))
+        x = x + self.attention(self.norm_attention(x), inside=inside)
         out: Tensor = x + self.mlp(self.norm_mlp(x))
         return out
 
@@ -72,10 +75,15 @@ class Embedding(nn.Module):
         self.token = nn.Embedding(vocab, width)
         self.position = nn.Embedding(seq_len, width) if positions else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """`tokens`: (batch, time) integers; returns (batch, time, width)."""
         assert self.position is not None
-        out: Tensor = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        table = self.position.weight
+        if positions is None:
+            places = table[: tokens.shape[1]]
+        else:
+            places = functional.embedding(positions, table)
+        out: Tensor = self.token(tokens) + places
         return out
 
 
@@ -101,8 +109,8 @@ class GPT(Decoder):
     def tied(self) -> Tensor | None:
         return self.embedding.token.weight
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.embedding(tokens)
+    def embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        out: Tensor = self.embedding(tokens, positions=positions)
         return out
 
     def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from hpckit.run.spec import LlamaSpec
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.unembedding import Unembedding
+from hpckit.training.models.within import Within
 
 
 class Attention(nn.Module):
@@ -27,12 +28,18 @@ class Attention(nn.Module):
         self.value = nn.Linear(size.width, shared, bias=False)
         self.out = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, inside: Within | None = None) -> Tensor:
         """`x`: (batch, time, width); the same shape comes back."""
-        cos, sin = angles(x.shape[1], self.head_width, self.theta, x.device)
+        places = torch.arange(x.shape[1], device=x.device) if inside is None else inside.positions
+        cos, sin = angles(places, self.head_width, self.theta)
         query, key = (turned(self._heads(y), cos, sin) for y in (self.query(x), self.key(x)))
         mixed = functional.scaled_dot_product_attention(
-            query, key, self._heads(self.value(x)), is_causal=True, enable_gqa=True
+            query,
+            key,
+            self._heads(self.value(x)),
+            attn_mask=inside and inside.mask,
+            is_causal=inside is None,
+            enable_gqa=True,
         )
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
@@ -42,12 +49,19 @@ class Attention(nn.Module):
         return x.view(*x.shape[:2], -1, self.head_width).transpose(1, 2)
 
 
-def angles(time: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines by which positions turn pairs of features: each (time, width), fp32; pair
-    i is features i and i + width / 2."""
-    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    turns = torch.outer(torch.arange(time, device=device, dtype=torch.float32), theta**-exponents)
-    both = torch.cat((turns, turns), dim=1)
+def angles(positions: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines by which positions turn pairs of features, fp32; pair i is features i and
+    i + width / 2.
+
+    Args:
+        positions: (time,) or (batch, time).
+
+    Returns:
+        Two of (1, time, width) or (batch, 1, time, width), for all heads.
+    """
+    exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
+    turns = positions.float().unsqueeze(-1) * theta**-exponents
+    both = torch.cat((turns, turns), dim=-1).unsqueeze(-3)
     return both.cos(), both.sin()
 
 
@@ -83,9 +97,9 @@ class Block(nn.Module):
         self.norm_mlp = nn.RMSNorm(size.width, size.norm_eps)
         self.mlp = MLP(size.width, size.hidden)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, inside: Within | None = None) -> Tensor:
         """`x`: (batch, time, width); the same shape comes back."""
-        x = x + self.attention(self.norm_attention(x))
+        x = x + self.attention(self.norm_attention(x), inside=inside)
         out: Tensor = x + self.mlp(self.norm_mlp(x))
         return out
 
@@ -126,7 +140,7 @@ class Llama(Decoder):
     def tied(self) -> Tensor | None:
         return self.embedding.token.weight if self._is_tied else None
 
-    def embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         out: Tensor = self.embedding(tokens)
         return out
 

@@ -87,31 +87,49 @@ class Pipeline:
         self._schedule = _schedule(parallel, stages, micro_batches, loss_of)
         self._shared = shared_by_ends(parts)
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         """Add the gradients of this rank's share of a step.
 
         Args:
-            inputs, targets: (share, time) tokens.
+            inputs, targets, documents: (share, time), as of `Decoder`.
 
         Returns:
             The mean loss of the share, on all ranks of the pipeline.
         """
         with self._timed("compute"):
-            return self._step(inputs, targets)
+            return self._step(inputs, targets, documents)
 
-    def _step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
+        """Of the tokens, (share, time), on all ranks of the pipeline; without gradients."""
+        taken, wanted = self._given(inputs, targets, documents)
+        found = self._schedule.eval(*taken, **wanted)
+        losses = found if self._is_last else torch.zeros(targets.shape, device=targets.device)
+        dist.all_reduce(losses, group=self._mesh.get_group())
+        return losses
+
+    @property
+    def _is_last(self) -> bool:
+        return self._parts[-1].part.is_last
+
+    def _step(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         losses: list[Tensor] = []
-        taken = (inputs,) if self._parts[0].part.is_first else ()
-        is_last = self._parts[-1].part.is_last
-        both = {"target": targets, "targets": targets}  # for the loss, and for the model
-        wanted: dict[str, Any] = both if is_last else {}
+        taken, wanted = self._given(inputs, targets, documents)
         self._schedule.step(*taken, losses=losses, return_outputs=False, **wanted)
         for parameter in self._shared:
             self._add_other_end(parameter)
         zero = torch.zeros((), device=inputs.device)
-        loss = torch.stack(losses).mean().detach() if is_last else zero
+        loss = torch.stack(losses).mean().detach() if self._is_last else zero
         dist.all_reduce(loss, group=self._mesh.get_group())
         return loss
+
+    def _given(
+        self, inputs: Tensor, targets: Tensor, documents: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """What a schedule hands to the stages of this rank."""
+        taken = (inputs,) if self._parts[0].part.is_first else ()
+        both = {"target": targets, "targets": targets}  # for the loss, and for the model
+        named: dict[str, Any] = both if self._is_last else {}
+        return taken, named if documents is None else {**named, "documents": documents}
 
     def _add_other_end(self, parameter: Tensor) -> None:
         """Have the gradient be the sum of those of the first and the last stage."""

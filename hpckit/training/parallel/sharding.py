@@ -85,6 +85,13 @@ def _spread(
         fully_shard(module, reshard_after_forward=gather_again, **options)
 
 
+def let_go(models: Iterable[nn.Module]) -> None:
+    """Free what a forward pass has gathered, which no backward pass is going to."""
+    for module in (module for model in models for module in model.modules()):
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def before_micro_batch(model: FSDPModule, parallel: ParallelSpec, *, is_last: bool) -> None:
     """What the ranks do together in the backward pass to come; `is_last`: of its step."""
     model.set_requires_gradient_sync(is_last or parallel.reduce == "each")

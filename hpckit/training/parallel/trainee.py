@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from hpckit.run.batch import micro_batch_count
 from hpckit.run.expertcheck import experts_of
+from hpckit.run.levercheck import masks_attention
 from hpckit.run.spec import ParallelSpec, RunSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.compiling import compile_blocks
@@ -33,6 +34,7 @@ from hpckit.training.parallel.pipeline import (
 from hpckit.training.parallel.sharding import (
     DTYPES,
     before_micro_batch,
+    let_go,
     shard,
     shard_layers,
 )
@@ -64,10 +66,10 @@ class Trainee:
             timed: told when forward and backward passes begin and end.
         """
         scale = self.loss_scale
-        compute = self._gradients(
+        passes = self._passes(
             share, lambda each, targets: loss_of(each, targets) * scale.value, timed
         )
-        return lambda inputs, targets: compute(inputs, targets) / scale.value
+        return Gradients(passes, self.parts, scale)
 
     def clip(self, limit: float) -> Tensor:
         """Scale the gradients back, and down to a norm of `limit`; the norm before. Collective."""
@@ -88,7 +90,7 @@ class Trainee:
             return {}
         return {"fullest_expert": balance(self.module, experts.balance_rate)}
 
-    def _gradients(self, share: int, loss_of: LossOf, timed: Timed) -> Gradients:
+    def _passes(self, share: int, loss_of: LossOf, timed: Timed) -> Accumulation | Pipeline:
         cfg = self._cfg
         parts = micro_batch_count(share, cfg.train.micro_batch)
         if not has(self._mesh, "pipeline"):
@@ -102,7 +104,14 @@ class Trainee:
         choose_attention(cfg.memory.attention)
         ranks = size_of(self._mesh, "tensor")
         dtype = DTYPES[cfg.precision.compute]
-        found = attention_in_use(cfg.model, cfg.train.micro_batch, ranks, dtype, self._device)
+        found = attention_in_use(
+            cfg.model,
+            cfg.train.micro_batch,
+            ranks,
+            dtype,
+            self._device,
+            masked=masks_attention(cfg),
+        )
         log.info("attention: %s", found)
         return found
 
@@ -158,6 +167,34 @@ class Trainee:
             )
 
 
+class Gradients:
+    """Computes those of a step, of this rank's share of it."""
+
+    def __init__(
+        self, passes: Accumulation | Pipeline, parts: Iterable[Decoder], scale: LossScale
+    ) -> None:
+        self._passes, self._parts, self._scale = passes, parts, scale
+
+    def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Add them to what the parameters have.
+
+        Args:
+            inputs, targets, documents: (share, time), as of `Decoder`.
+
+        Returns:
+            The mean loss of the share.
+        """
+        return self._passes(inputs, targets, documents) / self._scale.value
+
+    @torch.no_grad()
+    def losses(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+        """The losses of the tokens alone, (share, time), in the same micro-batches; on every rank
+        of a pipeline."""
+        found = self._passes.losses(inputs, targets, documents)
+        let_go(self._parts)
+        return found
+
+
 class Accumulation:
     """Computes the gradients of a step micro-batch by micro-batch."""
 
@@ -172,26 +209,28 @@ class Accumulation:
         self._model, self._parallel, self._timed = model, parallel, timed
         self._micro_batches, self._loss_of = micro_batches, loss_of
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Add the gradients of this rank's share of a step.
-
-        Args:
-            inputs, targets: (share, time) tokens.
-
-        Returns:
-            The mean loss of the share.
-        """
+    def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
+        """As of `Gradients`."""
         assert isinstance(self._model, FSDPModule)
         parts, losses = self._micro_batches, []
-        pairs = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
-        for number, (taken, wanted) in enumerate(pairs, start=1):
+        given = self._micro(inputs, targets, documents)
+        for number, (taken, wanted, inside) in enumerate(given, start=1):
             before_micro_batch(self._model, self._parallel, is_last=number == parts)
             with self._timed("forward"):
-                loss = self._loss_of(self._model(taken, wanted), wanted)
+                loss = self._loss_of(self._model(taken, wanted, inside), wanted)
             with self._timed("backward"):
                 (loss / parts).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 
+    def losses(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
+        """As of `Gradients`."""
+        return torch.cat([self._model(*given) for given in self._micro(inputs, targets, documents)])
 
-Gradients = Callable[[Tensor, Tensor], Tensor]
+    def _micro(
+        self, inputs: Tensor, targets: Tensor, documents: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """What the micro-batches are given."""
+        parts = self._micro_batches
+        inside = [None] * parts if documents is None else documents.chunk(parts)
+        return zip(inputs.chunk(parts), targets.chunk(parts), inside, strict=True)

@@ -61,6 +61,7 @@ def test_a_worker_is_lost_if_it_is_gone_and_never_said_why() -> None:
 def test_who_finishes_no_step_hangs_and_who_starts_or_saves_does_not() -> None:
     limits = HangSpec(step_s=5.0, first_step_s=20.0)
     board = slots(STARTING, Phase.RESUMED, TRAINING, Phase.SAVING, DONE, LEFT, FAILED, REFUSED)
+    board += slots(Phase.VALIDATING)
     assert hung_workers(board, 6.0, limits) == {}
     assert hung_workers(board, 6.1, limits) == {2: board[2]}
     assert hung_workers(board, 21.1, limits) == {1: board[1], 2: board[2]}

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from checkpointing import Store
+from data import Tokeniser, pack_folder
 from hpckit.launch.preflight import Preflight, pack_shards, preflight, with_absolute_paths
 from hpckit.launch.snapshot import Project
 from hpckit.run.directory import RunDir
@@ -62,6 +65,24 @@ def test_missing_shards_are_packed_once(project: Project) -> None:
     assert (len(found.dataset), len(found.dataset.manifest)) == (5, 2)
     again = look(project, {"data.pack": {**PACK, "source": "elsewhere"}})
     assert again.problems == []
+
+
+def test_a_model_without_room_for_all_tokens_is_a_problem_before_the_start(
+    project: Project,
+) -> None:
+    words = {"<unk>": 0, "</s>": 1, **{f"w{n}": n for n in range(2, 300)}}
+    path = project.root.parent / "tokenizer.json"
+    Tokenizer(WordLevel(words, unk_token="<unk>")).save(str(path))
+    pack_folder(
+        project.root.parent / "texts", project.root.parent / "shards", tokeniser=Tokeniser(path)
+    )
+    tokens = {"data.text": "tokens", "data.pack": None}
+    (line,) = look(project, tokens).problems
+    assert line.startswith("model.vocab: 257 is less than the 300 different tokens of ")
+    assert look(project, {**tokens, "model.vocab": 300}).problems == []
+    assert look(project, {**tokens, "entry": "os:getcwd"}).problems == []
+    (line,) = look(project, {**tokens, "data.shards": "bytes", "data.pack": PACK}).problems
+    assert "no token counts" in line
 
 
 def test_missing_shards_are_left_unmade_where_nothing_is_to_be_made(project: Project) -> None:

@@ -95,13 +95,27 @@ def test_korthikantis_count_is_ours_without_dropout() -> None:
     assert of.of_block(model, Batch(1, 2, 1)) == pytest.approx(32 * tokens, rel=0.01)
 
 
-def measured(size: ModelSpec, number: Number, recompute: Recompute) -> int:
+@pytest.mark.parametrize("size", SIZES)
+def test_documents_that_do_not_see_each_other_cost_a_mask(size: str) -> None:
+    spec = spec_of(SIZES[size], "fp32")
+    packed = replace(spec, data=replace(spec.data, text="tokens", pack=None))
+    extra = measured(spec.model, "fp32", "none", documents=True)
+    extra -= measured(spec.model, "fp32", "none")
+    plain, apart = (footprint(each, 1).moments["loss"].activations for each in (spec, packed))
+    assert apart - plain >= SAMPLES * spec.model.seq_len**2 * 4
+    assert extra == pytest.approx(apart - plain, rel=0.02)
+
+
+def measured(
+    size: ModelSpec, number: Number, recompute: Recompute, *, documents: bool = False
+) -> int:
     """Bytes at the beginning of a backward pass."""
     model = make(size, seed=1).to(DTYPES[number])
     recomputing.recompute(model.blocks.values(), recompute)
     tokens = torch.randint(size.vocab, (SAMPLES, size.seq_len))
     with SavedBytes().counting() as saved:
-        loss = sample_mean(model(tokens, tokens), tokens)
+        inside = torch.zeros_like(tokens) if documents else None
+        loss = sample_mean(model(tokens, tokens, inside), tokens)
     held = saved.now
     loss.backward()  # type: ignore[no-untyped-call]
     assert saved.now == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ def test_a_run_with_losses_gets_a_picture(tmp_path: Path) -> None:
     width, height = struct.unpack(">II", content[16:24])
     assert (width, height) == (1080, 540)
     assert len(content) > 10_000
+
+
+def test_validation_is_in_the_picture(tmp_path: Path) -> None:
+    plain = history([3.0, 2.0, 1.5, 1.2])
+    found = {2: Event(0.0, "validated", {"step": 2, "val_loss": 2.5})}
+    pictures = [tmp_path / "plain.png", tmp_path / "validated.png"]
+    for told, path in zip((plain, replace(plain, validated=found)), pictures, strict=True):
+        assert draw_loss_curve(told, "run", path)
+    one, other = (path.read_bytes() for path in pictures)
+    assert one != other
 
 
 def test_a_loss_that_is_no_number_does_not_spoil_the_picture(tmp_path: Path) -> None:

@@ -48,6 +48,12 @@ def test_a_run_under_way() -> None:
     assert (found.is_training, found.interruptions) == (True, {})
 
 
+def test_the_newest_validation_is_told_in_words() -> None:
+    assert build_progress(LIFE).validated is None
+    told = [event(9 + n, "validated", step=n, seconds=1.5, val_loss=5.0 - n) for n in (1, 2)]
+    assert build_progress([*LIFE, *told]).validated == "val_loss 3 at step 2"
+
+
 def test_a_restart_goes_back_and_is_counted() -> None:
     waiting = build_progress([*LIFE, *LOST[:1]])
     assert not waiting.is_training

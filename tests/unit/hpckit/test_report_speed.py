@@ -119,6 +119,7 @@ def test_what_the_training_function_does_not_say_is_not_guessed() -> None:
 SLOW: dict[str, StepTime] = {
     "data": spent({"data_wait": 1.0}),
     "saves": spent({"checkpoint_stall": 1.0, "forward": 1.0}),
+    "validation": spent({"validation": 1.0, "forward": 1.0}),
     "optimizer": spent({"optimizer": 1.0, "forward": 1.0}),
     "host": spent({"other": 1.0, "forward": 1.0}),
     "passes": spent({"forward": 1.0}),

@@ -68,6 +68,10 @@ def test_a_micro_batch_that_does_not_divide_a_share_is_refused() -> None:
     [
         ({"model.heads": 3}, "model.heads"),
         ({"model.vocab": 256}, "model.vocab"),
+        ({"data.boundaries": False}, "data.boundaries"),
+        ({"train.validate_every": 10}, "data.validation"),
+        ({"data.validation": "/held/out"}, "data.validation"),
+        ({"checkpoint.keep.best": "val_loss"}, "checkpoint.keep.best"),
         ({"train.steps": 100, "optim.warmup_steps": 100}, "optim.warmup_steps"),
         ({"optim.kind": "muon"}, "optim.momentum"),
         ({"optim.momentum": 0.9}, "optim.momentum"),

@@ -51,6 +51,7 @@ def complaints(changes: dict[str, Any]) -> list[str]:
         ),
         ({"memory.attention": "efficient"}, ["memory.attention"]),
         ({"memory.attention": "cudnn"}, ["memory.attention"]),
+        ({**GPU, "data.text": "tokens", "memory.attention": "flash"}, ["memory.attention"]),
         ({"memory.loss_chunks": 65}, ["memory.loss_chunks"]),
         (
             {
@@ -83,6 +84,9 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], keys: list[str]) -
         {**OFFLOAD, "launch.nodes": 4, "parallel.replicate": 2, "parallel.shard": 2},
         {**OFFLOAD, "parallel.replicate": -1, "parallel.shard": 1},  # one rank has no replica
         {**GPU, "memory.attention": "cudnn"},
+        {**GPU, "memory.attention": "flash"},
+        {"data.text": "tokens", "memory.attention": "flash"},
+        {**GPU, "data.text": "tokens", "data.boundaries": False, "memory.attention": "flash"},
         {"memory.attention": "math", "memory.loss_chunks": 64},
         {"precision.compute": "fp16", "precision.reduce": "bf16"},
         {"precision.compute": "bf16", "precision.master": "bf16"},

@@ -91,6 +91,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "train.seed": 2,
     "train.log_every": 3,
     "train.trace_share": 0.01,
+    "train.validate_every": 50,
+    "train.validate_samples": 100,
     "model.vocab": 300,
     "model.layers": 3,
     "model.heads": 4,
@@ -115,6 +117,9 @@ ANOTHER_VALUE: dict[str, Any] = {
     "memory.attention": "math",
     "memory.snapshot": True,
     "data.shards": "/other/shards",
+    "data.validation": "/held/out",
+    "data.text": "tokens",
+    "data.boundaries": False,
     "data.pack.source": "/texts",
     "data.pack.suffixes": [],
     "data.pack.exclude": ["x"],
@@ -189,6 +194,9 @@ ANOTHER_VALUE: dict[str, Any] = {
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "precision.master": {"precision.compute": "bf16"},
+    "train.validate_every": {"train.validate_every": 10, "data.validation": "/held/out"},
+    "data.validation": {"train.validate_every": 10, "data.validation": "/more"},
+    "data.boundaries": {"data.text": "tokens"},
     "memory.offload": {"cluster.device": "cuda"},
     "parallel.expert": {"launch.nodes": 2},
     "optim.kind": {"optim.kind": "adamw", "optim.momentum": None},
@@ -225,6 +233,7 @@ NO_PART_OF_IDENTITY = (
 )
 NOR_THESE = (
     *("train.micro_batch", "train.log_every", "train.trace_share"),
+    *("train.validate_every", "train.validate_samples", "data.validation"),
     *("data.prefetch", "data.threads"),
     *("data.cache", "data.cache_gb"),
 )

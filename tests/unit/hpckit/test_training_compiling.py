@@ -8,10 +8,11 @@ from torch._dynamo.utils import counters
 
 from hpckit.training.compiling import compile_blocks, lack_of_compiler
 from hpckit.training.fp8 import use_fp8
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from hpckit.training.recompute import recompute
 from hpckit.training.text import VOCAB
+from hpckit.training.windows import shifted
 from tests.unit.hpckit.test_training_decoders import gpt
 
 LAYERS = 9  # more than torch recompiles one function for

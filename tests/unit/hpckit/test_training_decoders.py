@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from hpckit.run.spec import ExpertsSpec, GptSpec, LlamaSpec, ModelSpec
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import INIT_STD, Decoder
 from hpckit.training.text import PADDING, VOCAB
+from hpckit.training.windows import shifted
 
 
 @pytest.fixture(autouse=True)

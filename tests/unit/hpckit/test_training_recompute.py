@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpckit.run.spec import GptSpec
-from hpckit.training.language_model import sample_mean, shifted
+from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from hpckit.training.recompute import recompute
 from hpckit.training.text import VOCAB
+from hpckit.training.windows import shifted
 
 LAYERS, PRODUCTS = 3, 4  # of a block of the GPT
 SIZE = GptSpec("gpt", vocab=VOCAB, layers=LAYERS, heads=4, width=32, seq_len=16, experts=None)

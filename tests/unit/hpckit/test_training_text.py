@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import DataError, Sample, SampleContext
-from hpckit.training.text import END, PADDING, VOCAB, ByteWindow, stack
+from hpckit.training.text import END, PADDING, VOCAB, ByteWindow
+from hpckit.training.windows import stack
 
 
 def sample(document: bytes) -> Sample:
@@ -69,4 +70,4 @@ def test_a_sample_without_exactly_one_member_is_refused_by_key_and_shard(
 
 def test_windows_are_stacked_to_a_batch() -> None:
     windows = [ByteWindow(4)(sample(text), SampleContext(0, 0, 1)) for text in (b"a", b"bcd")]
-    assert stack(windows).tolist() == [[97, END, PADDING, PADDING], [98, 99, 100, END]]
+    assert stack(windows).tokens.tolist() == [[97, END, PADDING, PADDING], [98, 99, 100, END]]

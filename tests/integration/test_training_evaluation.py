@@ -1,0 +1,75 @@
+"""Losses of windows of documents, with and without gradients, however the model is spread."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hpckit.training.language_model import sample_mean
+from hpckit.training.optim import build_optimizer
+from hpckit.training.parallel.mesh import make_mesh, place_in
+from hpckit.training.parallel.trainee import Trainee
+from hpckit.training.windows import Task, Windows, task
+from tests.integration.test_training_parallel import BATCH, WORLD, batch, spec_of
+from tests.integration.worlds import run_world
+
+STEPS = 2
+KINDS = {"gpt_nano": ["zero2", "gpipe_ddp", "interleaved"], "llama_nano": ["3d"]}
+
+
+def given() -> Task:
+    """Of all ranks: in each window three documents."""
+    tokens = batch()
+    places = torch.arange(tokens.shape[1]).expand_as(tokens)
+    return task(Windows(tokens, (places > 4).long() + (places > 9).long()))
+
+
+def trained(kind: str, model: str, *, evaluates: bool) -> tuple[list[float], list[list[float]]]:
+    """The loss of each step, over all ranks; and those of the tokens before it, by sample."""
+    spec = spec_of(kind, model)
+    mesh = make_mesh("cpu", spec.parallel)
+    place, trainee = place_in(mesh), Trainee(spec, mesh, torch.device("cpu"))
+    optimizer = build_optimizer(trainee.module, spec.optim)
+    gradients = trainee.gradients(BATCH // place.data_size, sample_mean)
+    mine = [each.chunk(place.data_size)[place.data] for each in given() if each is not None]
+    steps, evaluated = [], []
+    for _ in range(STEPS):
+        if evaluates:
+            means = gradients.losses(*mine).double().mean(1)
+            whole = torch.zeros(place.data_size, len(means), dtype=torch.float64)
+            whole[place.data] = means
+            dist.all_reduce(whole)
+            evaluated.append((whole.flatten() / place.copies).tolist())
+        optimizer.zero_grad()
+        loss = gradients(*mine)
+        trainee.clip(spec.optim.grad_clip)
+        optimizer.step()
+        dist.all_reduce(loss)
+        steps.append(float(loss) / dist.get_world_size())
+    return steps, evaluated
+
+
+def both(rank: int, tmp: Path, kinds: list[str], model: str) -> list[tuple[list[float], ...]]:
+    found = []
+    for kind in kinds:
+        steps, evaluated = trained(kind, model, evaluates=True)
+        assert trained(kind, model, evaluates=False)[0] == steps, f"{kind}: to the last bit"
+        found.append((steps, *evaluated))
+    return found
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_they_are_those_of_one_process_and_leave_training_as_it_is(
+    tmp_path: Path, model: str
+) -> None:
+    ((expected,),) = run_world(1, partial(both, kinds=["alone"], model=model), tmp_path)
+    ranks = run_world(WORLD, partial(both, kinds=KINDS[model], model=model), tmp_path)
+    assert all(found == ranks[0] for found in ranks)
+    assert expected[0][-1] < expected[0][0] - 0.01, "it learns"
+    for kind, found in zip(KINDS[model], ranks[0], strict=True):
+        for values, others in zip(found, expected, strict=True):
+            assert values == pytest.approx(others, rel=2e-5), kind

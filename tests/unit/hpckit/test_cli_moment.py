@@ -1,0 +1,48 @@
+"""Where a step of packed documents begins: some steps later than a place that is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpckit.cli.ckpt.failures import RefusedError
+from hpckit.cli.data.moment import Moment, Saved, of_packed
+from hpckit.report.history import Life
+
+BLOCK = 2**24
+
+
+def life(start: int, end: int, position: int | None, batch: int) -> Life:
+    place: dict[str, Any] = {"position": position, "global_batch": batch}
+    return Life(
+        1, 0, 2, 1, start_step=start, end_step=end, started=0.0, ended=None, end="", reason="",
+        restore_s=0.0, **place,
+    )  # fmt: skip
+
+
+def state(position: int) -> dict[str, Any]:
+    return {"pack": "pack-1 length=8", "position": position}
+
+
+LIVES = [life(0, 10, 0, 8), life(10, 20, BLOCK + 3, 4)]
+SAVED = [Saved(20, state(2 * BLOCK)), Saved(10, state(BLOCK + 3))]
+
+
+@pytest.mark.parametrize(
+    ("step", "position", "batch", "later"),
+    [(1, 0, 8, 0), (10, 0, 8, 9), (11, BLOCK + 3, 4, 0), (25, BLOCK + 3, 4, 14)],
+)
+def test_it_is_counted_from_the_beginning_of_its_life(
+    step: int, position: int, batch: int, later: int
+) -> None:
+    assert of_packed(LIVES, SAVED, step, None) == Moment(
+        SAVED[0].state, position, batch, step, later
+    )
+
+
+def test_or_from_the_checkpoint_before_it() -> None:
+    found = of_packed([], SAVED, 13, 4)
+    assert found == Moment(SAVED[0].state, BLOCK + 3, 4, 13, 2)
+    with pytest.raises(RefusedError, match="step 3"):
+        of_packed([], SAVED, 3, 4)
