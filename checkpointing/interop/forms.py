@@ -34,10 +34,17 @@ class Form:
             shape: of the whole tensor here.
             box, cells: some of it.
         """
+        for there, part in self.views(shape, box, cells):
+            yield there, np.ascontiguousarray(part)
+
+    def views(
+        self, shape: Shape, box: Box, cells: NDArray[Any]
+    ) -> Iterator[tuple[Box, NDArray[Any]]]:
+        """The same without copies: what is written into them is in `cells` where it belongs."""
         for offsets, part in self._moved(shape, box, cells):
             if self.is_transposed:
                 offsets, part = offsets[::-1], part.T
-            yield Box(offsets, part.shape), np.ascontiguousarray(part)
+            yield Box(offsets, part.shape), part
 
     def _moved(
         self, shape: Shape, box: Box, cells: NDArray[Any]

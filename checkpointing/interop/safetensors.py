@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkpointing.errors import FormatError
 from checkpointing.format.elements import element
@@ -16,13 +17,14 @@ from checkpointing.format.names import Save
 from checkpointing.format.table import Spec
 from checkpointing.format.tiles import Box, tile_shape, tiles, whole
 from checkpointing.interop import safetensors_header as headers
-from checkpointing.interop.boxes import read_box, widened, write_box
+from checkpointing.interop.boxes import widened, write_box
 from checkpointing.interop.exporting import stream
-from checkpointing.interop.files import InputFile, OutputFile, new_files
+from checkpointing.interop.files import OutputFile, new_files
 from checkpointing.interop.forms import Form
 from checkpointing.interop.importing import save_pieces
 from checkpointing.interop.naming import chosen, dotted, full_name, items_of
-from checkpointing.interop.safetensors_index import SUFFIX, check_index, find_files
+from checkpointing.interop.safetensors_index import SUFFIX
+from checkpointing.interop.safetensors_reader import SafetensorsReader
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
@@ -31,6 +33,7 @@ from checkpointing.store.writer import Piece
 SHARD = 5 << 30  # bytes
 _READ = 32 << 20  # bytes read at a time, or one tile
 INDEX = "model.safetensors.index.json"
+Change = Callable[[str, Box, NDArray[Any]], NDArray[Any]]  # (tensor, box, its raw elements)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ def export_safetensors(
     *,
     items: Sequence[str] | None = None,
     forms: Mapping[str, Form] | None = None,
+    change: Change | None = None,
+    left_out: Collection[str] = (),
     max_shard_bytes: int = SHARD,
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[Path]:
@@ -60,6 +65,9 @@ def export_safetensors(
     Args:
         items: to export; None: all.
         forms: how each tensor of these is written, by full name; None: as it is.
+        change: what each box of a tensor becomes, before it is laid out by its form; None: what it
+            is. Called in any thread.
+        left_out: tensors of these items that are not written, by full name.
         max_shard_bytes: a file has no more bytes of tensors, or one tensor.
         on_bytes: told how many raw bytes were written.
 
@@ -71,7 +79,8 @@ def export_safetensors(
         DamagedError: the checkpoint cannot be read as it was written.
         OSError: not written; nothing is left behind.
     """
-    tensors = checkpoint.tensors(chosen(checkpoint, items))
+    everything = checkpoint.tensors(chosen(checkpoint, items))
+    tensors = {name: spec for name, spec in everything.items() if name not in left_out}
     if not tensors:
         raise FormatError(f"{checkpoint.id} has no tensors in {items or checkpoint.items}")
     forms = _as_they_are(tensors) if forms is None else forms
@@ -84,10 +93,14 @@ def export_safetensors(
     paths = [folder / name for name in [*files, *documents]]
     with new_files(paths) as outputs:
         written = list(zip(outputs[: len(files)], shards, strict=True))
-        _write(checkpoint, tensors, forms, written, on_bytes)
+        _write(checkpoint, tensors, forms, change or _as_it_is, written, on_bytes)
         for output in outputs[len(files) :]:
             output.write_at(0, index_of(tensors, dict(zip(files, shards, strict=True))))
     return paths
+
+
+def _as_it_is(name: str, box: Box, cells: NDArray[Any]) -> NDArray[Any]:
+    return cells
 
 
 def _as_they_are(tensors: Mapping[str, Spec]) -> dict[str, Form]:
@@ -164,6 +177,7 @@ def _write(
     checkpoint: Checkpoint,
     tensors: Mapping[str, Spec],
     forms: Mapping[str, Form],
+    change: Change,
     outputs: Sequence[tuple[OutputFile, Shard]],
     on_bytes: Callable[[int], None] | None,
 ) -> None:
@@ -175,7 +189,7 @@ def _write(
         file, at = places[name]
         spec, form = tensors[name], forms[name]
         kind = element(spec.dtype)
-        cells = np.frombuffer(raw, kind.bits).reshape(box.sizes)
+        cells = change(name, box, np.frombuffer(raw, kind.bits).reshape(box.sizes))
         for there, part in form.pieces(spec.shape, box, cells):
             content = part.reshape(-1).view(np.uint8).data
             write_box(file, at, form.shape(spec.shape), kind.itemsize, there, content)
@@ -207,28 +221,17 @@ def import_safetensors(
     """
     if not item or "/" in item:
         raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
-    with ExitStack() as stack:
-        files = {file: stack.enter_context(InputFile(file)) for file in find_files(Path(path))}
-        found = {file: headers.read(opened) for file, opened in files.items()}
-        check_index(Path(path), {file: entries for file, (entries, _) in found.items()})
-        pieces = (
-            piece
-            for file, (entries, start) in found.items()
-            for name, entry in entries.items()
-            for piece in _pieces(files[file], full_name((item, name)), entry, start)
-        )
+    with SafetensorsReader(Path(path)) as reader:
+        pieces = (piece for name in reader.tensors for piece in _pieces(reader, name, item))
         return save_pieces(store, run, step, pieces, {}, on_bytes)
 
 
-def _pieces(file: InputFile, name: str, entry: headers.Entry, start: int) -> Iterator[Piece]:
+def _pieces(reader: SafetensorsReader, there: str, item: str) -> Iterator[Piece]:
+    entry, name = reader.tensors[there], full_name((item, there))
     kind = element(entry.dtype)
     if not entry.size:
         empty = np.empty(entry.shape, kind.bits)
         yield Piece(name, entry.dtype, entry.shape, (0,) * len(entry.shape), empty)
     tile = tile_shape(entry.shape, kind.itemsize)
     for box in tiles(whole(entry.shape), widened(tile, entry.shape, _READ // kind.itemsize)):
-        data = bytearray(box.count * kind.itemsize)
-        at = start + entry.start
-        read_box(file, at, entry.shape, kind.itemsize, box, memoryview(data))
-        array = np.frombuffer(data, kind.bits).reshape(box.sizes)
-        yield Piece(name, entry.dtype, entry.shape, box.offsets, array)
+        yield Piece(name, entry.dtype, entry.shape, box.offsets, reader.read(there, box))

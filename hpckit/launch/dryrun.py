@@ -17,6 +17,7 @@ from hpckit.plan.estimate import Assumptions, estimate, is_known
 from hpckit.plan.facts import memory_line, summary
 from hpckit.plan.flops import parameter_count
 from hpckit.plan.memory import footprint
+from hpckit.plan.shapes import adapter_count
 from hpckit.run.batch import share_of_rank
 from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.degrees import describe
@@ -65,7 +66,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
     if is_known(spec):
         found = footprint(spec, world)
-        count = parameter_count(spec.model)
+        count = parameter_count(spec.model) + adapter_count(spec.model, spec.lora)
         layout = describe(spec.parallel, world)
         yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
         if card := card_of(spec):

@@ -9,6 +9,7 @@ from pathlib import Path
 from checkpointing import local_folder
 from hpckit.run.directory import RunDir, checkpoint_root
 from hpckit.run.folders import data_folder
+from hpckit.run.origin import start_folders
 from hpckit.run.spec import ContainerSpec, RunSpec
 
 # Mounted over the image's own, they would take its programs and libraries away.
@@ -67,6 +68,8 @@ def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
         yield "data.validation", data
     if store := local_folder(checkpoint_root(spec, run)):
         yield "checkpoint.url", store
+    for folder in start_folders(spec.start) if spec.start else ():
+        yield "start.path", folder
     if spec.checkpoint.local is not None:
         # the service makes it, not what it lies in
         yield "checkpoint.local", Path(spec.checkpoint.local).parent

@@ -17,7 +17,9 @@ from data import DataError, IndexingError
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
+from hpckit.launch.patience import patience
 from hpckit.launch.snapshot import Project, shadowed_packages
+from hpckit.launch.startcheck import start_problems
 from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
@@ -26,9 +28,6 @@ from hpckit.run.spec import PackSpec, RunSpec
 
 if TYPE_CHECKING:
     from data import Dataset
-
-# How long to try to reach a store in the cloud: somebody is sitting there and waiting.
-STORE_BUDGET_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,11 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
         pack = replace(pack, source=_absolute(pack.source, base))
     url, canary = spec.checkpoint.url, spec.debug.canary
     golden = canary.file and _absolute(canary.file, base)
+    start = spec.start and replace(spec.start, path=_absolute(spec.start.path, base))
     return replace(
         _at_the_site(spec, base),
         root=_absolute(spec.root, base),
+        start=start,
         data=replace(
             spec.data,
             shards=_absolute(spec.data.shards, base),
@@ -94,6 +95,7 @@ def preflight(
         problems += _device_problems(spec)
         problems += _address_problems(spec.cluster.address or "")
     problems += _container_problems(spec, run)
+    problems += start_problems(spec, run)
     problems += canary_problems(spec)
     if spec.debug.canary.mode == "record":
         problems += _unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
@@ -156,9 +158,8 @@ def _store_problems(url: str | None) -> list[str]:
 
     folder = local_folder(url)
     problems = [] if folder is None else _unwritable("checkpoint.url", folder)
-    options = {"budget_s": STORE_BUDGET_S} if url.lower().startswith("s3") else None
     try:
-        Store.open(url, options=options).close()
+        Store.open(url, options=patience(url)).close()
     except FileNotFoundError:
         return problems  # it will be made
     except CheckpointError as error:

@@ -12,7 +12,8 @@ from typing import Literal
 
 from hpckit.plan.shapes import expert_hidden, key_width
 from hpckit.run.expertcheck import experts_of
-from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.layers import adapted
+from hpckit.run.spec import GptSpec, LlamaSpec, LoraSpec, ModelSpec
 
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: as of `memory.recompute`."""
@@ -80,6 +81,14 @@ def of_selected(model: ModelSpec, batch: Batch) -> int:
         sums += experts.count  # scores
     each = features * batch.size + sums * _FP32
     return of_input(model, batch) + round(batch.samples * model.seq_len * each)
+
+
+def of_adapters(model: ModelSpec, batch: Batch, lora: LoraSpec | None) -> int:
+    """Kept by those of one block: what lies between A and B. What frozen layers need not keep is
+    not taken off: inputs of layers without adapters, of the first norm and of the output layer."""
+    if lora is None:
+        return 0
+    return batch.samples * model.seq_len * batch.size * lora.rank * len(adapted(model, lora))
 
 
 def of_embedding(model: ModelSpec, batch: Batch) -> int:

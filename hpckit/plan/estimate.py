@@ -11,6 +11,7 @@ from hpckit.plan.fitting import Choice, recommend, recomputed, room
 from hpckit.plan.flops import parameter_count, per_token
 from hpckit.plan.goodput import Goodput, goodput, goodput_at
 from hpckit.plan.memory import Footprint, checkpoint_bytes, footprint, micro_batches
+from hpckit.plan.shapes import adapter_count, trained_count
 from hpckit.plan.steptime import Speed, speed
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.degrees import describe
@@ -40,6 +41,8 @@ class Plan:
     layout: str
     """The way of spreading the model, in the words of people."""
     parameters: int
+    trained: int
+    """Of these: all, or those of adapters."""
     flops_per_token: int
     """Forward and backward, as the model needs them."""
     micro_batches: int
@@ -76,6 +79,7 @@ class Plan:
             "ranks": self.world,
             "layout": self.layout,
             "parameters": self.parameters,
+            "trained": self.trained,
             "flops_per_token": self.flops_per_token,
             "micro_batches": self.micro_batches,
             "samples": self.samples,
@@ -120,8 +124,9 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         nodes=nodes,
         world=world,
         layout=describe(spec.parallel, world),
-        parameters=parameter_count(spec.model),
-        flops_per_token=per_token(spec.model),
+        parameters=parameter_count(spec.model) + adapter_count(spec.model, spec.lora),
+        trained=trained_count(spec.model, spec.lora),
+        flops_per_token=per_token(spec.model, spec.lora),
         micro_batches=count,
         samples=samples,
         compute=spec.precision.compute,

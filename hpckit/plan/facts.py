@@ -21,9 +21,10 @@ MOMENTS = {
 
 def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Lines with their names."""
+    some = "" if plan.trained == plan.parameters else f" ({large(plan.trained)} trained)"
     yield (
         "model",
-        f"{large(plan.parameters)} parameters, {large(plan.flops_per_token)}FLOP a token; a "
+        f"{large(plan.parameters)} parameters{some}, {large(plan.flops_per_token)}FLOP a token; a "
         f"checkpoint has {size(plan.checkpoint)}",
     )
     per_node = plan.world // plan.nodes

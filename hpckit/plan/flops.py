@@ -4,20 +4,31 @@ utilisation."""
 from __future__ import annotations
 
 from hpckit.plan.activations import Recompute
-from hpckit.plan.shapes import block, elements, ends, expert_hidden, key_width, parameters
-from hpckit.run.spec import GptSpec, ModelSpec
+from hpckit.plan.shapes import (
+    adapter_count,
+    block,
+    elements,
+    ends,
+    expert_hidden,
+    key_width,
+    parameters,
+)
+from hpckit.run.spec import GptSpec, LoraSpec, ModelSpec
 
 _PASSES = 3  # the backward pass takes twice what the forward pass does
 
 
-def per_token(model: ModelSpec) -> int:
+def per_token(model: ModelSpec, lora: LoraSpec | None = None) -> int:
     """Forward and backward, of a token in a full context: 6 N + 12 L s d (Chowdhery et al. 2022,
     "PaLM", appendix B), where N are the parameters of matrix products.
 
     As there, attention counts for the whole context, though kernels skip what lies ahead of a
-    token, and nothing that is computed again counts.
+    token, and nothing that is computed again counts. What is frozen beside adapters has no
+    gradient to compute of its own, a third of it.
     """
-    return 6 * product_parameters(model) + attention_per_token(model)
+    each = 6 if lora is None else 4
+    products = each * product_parameters(model) + 6 * adapter_count(model, lora)
+    return products + attention_per_token(model)
 
 
 def attention_per_token(model: ModelSpec) -> int:
@@ -46,10 +57,10 @@ def parameter_count(model: ModelSpec) -> int:
     return elements(parameters(model))
 
 
-def computed_per_token(model: ModelSpec, recompute: Recompute) -> int:
+def computed_per_token(model: ModelSpec, recompute: Recompute, lora: LoraSpec | None = None) -> int:
     """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice."""
     again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
-    return per_token(model) + again[recompute]
+    return per_token(model, lora) + again[recompute]
 
 
 def _forward_of_blocks(model: ModelSpec) -> int:

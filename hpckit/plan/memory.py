@@ -8,7 +8,15 @@ from itertools import chain
 
 from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
-from hpckit.plan.shapes import Parameter, block, elements, ends, parameters
+from hpckit.plan.shapes import (
+    Parameter,
+    adapter_count,
+    adapters,
+    block,
+    elements,
+    ends,
+    parameters,
+)
 from hpckit.plan.stages import Stage, stages_of_rank
 from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import Degrees, degrees
@@ -85,10 +93,11 @@ def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
 
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Of one, uncompressed: parameters and what the optimizer keeps."""
-    whole = list(parameters(spec.model))
-    kept = kept_by_optimizer(spec.optim, list(ends(spec.model, is_first=True, is_last=True)))
-    kept += spec.model.layers * kept_by_optimizer(spec.optim, block(spec.model), are_inside=True)
-    return BYTES[spec.precision.master] * (elements(whole) + kept)
+    model, of_ends = spec.model, [*ends(spec.model, is_first=True, is_last=True)]
+    kept = kept_by_optimizer(spec.optim, [] if spec.lora else of_ends)
+    kept += model.layers * kept_by_optimizer(spec.optim, _trained(spec), are_inside=True)
+    whole = elements(parameters(model)) + adapter_count(model, spec.lora)
+    return BYTES[spec.precision.master] * (whole + kept)
 
 
 def kept_by_optimizer(
@@ -120,12 +129,17 @@ class _Rank:
     micro_batches: int
     mine: int
     """Parameters that are left to it after everything is divided."""
+    trained: int
+    """Those of them that have gradients."""
     kept: int
     """Numbers that the optimizer keeps of these."""
     blocks: int
     """Those of its blocks as they are computed with, likewise the next two."""
     block: int
     ends: int
+    trained_block: int
+    """Those that have gradients, likewise the next one."""
+    trained_ends: int
 
     @property
     def master(self) -> int:
@@ -157,8 +171,9 @@ class _Rank:
         if self.micro_batches == 1:
             return 0
         if self.spec.parallel.reduce == "last" or self.degrees.pipeline > 1:
-            return self.reduce * (self.blocks + self.ends)
-        return self.held * self.mine
+            trained = sum(stage.blocks for stage in self.stages) * self.trained_block
+            return self.reduce * (trained + self.trained_ends)
+        return self.held * self.trained
 
 
 def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
@@ -167,6 +182,8 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
     stages = stages_of_rank(model.layers, spec.parallel, found.pipeline, rank, count)
     of_ends = [*chain(*(ends(model, is_first=s.is_first, is_last=s.is_last) for s in stages))]
     blocks, one = sum(stage.blocks for stage in stages), block(model)
+    one += adapters(model, spec.lora)
+    trained, trained_ends = _trained(spec), [] if spec.lora else of_ends
     ranks = found.tensor, found.shard, found.expert
     computed = elements(one, found.tensor, 1, found.expert)
     return _Rank(
@@ -176,12 +193,20 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         Batch(samples, BYTES[spec.precision.compute], found.tensor),
         count,
         mine=elements(of_ends, *ranks) + blocks * elements(one, *ranks),
-        kept=kept_by_optimizer(spec.optim, of_ends, *ranks)
-        + blocks * kept_by_optimizer(spec.optim, one, *ranks, are_inside=True),
+        trained=elements(trained_ends, *ranks) + blocks * elements(trained, *ranks),
+        kept=kept_by_optimizer(spec.optim, trained_ends, *ranks)
+        + blocks * kept_by_optimizer(spec.optim, trained, *ranks, are_inside=True),
         blocks=blocks * computed,
         block=computed,
         ends=elements(of_ends, found.tensor),
+        trained_block=elements(trained, found.tensor),
+        trained_ends=elements(trained_ends, found.tensor),
     )
+
+
+def _trained(spec: RunSpec) -> list[Parameter]:
+    """Of one block."""
+    return adapters(spec.model, spec.lora) if spec.lora else block(spec.model)
 
 
 def _moments(rank: _Rank) -> dict[str, Memory]:
@@ -208,15 +233,15 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
     )
     reduced = replace(
         loss,
-        gradients=rank.held * rank.mine,
+        gradients=rank.held * rank.trained,
         activations=0,
         logits=0,
-        buffers=room + rank.ends * (rank.compute + rank.reduce),
+        buffers=room + rank.trained_ends * (rank.compute + rank.reduce),
     )
     optimizer = replace(
         reduced,
         gathered=0,
-        buffers=room + rank.held * rank.mine,  # torch's foreach makes a list of square roots
+        buffers=room + rank.held * rank.trained,  # torch's foreach makes a list of square roots
     )
     return {"loss": loss, "backward": backward, "reduced": reduced, "optimizer": optimizer}
 
@@ -226,6 +251,8 @@ def _kept(rank: _Rank, recompute: Recompute) -> int:
     model, batch, total = rank.spec.model, rank.batch, 0
     for stage in rank.stages:
         each = of.of_blocks(model, batch, stage.blocks, recompute)
+        if recompute == "none":
+            each += stage.blocks * of.of_adapters(model, batch, rank.spec.lora)
         each += of.of_embedding(model, batch) if stage.is_first else 0
         if masks_attention(rank.spec):
             each += of.of_documents(model, batch, stage.blocks if recompute == "none" else 0)
@@ -257,7 +284,7 @@ def _logits(rank: _Rank) -> int:
 def _summed_up(rank: _Rank) -> int:
     """Gradients of the output layer, where its loss comes in parts: their sum, and one more."""
     is_last = any(stage.is_last for stage in rank.stages)
-    if rank.spec.memory.loss_chunks == 1 or not is_last:
+    if rank.spec.memory.loss_chunks == 1 or not is_last or rank.spec.lora:
         return 0
     model = rank.spec.model
     return 2 * rank.compute * model.vocab * model.width // rank.degrees.tensor
@@ -286,6 +313,6 @@ def _gradients_on_their_way(rank: _Rank, recompute: Recompute) -> int:
     for those of the embedding."""
     model, batch = rank.spec.model, rank.batch
     left = of.of_blocks(model, batch, 1, recompute)
-    reducing = max(0, rank.block * (rank.compute + rank.reduce) - left)
-    waiting = 0 if rank.accumulated else rank.ends * rank.compute
+    reducing = max(0, rank.trained_block * (rank.compute + rank.reduce) - left)
+    waiting = 0 if rank.accumulated else rank.trained_ends * rank.compute
     return of.gradients_of_block(model, batch) + reducing + waiting

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from hpckit.run.degrees import shard_of_experts
-from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.layers import adapted
+from hpckit.run.spec import GptSpec, LlamaSpec, LoraSpec, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,28 @@ def _perceptron(model: GptSpec) -> list[Parameter]:
 def expert_hidden(model: GptSpec) -> int:
     """Features inside of an expert, or of the perceptron of a block."""
     return (model.experts and model.experts.hidden) or 4 * model.width
+
+
+def adapters(model: ModelSpec, lora: LoraSpec | None) -> list[Parameter]:
+    """Those of one block, A and B of each layer that has them; none without `lora`."""
+    if lora is None:
+        return []
+    found = []
+    for layer in adapted(model, lora).values():
+        is_row = layer.divided == 1
+        found.append(Parameter((lora.rank, layer.inputs), 1 if is_row else None))
+        found.append(Parameter((layer.outputs, lora.rank), None if is_row else 0))
+    return found
+
+
+def adapter_count(model: ModelSpec, lora: LoraSpec | None) -> int:
+    """Parameters of all adapters."""
+    return model.layers * elements(adapters(model, lora))
+
+
+def trained_count(model: ModelSpec, lora: LoraSpec | None) -> int:
+    """Parameters that are trained: all, or those of adapters."""
+    return elements(parameters(model)) if lora is None else adapter_count(model, lora)
 
 
 def key_width(model: ModelSpec) -> int:

@@ -9,7 +9,7 @@ from hpckit.plan.assumed import LINK
 from hpckit.plan.cards import Card
 from hpckit.plan.flops import computed_per_token, per_token
 from hpckit.plan.memory import BYTES, micro_batches
-from hpckit.plan.shapes import elements, parameters
+from hpckit.plan.shapes import elements, parameters, trained_count
 from hpckit.run.batch import global_batch
 from hpckit.run.degrees import Degrees, degrees, stages_per_rank
 from hpckit.run.expertcheck import experts_of
@@ -101,7 +101,11 @@ def speed(
         raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
     tokens = global_batch(spec, world) * spec.model.seq_len
     each = tokens / world  # what a rank would do alone of it
-    compute = each * computed_per_token(spec.model, spec.memory.recompute) / (peak * utilisation)
+    compute = (
+        each
+        * computed_per_token(spec.model, spec.memory.recompute, spec.lora)
+        / (peak * utilisation)
+    )
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
     expert = _expert_s(spec, world, card)
     count, _ = micro_batches(spec, world)
@@ -112,10 +116,10 @@ def speed(
         expert=expert,
         data=max(0.0, data - _hides(spec, found, count) * compute),
         bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
-        optimizer=_ADAMW * _held(spec, found) / (card.memory_gbps * 1e9),
+        optimizer=_ADAMW * _held(spec, found) * _trained_share(spec) / (card.memory_gbps * 1e9),
     )
-    flops = tokens * per_token(spec.model)
-    done = each * computed_per_token(spec.model, spec.memory.recompute)
+    flops = tokens * per_token(spec.model, spec.lora)
+    done = each * computed_per_token(spec.model, spec.memory.recompute, spec.lora)
     moved = _moved(spec, world)
     limits = Roofline(
         compute=done / peak,
@@ -137,7 +141,13 @@ def _moved(spec: RunSpec, world: int) -> float:
     whole = sum(_computed(spec, found))
     kept = spec.model.layers / found.pipeline
     kept *= of_block(spec.model, Batch(samples, compute, found.tensor))
-    return count * (4 * whole * compute + 2 * kept) + _ADAMW * _held(spec, found)
+    passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
+    moved = count * (passes * whole * compute + 2 * kept)
+    return moved + _ADAMW * _held(spec, found) * _trained_share(spec)
+
+
+def _trained_share(spec: RunSpec) -> float:
+    return trained_count(spec.model, spec.lora) / elements(parameters(spec.model))
 
 
 def _computed(spec: RunSpec, found: Degrees) -> tuple[float, float]:
@@ -171,7 +181,7 @@ def _data_s(spec: RunSpec, world: int, card: Card) -> float:
     gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
     reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
     gathered = gathers * BYTES[spec.precision.compute]
-    reduced = reduces * BYTES[spec.precision.reduce]
+    reduced = reduces * BYTES[spec.precision.reduce] * _trained_share(spec)
 
     def rings_s(whole: float, inner: int, shard: int, replicate: int) -> float:
         among = _ring_s(spec, card, shard, inner, whole * (gathered + reduced))

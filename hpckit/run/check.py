@@ -11,6 +11,7 @@ from hpckit.run.levercheck import bad_levers
 from hpckit.run.optimcheck import optim_violations
 from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import LlamaSpec, RunSpec
+from hpckit.run.tuningcheck import tuning_violations
 from hpckit.run.validationcheck import validation_violations
 from hpckit.run.worldcheck import bad_degrees, misfits
 
@@ -19,7 +20,8 @@ def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
     found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_experts(spec)]
     found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
-    return [*found, *validation_violations(spec), *debug_violations(spec)]
+    found += [*tuning_violations(spec), *validation_violations(spec)]
+    return [*found, *debug_violations(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:

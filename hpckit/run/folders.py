@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from checkpointing import local_folder
 
 _PATTERN = frozenset("*?[{")
+RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
+"""A run in a store: the store and the name of the run."""
 
 
 def data_folder(shards: str) -> Path | None:

@@ -57,19 +57,23 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         small, scale = _scaled(x, _FORWARD)
         ctx.save_for_backward(small, scale, weight)
-        ctx.has_bias = bias is not None
         out = _product(small, scale, *_scaled(weight, _FORWARD), x.dtype, is_fast=True)
         return out if bias is None else out + bias
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         (gradient,) = gradients
         x, x_scale, weight = ctx.saved_tensors
         small, scale = _scaled(gradient, _BACKWARD)
         weight_small, weight_scale = _scaled(weight, _FORWARD)
         of_x = _product(small, scale, _turned(weight_small), weight_scale, gradient.dtype)
-        of_weight = _product(_turned(small), scale, _turned(x), x_scale, weight.dtype)
-        return of_x, of_weight, gradient.sum(0) if ctx.has_bias else None
+        needs_weight, needs_bias = ctx.needs_input_grad[1:]
+        of_weight = (
+            _product(_turned(small), scale, _turned(x), x_scale, weight.dtype)
+            if needs_weight
+            else None
+        )
+        return of_x, of_weight, gradient.sum(0) if needs_bias else None
 
 
 def _scaled(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:

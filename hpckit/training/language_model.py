@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from data import Batch, Dataset, Loader, Packing, in_order, open_dataset
 from hpckit.plan.flops import per_token
-from hpckit.run.spec import RunSpec
-from hpckit.training.optim import build_ema, build_optimizer, set_lr
+from hpckit.run.spec import RunSpec, StartSpec
+from hpckit.training.optim import Ema, build_ema, build_optimizer, set_lr
 from hpckit.training.parallel.trainee import Gradients, Trainee
 from hpckit.training.run import TrainingRun, training_run
 from hpckit.training.text import PADDING, ByteWindow
@@ -26,11 +27,13 @@ def main(cfg: RunSpec) -> None:
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
         gradients = trainee.gradients(run.share, sample_mean, run.timed)
-        token_flops = per_token(cfg.model)
+        token_flops = per_token(cfg.model, cfg.lora)
         run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
         if ema:
             run.track(ema=ema)
         run.tell("attention", backend=trainee.attention)
+        if cfg.start:
+            run.when_new(partial(begin_with, cfg.start, trainee, ema, run))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
                 given = task(batch.data.to(run.device))
@@ -46,6 +49,14 @@ def main(cfg: RunSpec) -> None:
             count = given.targets.numel()
             run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, flops=count * token_flops)
             run.log(**trainee.loss_scale.metrics, **balance)
+
+
+def begin_with(start: StartSpec, trainee: Trainee, ema: Ema | None, run: TrainingRun) -> None:
+    """Read the parameters that `start` says, and say so."""
+    about = trainee.begin(start)
+    if ema:
+        ema.restart()
+    run.tell("parameters_read", **about)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:

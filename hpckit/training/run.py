@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checkpointing import Auto, Best, Checkpointer, Every, Last, Minutes, SaveError, Steps
+from checkpointing import Checkpointer, SaveError
 from data import Batch, Loader
 from hpckit.run.batch import global_batch, lr_scale
 from hpckit.run.board import Board, Phase, Request
@@ -29,7 +29,7 @@ from hpckit.run.directory import checkpoint_root, run_name
 from hpckit.run.environment import WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.length import last_step
-from hpckit.run.spec import CheckpointSpec, KeepSpec, RunSpec
+from hpckit.run.spec import RunSpec
 from hpckit.training.agreement import Agreement
 from hpckit.training.canary import Canary, build_canary
 from hpckit.training.capability import require
@@ -40,6 +40,7 @@ from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
 from hpckit.training.parallel.mesh import make_mesh, place_in, stage_of
 from hpckit.training.parts import Parts
+from hpckit.training.policies import interval, retention
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.profile import Profiler
 from hpckit.training.random import mix, seed_all, seed_step
@@ -92,6 +93,7 @@ class TrainingRun:
         self._left = False
         self._validation = Validation(cfg)
         self._tracked: dict[str, Any] = {}
+        self._begin: Callable[[], None] | None = None
         self._beat(Phase.STARTING)
         if cfg.debug.deterministic:
             make_deterministic(cfg.train.seed)
@@ -126,8 +128,8 @@ class TrainingRun:
         self._checkpointer = Checkpointer(
             checkpoint_root(cfg, at.run),
             run=run_name(cfg),
-            every=_interval(cfg.checkpoint),
-            keep=_retention(cfg.checkpoint.keep),
+            every=interval(cfg.checkpoint),
+            keep=retention(cfg.checkpoint.keep),
             compress=cfg.checkpoint.compress,
             depth=cfg.checkpoint.depth,
             replicas=cfg.checkpoint.replicas,
@@ -159,6 +161,11 @@ class TrainingRun:
         All of it is restored by `steps` and saved from then on.
         """
         self._tracked.update(state)
+
+    def when_new(self, begin: Callable[[], None]) -> None:
+        """Have `steps` call `begin`, on all ranks, where there is no checkpoint to go on from: to
+        read parameters that somebody else has trained."""
+        self._begin = begin
 
     def log(self, **values: Value) -> None:
         """Metrics of this step: means over the rank's samples, or its counts of `tokens` and of the
@@ -329,10 +336,12 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
-        self._step = self._resumed_at = (
-            self._checkpointer.restore(self._state(), await_unseen=not self._env.is_memory_lost)
-            or 0
+        restored = self._checkpointer.restore(
+            self._state(), await_unseen=not self._env.is_memory_lost
         )
+        if restored is None and self._begin:
+            self._begin()
+        self._step = self._resumed_at = restored or 0
         if self._cfg.debug.overfit:
             loader.load_state_dict(first)
         self._beat(Phase.RESUMED)
@@ -381,20 +390,3 @@ class TrainingRun:
         left_s = max(0.0, self._board.seconds_left()) if self._left else None
         self._checkpointer.save(self._step, self._state(), metrics=metrics, deadline_s=left_s)
         self._waits.expect()
-
-
-def _interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
-    if spec.every_steps is not None:
-        return Steps(spec.every_steps)
-    if spec.mtbf_hours is not None:
-        return Auto(mtbf_s=3600 * spec.mtbf_hours)
-    return Minutes(spec.every_minutes) if spec.every_minutes is not None else None
-
-
-def _retention(spec: KeepSpec) -> list[Last | Every | Best]:
-    rules: list[Last | Every | Best] = [Last(spec.last)]
-    if spec.every is not None:
-        rules.append(Every(spec.every))
-    if spec.best is not None:
-        rules.append(Best(spec.best))
-    return rules

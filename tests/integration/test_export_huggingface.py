@@ -13,18 +13,22 @@ from transformers import AutoModelForCausalLM
 from checkpointing import Checkpointer
 from hpckit.run.directory import RunDir, run_name
 from hpckit.run.parse import dump_spec
-from hpckit.training.models.building import make
+from hpckit.training.lora import adapt, is_adapter
+from hpckit.training.models.building import make, materialise
 from hpckit.training.models.decoder import Decoder
 from tests.integration.ckpt_commands import ckpt, ok, refused
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
-def trained(run: RunDir, model: str, changes: dict[str, Any]) -> Decoder:
+def trained(run: RunDir, model: str, changes: dict[str, Any], lora: str = "none") -> Decoder:
     """A run directory with a checkpoint of a model, none of whose parameters is as it began."""
-    spec = make_spec(changes, model=model)
+    spec = make_spec(changes, model=model, lora=lora)
     run.submission(1).mkdir(parents=True)
     run.spec(1).write_text(dump_spec(spec))
     decoder = make(spec.model, seed=1)
+    if spec.lora:
+        adapt(decoder, spec.model, spec.lora)
+        materialise(decoder, torch.device("cpu"), seed=1)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape))
@@ -35,13 +39,21 @@ def trained(run: RunDir, model: str, changes: dict[str, Any]) -> Decoder:
 
 
 @pytest.mark.parametrize(
-    ("model", "changes"),
-    [("gpt_nano", {}), ("llama_nano", {}), ("llama_nano", {"model.tied": True})],
+    ("model", "changes", "lora"),
+    [
+        ("gpt_nano", {}, "none"),
+        ("llama_nano", {}, "none"),
+        ("llama_nano", {"model.tied": True}, "none"),
+        ("gpt_nano", {"lora.layers": ["mlp.up", "attention"]}, "default"),
+        ("llama_nano", {"lora.rank": 3}, "default"),
+    ],
 )
-def test_logits_are_the_same(tmp_path: Path, model: str, changes: dict[str, Any]) -> None:
+def test_logits_are_the_same(
+    tmp_path: Path, model: str, changes: dict[str, Any], lora: str
+) -> None:
     torch.manual_seed(5)
     run, out = RunDir(tmp_path / "run"), tmp_path / "out"
-    decoder = trained(run, model, changes)
+    decoder = trained(run, model, changes, lora)
     text = ok(
         *("export", run.path, "latest", out, "--format", "huggingface", "--max-shard", "100KB")
     )
@@ -52,9 +64,8 @@ def test_logits_are_the_same(tmp_path: Path, model: str, changes: dict[str, Any]
         expected, found = decoder(tokens), there(tokens).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert sum(p.numel() for p in there.parameters()) == sum(
-        p.numel() for p in decoder.parameters()
-    )
+    mine = sum(p.numel() for name, p in decoder.named_parameters() if not is_adapter(name))
+    assert sum(p.numel() for p in there.parameters()) == mine
 
 
 def test_what_is_no_model_of_hpckits_is_refused(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ REAL = {
     "ddp": ("parallel=ddp", "train.global_batch=8"),
     "zero2": ("parallel=zero2", "train.global_batch=4"),
     "fsdp": ("parallel=fsdp", "train.global_batch=8"),
+    "lora": ("parallel=fsdp", "train.global_batch=8", "lora=default"),
     "tp": ("parallel=tp", "train.global_batch=2", "model.vocab=258"),
     "gpipe": ("parallel=pp", "parallel.schedule=gpipe", "train.global_batch=6"),
     "1f1b": ("parallel=pp", "train.global_batch=8"),
@@ -62,8 +63,9 @@ def test_ranks_have_what_was_planned(tmp_path: Path) -> None:
             assert found["parameters"] == at.parameters, case
             assert found["optimizer"] == pytest.approx(at.optimizer, rel=0.001), case
             assert found["gradients"] == at.gradients, case
+            close = 0.04 if spec.lora else 0.01  # what frozen layers need not keep is not told
             if case != "experts":  # what is kept is up to the choice of experts
-                assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=0.01), case
+                assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=close), case
 
 
 def _kept(spec: RunSpec, rank: int, planned: Footprint) -> int:

@@ -95,7 +95,8 @@ def whole(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     model, optimizer = state["model"], state["optimizer"]
     tensors = dict(model.state_dict())
     for name, parameter in model.named_parameters():
-        tensors |= {f"{name}.{key}": t for key, t in optimizer.state[parameter].items()}
+        kept = optimizer.state.get(parameter, {})  # of a frozen one nothing
+        tensors |= {f"{name}.{key}": t for key, t in kept.items()}
     if "ema" in state:
         tensors |= {f"ema.{name}": t for name, t in state["ema"].state_dict().items()}
     full = {k: t.full_tensor() if isinstance(t, DTensor) else t for k, t in tensors.items()}

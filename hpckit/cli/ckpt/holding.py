@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from checkpointing.errors import StoreAccessError
 from checkpointing.store.catalog import Found
-from checkpointing.store.session import Session
+from checkpointing.store.reading import leased
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import RefusedError
 
@@ -21,13 +20,10 @@ def held(store: Store, found: Found, note: Callable[[str], None]) -> Iterator[No
     """
     save = found.stored.save
     with ExitStack() as stack:
-        session = stack.enter_context(Session(store, save.run))
         try:
-            stack.enter_context(session.reading(found.stored.key))
+            stack.enter_context(leased(store, found.stored, note))
         except FileNotFoundError:
             raise RefusedError(f"step {save.step} ({save.id}) was removed just now") from None
-        except StoreAccessError as error:
-            note(f"reading without a lease, so a prune may remove {save.id} meanwhile: {error}")
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checkpointing.errors import FormatError
 from checkpointing.interop.files import new_files
@@ -19,6 +20,9 @@ from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.spec import RunSpec
 from hpckit.training.models.huggingface import config, forms
 
+if TYPE_CHECKING:
+    from hpckit.cli.ckpt.merging import Merging
+
 
 def export_huggingface(
     checkpoint: Checkpoint,
@@ -28,12 +32,14 @@ def export_huggingface(
     shard_bytes: int,
     on_bytes: Callable[[int], None],
 ) -> list[Path]:
-    """Write the weights and what describes them; the files.
+    """Write the weights and what describes them; the files. Adapters are added to what they adapt.
 
     Raises:
         RefusedError: the model is not known here.
     """
-    size = _spec(place).model
+    spec = _spec(place)
+    size, merging = spec.model, _merging(checkpoint, item, spec)
+    item = "model" if merging else item  # an average of adapters has nothing else
     file = folder / "config.json"
     if file.exists():
         raise FileExistsError(f"{file} is there already: choose another folder")
@@ -43,6 +49,8 @@ def export_huggingface(
             folder,
             items=[item],
             forms=forms(size, item),
+            change=merging,
+            left_out=merging.names if merging else (),
             max_shard_bytes=shard_bytes,
             on_bytes=on_bytes,
         )
@@ -52,6 +60,14 @@ def export_huggingface(
     with new_files([file]) as (output,):
         output.write_at(0, json.dumps(config(size, dtypes.pop()), indent=2).encode() + b"\n")
     return [*paths, file]
+
+
+def _merging(checkpoint: Checkpoint, item: str, spec: RunSpec) -> Merging | None:
+    if spec.lora is None:
+        return None
+    from hpckit.cli.ckpt.merging import Merging  # torch, which takes seconds
+
+    return Merging(checkpoint, item, spec.lora)
 
 
 def _spec(place: str) -> RunSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from checkpointing.runs import local_folder
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.cli.ckpt.output import listing
-
-_RUN_IN_STORE = re.compile(r"(.+?)/+runs/+([^/]+)(?:/+steps)?/*")
+from hpckit.run.folders import RUN_IN_STORE
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _candidates(text: str) -> Iterator[_Candidate]:
     yield _Candidate(text)
     if folder is not None:
         yield _Candidate(str(folder / "checkpoints"), likely=folder.name)
-    if match := _RUN_IN_STORE.fullmatch(text if folder is None else str(folder)):
+    if match := RUN_IN_STORE.fullmatch(text if folder is None else str(folder)):
         yield _Candidate(match[1], run=match[2])
     if folder is not None and (folder / "submissions").is_dir():
         yield from _elsewhere(folder)

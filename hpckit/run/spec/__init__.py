@@ -11,10 +11,12 @@ from hpckit.run.spec.checkpoint import CheckpointSpec, KeepSpec
 from hpckit.run.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
 from hpckit.run.spec.data import DataSpec, PackSpec
 from hpckit.run.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
+from hpckit.run.spec.lora import LoraSpec
 from hpckit.run.spec.memory import MemorySpec
 from hpckit.run.spec.model import MODEL_KINDS, ExpertsSpec, GptSpec, LlamaSpec, ModelSpec
 from hpckit.run.spec.optim import OptimSpec
 from hpckit.run.spec.run import RunSpec
+from hpckit.run.spec.start import StartSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
 from hpckit.run.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
@@ -35,6 +37,7 @@ __all__ = [
     "KeepSpec",
     "LaunchSpec",
     "LlamaSpec",
+    "LoraSpec",
     "MemorySpec",
     "ModelSpec",
     "OptimSpec",
@@ -45,5 +48,6 @@ __all__ = [
     "RetrySpec",
     "RunSpec",
     "SlurmSpec",
+    "StartSpec",
     "TrainSpec",
 ]

@@ -12,9 +12,11 @@ from hpckit.run.spec.cluster import ClusterSpec, LaunchSpec
 from hpckit.run.spec.data import DataSpec
 from hpckit.run.spec.debug import DebugSpec
 from hpckit.run.spec.fields import GROUP, EntryPoint, RunName, Text
+from hpckit.run.spec.lora import LoraSpec
 from hpckit.run.spec.memory import MemorySpec
 from hpckit.run.spec.model import ModelSpec
 from hpckit.run.spec.optim import OptimSpec
+from hpckit.run.spec.start import StartSpec
 from hpckit.run.spec.survival import ElasticSpec, HangSpec, HealthSpec, RetrySpec
 from hpckit.run.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
 
@@ -37,6 +39,8 @@ class RunSpec:
     health: HealthSpec
     train: TrainSpec
     model: Annotated[ModelSpec, Field(discriminator="kind")]
+    start: StartSpec | None
+    lora: LoraSpec | None
     parallel: ParallelSpec
     precision: PrecisionSpec
     memory: MemorySpec

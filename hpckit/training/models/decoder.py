@@ -15,6 +15,8 @@ from hpckit.training.models.within import positions_within, within
 
 INIT_STD = 0.02
 """Standard deviation of weights at initialisation (GPT-2, Llama)."""
+LORA_A, LORA_B = "lora_a", "lora_b"
+"""Parameters of a linear layer's adapter, (rank, inputs) and (outputs, rank)."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,13 @@ class Decoder(nn.Module):
 
         Gains are one and biases zero; weights are normal. The layers that write into the residual
         stream are scaled by 1/sqrt(2 x layers), so that its variance does not grow with depth
-        (Radford et al. 2019, section 2.3).
+        (Radford et al. 2019, section 2.3). Adapters add nothing at first: B is zero, and A drawn as
+        in the code of Hu et al. 2021.
         """
-        if name.endswith(".bias"):
+        if name.endswith((".bias", LORA_B)):
             parameter.zero_()
+        elif name.endswith(LORA_A):
+            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
         elif "norm" in name:
             parameter.fill_(1.0)
         else:

@@ -16,17 +16,23 @@ from hpckit.training.parallel.local import local
 
 
 class Ema:
-    """Average parameters by their names, spread as these are; begins with what they are now. Beside
-    them are the model's buffers, not averaged, so that it can be loaded as a model."""
+    """Average trained parameters by their names, spread as these are; begins with what they are
+    now. Beside them are the model's buffers, not averaged, so that it can be loaded as a model."""
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, decay: float) -> None:
-        named = dict(model.named_parameters())
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._averages = {name: p.detach().clone() for name, p in named.items()}
         self._mine = [local(average) for average in self._averages.values()]
         self._parameters, self._decay = [*named.values()], decay
         kept = model.state_dict().keys()
         self._buffers = {name: b for name, b in model.named_buffers() if name in kept}
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Begin once more with what the parameters are now."""
+        for mine, parameter in zip(self._mine, self._parameters, strict=True):
+            mine.copy_(local(parameter))
 
     @torch.no_grad()
     def update(self) -> None:

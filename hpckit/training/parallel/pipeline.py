@@ -149,12 +149,12 @@ class Pipeline:
 
 
 def shared_by_ends(parts: Sequence[Decoder]) -> list[Tensor]:
-    """Parameters of this rank that the other end of its pipeline has as well."""
+    """Trained parameters of this rank that the other end of its pipeline has as well."""
     first, last = parts[0], parts[-1]
     if first.part.is_first == last.part.is_last:  # neither end, or the whole
         return []
     tied = first.tied if first.part.is_first else last.tied
-    return [] if tied is None else [tied]
+    return [tied] if tied is not None and tied.requires_grad else []
 
 
 def _stage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,11 @@ from torch.distributed.fsdp import FSDPModule
 from hpckit.run.batch import micro_batch_count
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
-from hpckit.run.spec import ParallelSpec, RunSpec
+from hpckit.run.spec import ParallelSpec, RunSpec, StartSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.compiling import compile_blocks
 from hpckit.training.fp8 import use_fp8
+from hpckit.training.lora import adapt
 from hpckit.training.loss_scale import LossScale
 from hpckit.training.models.building import build, materialise
 from hpckit.training.models.decoder import Decoder, Part
@@ -41,6 +43,7 @@ from hpckit.training.parallel.sharding import (
 from hpckit.training.parallel.tensor import divide
 from hpckit.training.parts import Timed, untimed
 from hpckit.training.recompute import recompute
+from hpckit.training.starting import begin
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,10 @@ class Trainee:
             share, lambda each, targets: loss_of(each, targets) * scale.value, timed
         )
         return Gradients(passes, self.parts, scale)
+
+    def begin(self, start: StartSpec) -> dict[str, Any]:
+        """Take over the parameters of another model, as of `hpckit.training.starting`."""
+        return begin(self.module, self._cfg, start)
 
     def clip(self, limit: float) -> Tensor:
         """Scale the gradients back, and down to a norm of `limit`; the norm before. Collective."""
@@ -126,6 +133,8 @@ class Trainee:
         model = build(cfg.model, part, DTYPES[cfg.precision.master])
         if has(self._mesh, "tensor"):
             divide(model, self._mesh["tensor"])
+        if cfg.lora:
+            adapt(model, cfg.model, cfg.lora)
         self._pull_levers(model)
         offload = cfg.memory.offload
         mesh = data_mesh(self._mesh)

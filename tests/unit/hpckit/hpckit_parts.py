@@ -23,16 +23,22 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @lru_cache
-def _base(cluster: str, model: str) -> str:
-    settings = [f"cluster={cluster}", f"model={model}", "cluster.device=cpu"]
-    return json.dumps(spec_values(compose_spec([*settings, "data.shards=/data/shards"])))
+def _base(*choices: str) -> str:
+    fixed = ["cluster.device=cpu", "data.shards=/data/shards"]
+    return json.dumps(spec_values(compose_spec([*choices, *fixed])))
 
 
 def make_values(
-    changes: Mapping[str, Any] | None = None, cluster: str = "local", model: str = "gpt_nano"
+    changes: Mapping[str, Any] | None = None,
+    cluster: str = "local",
+    model: str = "gpt_nano",
+    start: str = "none",
+    lora: str = "none",
 ) -> dict[str, Any]:
     """The values of a valid spec on options of `conf/`, with `changes` by dotted key."""
-    values: dict[str, Any] = json.loads(_base(cluster, model))
+    choices = [f"cluster={cluster}", f"model={model}", f"start={start}", f"lora={lora}"]
+    begun = [] if start == "none" else ["start.path=/trained"]
+    values: dict[str, Any] = json.loads(_base(*choices, *begun))
     for key, value in (changes or {}).items():
         *parents, last = key.split(".")
         where = values
@@ -43,10 +49,10 @@ def make_values(
 
 
 def make_spec(
-    changes: Mapping[str, Any] | None = None, cluster: str = "local", model: str = "gpt_nano"
+    changes: Mapping[str, Any] | None = None, cluster: str = "local", **options: str
 ) -> RunSpec:
     """As `make_values`, a valid spec."""
-    return parse_spec(make_values(changes, cluster, model))
+    return parse_spec(make_values(changes, cluster, **options))
 
 
 @contextmanager

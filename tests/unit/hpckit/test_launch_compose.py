@@ -12,6 +12,8 @@ from hpckit.run.parse import SpecError
 NEEDED = {
     "data=shards": ["data.shards=/data"],
     "data=tokens": ["data.shards=/data"],
+    "start=huggingface": ["start.path=/trained"],
+    "start=checkpoint": ["start.path=runs/base"],
     "parallel=3d": ["launch.nodes=2", "train.micro_batch=4"],
 }
 OPTIONS = [f"{g}={o}" for g, options in group_options(conf_dir()).items() for o in options]

@@ -107,6 +107,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "model.rope_theta": 5e5,
     "model.norm_eps": 1e-6,
     "model.tied": True,
+    "start.kind": "huggingface",
+    "start.path": "/elsewhere",
+    "start.step": 7,
+    "start.item": "ema",
+    "lora.rank": 2,
+    "lora.alpha": 3.0,
+    "lora.layers": ["attention.qkv"],
     "precision.compute": "bf16",
     "precision.reduce": "bf16",
     "precision.master": "bf16",
@@ -199,6 +206,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "data.boundaries": {"data.text": "tokens"},
     "memory.offload": {"cluster.device": "cuda"},
     "parallel.expert": {"launch.nodes": 2},
+    "start.kind": {"start.kind": "checkpoint", "start.item": "model"},
     "optim.kind": {"optim.kind": "adamw", "optim.momentum": None},
     "optim.momentum": {"optim.kind": "muon", "optim.momentum": 0.9},
     "optim.decay_share": {"optim.schedule": "wsd", "optim.decay_share": 0.1},
@@ -254,7 +262,9 @@ def options_with(key: str) -> dict[str, str]:
         model = "gpt_moe_nano"
     elif key.startswith("model.") and key.endswith(OF_LLAMA):
         model = "llama_nano"
-    return {"cluster": cluster, "model": model}
+    start = "checkpoint" if key.startswith("start.") else "none"
+    lora = "default" if key.startswith("lora.") else "none"
+    return {"cluster": cluster, "model": model, "start": start, "lora": lora}
 
 
 def refusal(changes: dict[str, Any], **options: str) -> list[str]:
@@ -418,6 +428,8 @@ def test_identity_changes_with_what_the_run_is_and_nothing_else(key: str) -> Non
     changes: dict[str, Any] = {**base, key: ANOTHER_VALUE[key]}
     if key == "optim.kind":
         changes["optim.momentum"] = 0.9
+    if key == "start.kind":
+        changes["start.item"] = None
     if key in ("checkpoint.every_minutes", "checkpoint.mtbf_hours"):
         changes |= {"checkpoint.every_steps": None, key: 3.0}
     if key in ("parallel.replicate", "parallel.shard", "parallel.tensor", "parallel.pipeline"):

@@ -39,3 +39,9 @@ def test_pieces_make_up_the_whole(
             assert cells.shape == at.sizes
             there[at.slices] = cells
     assert np.array_equal(there, wanted)
+    back = np.full(shape, -1)
+    for first, end in pairwise(edges):
+        box = Box((first, *([0] * (len(shape) - 1))), (end - first, *shape[1:]))
+        for at, view in form.views(shape, box, back[box.slices]):
+            view[...] = there[at.slices]
+    assert np.array_equal(back, here)

@@ -1,0 +1,145 @@
+"""Adapters: they train to the losses of weights merged by hand, however the model is spread, and a
+save costs what they weigh."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.func import functional_call
+
+from checkpointing import Checkpointer
+from hpckit.run.spec import LoraSpec, ModelSpec
+from hpckit.training.language_model import sample_mean
+from hpckit.training.lora import adapt, is_adapter
+from hpckit.training.models.building import build, make, materialise
+from hpckit.training.models.decoder import LORA_A, LORA_B
+from hpckit.training.windows import shifted
+from tests.integration.test_training_parallel import (
+    STEPS,
+    Step,
+    Training,
+    batch,
+    everything,
+    losses,
+    moved,
+    spec_of,
+)
+from tests.integration.worlds import assert_same, run_world, run_worlds
+
+LORA = ("lora=default", "lora.rank=4", "optim.lr=2e-3", "optim.warmup_steps=1")
+SPREAD = ["ddp", "hsdp", "fsdp_tp", "interleaved"]
+AVERAGED = ("optim.ema_decay=0.9",)
+Tensors = dict[str, torch.Tensor]
+
+
+def by_hand(model: str) -> list[Step]:
+    """Steps of the whole batch at once, with torch's own AdamW."""
+    spec = spec_of("alone", model, *LORA)
+    lora, optim = spec.lora, spec.optim
+    assert lora is not None
+    plain = make(spec.model, spec.train.seed).requires_grad_(False)
+    adapters = {n: p.requires_grad_() for n, p in drawn(spec.model, lora, spec.train.seed).items()}
+    optimizer = torch.optim.AdamW(
+        adapters.values(),
+        lr=optim.lr,
+        betas=(optim.beta1, optim.beta2),
+        eps=optim.eps,
+        weight_decay=optim.weight_decay,
+    )
+    inputs, targets = shifted(batch())
+    found = []
+    for _ in range(STEPS):
+        weights = merged(dict(plain.named_parameters()), adapters, lora.alpha / lora.rank)
+        loss = sample_mean(functional_call(plain, weights, (inputs, targets)), targets)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(adapters.values(), optim.grad_clip)
+        optimizer.step()
+        found.append((loss.item(), norm.item()))
+    return found
+
+
+def drawn(size: ModelSpec, lora: LoraSpec, seed: int) -> Tensors:
+    """Adapters as a run begins with them."""
+    model = build(size)
+    adapt(model, size, lora)
+    materialise(model, torch.device("cpu"), seed)
+    return {name: p.detach() for name, p in model.named_parameters() if is_adapter(name)}
+
+
+def merged(plain: Tensors, adapters: Tensors, scale: float) -> Tensors:
+    layers = [name.removesuffix(LORA_A) for name in adapters if name.endswith(LORA_A)]
+    added = {f"{at}weight": adapters[f"{at}{LORA_B}"] @ adapters[f"{at}{LORA_A}"] for at in layers}
+    return plain | {name: plain[name] + scale * change for name, change in added.items()}
+
+
+def losses_here(rank: int, tmp: Path, model: str, of_four: list[str]) -> list[list[Step]]:
+    world = dist.get_world_size()
+    overrides = (*LORA, f"launch.nodes={world}")
+    return losses(rank, tmp, of_four if world == 4 else ["fsdp"], model, overrides)
+
+
+@pytest.mark.parametrize(
+    ("model", "worlds", "of_four"),
+    [("gpt_nano", [1, 2, 4], SPREAD), ("llama_nano", [4], ["3d"])],
+)
+def test_all_train_to_the_losses_of_merged_weights(
+    tmp_path: Path, model: str, worlds: list[int], of_four: list[str]
+) -> None:
+    expected = by_hand(model)
+    assert expected[-1][0] < expected[0][0] - 0.003, "it learns"
+    work = partial(losses_here, model=model, of_four=of_four)
+    for world, ranks in run_worlds(worlds, work, tmp_path).items():
+        assert all(found == ranks[0] for found in ranks)
+        for number, found in enumerate(ranks[0]):
+            for (loss, norm), (other, other_norm) in zip(found, expected, strict=True):
+                assert loss == pytest.approx(other, rel=5e-5), (world, number)
+                assert norm == pytest.approx(other_norm, rel=1e-3), (world, number)
+
+
+def test_checkpoints_go_from_each_to_the_next(tmp_path: Path) -> None:
+    kinds = ["fsdp", "fsdp_tp", "interleaved"]
+    work = partial(moved, kinds=kinds, model="gpt_nano", overrides=(*LORA, *AVERAGED))
+    assert run_world(4, work, tmp_path) == [len(kinds)] * 4
+
+
+def saved(rank: int, tmp: Path) -> tuple[list[int], int, int]:
+    """Bytes of packs after each of two saves, and of adapters and all else. Resumed from the
+    second save, a run goes on to the same bits."""
+    spec = spec_of("fsdp", "gpt_nano", *LORA, *AVERAGED, "launch.nodes=2", "model.width=256")
+    one, sizes = Training(spec), []
+    first = parameters(one)
+    checkpointer = Checkpointer(tmp / "store", run="tuned", compress=False)
+    for step in (1, 2):
+        next(one.steps(1))
+        checkpointer.save(step, one.state)
+        checkpointer.wait()
+        sizes.append(sum(pack.stat().st_size for pack in (tmp / "store").rglob("*.pack")))
+    checkpointer.close()
+    again = Training(spec)
+    checkpointer = Checkpointer(tmp / "store", run="tuned")
+    assert checkpointer.restore(again.state) == 2
+    checkpointer.close()
+    assert list(again.steps(2)) == list(one.steps(2))
+    assert_same(everything(again.state), everything(one.state))
+    for name, now in parameters(one).items():
+        assert torch.equal(now, first[name]) is not is_adapter(name), name
+    ours = sum(p.numel() for name, p in first.items() if is_adapter(name))
+    return sizes, 4 * ours, 4 * (sum(p.numel() for p in first.values()) - ours)
+
+
+def parameters(one: Training) -> Tensors:
+    names = dict(one.trainee.module.named_parameters())
+    return {name: tensor for name, tensor in everything(one.state).items() if name in names}
+
+
+def test_a_second_save_adds_what_adapters_their_optimizer_and_average_have(tmp_path: Path) -> None:
+    ((first, second), adapters, others), _ = run_world(2, saved, tmp_path)
+    kept = 4 * adapters  # two moments and an average, and themselves
+    assert others > 5 * kept
+    assert first == pytest.approx(others + kept, rel=0.1)
+    assert second - first == pytest.approx(kept, rel=0.1)
