@@ -33,6 +33,7 @@ from benchmarks.ab import Comparison, interleave, report
 from benchmarks.warm_memory import touch
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
+from hpckit.run.modelcheck import decoder_of
 from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import make_mesh
@@ -83,7 +84,7 @@ class Trainer:
         join("cpu", 0, 300)
         self._trainee = Trainee(spec, make_mesh("cpu", spec.parallel), torch.device("cpu"))
         self._model = self._trainee.module
-        self._tokens = torch.randint(0, 256, (4, spec.model.seq_len + 1))
+        self._tokens = torch.randint(0, 256, (4, decoder_of(spec).seq_len + 1))
         self._gradients = self._trainee.gradients(len(self._tokens), sample_mean)
         self.state_bytes = 3 * 4 * sum(p.numel() for p in self._model.parameters())
         self._optimizer = build_optimizer(self._model, spec.optim)

@@ -32,6 +32,7 @@ from hpckit.plan.flops import per_token
 from hpckit.run.board import Board
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import NodeEnvironment, WorkerEnvironment
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import build_loader, sample_mean
 from hpckit.training.optim import build_optimizer
@@ -80,7 +81,7 @@ class Loops:
             timed: self._trainee.gradients(run.share, sample_mean, timed)
             for timed in (untimed, run.timed)
         }
-        self._flops = per_token(spec.model)
+        self._flops = per_token(decoder_of(spec))
         self.processor_s: dict[str, list[float]] = {BARE: [], LOOP: []}
         self._loader, bare = build_loader(spec, run), build_loader(spec, run)
         run.track(model=self._trainee.module, optimizer=self._optimizer, loader=self._loader)

@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from data import python_stdlib
 from hpckit.launch.compose import compose_spec
+from hpckit.run.modelcheck import decoder_of
 from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import Decoder
@@ -44,6 +45,7 @@ class SmallRun:
             inputs, targets = shifted(torch.stack(windows))
             loss = sample_mean(self._model(inputs, targets), targets)
             loss.backward()  # type: ignore[no-untyped-call]
+            assert self._optim.grad_clip is not None
             clip_grad_norm_(self._model.parameters(), self._optim.grad_clip)
             self._optimizer.step()
             self._step += 1
@@ -60,7 +62,7 @@ class SmallRun:
 
 def build_model() -> Decoder:
     """The demo's model, initialised."""
-    size = compose_spec(["model=gpt_tiny"]).model
+    size = decoder_of(compose_spec(["model=gpt_tiny"]))
     return make(size, seed=1)
 
 

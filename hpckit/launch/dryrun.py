@@ -12,9 +12,10 @@ from hpckit.elastic.torchrun import Rendezvous, torchrun_command
 from hpckit.launch.batch import of_run, script
 from hpckit.launch.card import card_of
 from hpckit.launch.starttime import start_time
+from hpckit.plan import images
 from hpckit.plan.assumed import STORAGE_GBPS, UTILISATION
 from hpckit.plan.estimate import Assumptions, estimate, is_known
-from hpckit.plan.facts import memory_line, summary
+from hpckit.plan.facts import large, memory_line, summary
 from hpckit.plan.flops import parameter_count
 from hpckit.plan.memory import footprint
 from hpckit.plan.shapes import adapter_count
@@ -22,9 +23,11 @@ from hpckit.run.batch import share_of_rank
 from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.degrees import describe
 from hpckit.run.directory import RunDir
+from hpckit.run.entries import IMAGES
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.length import last_step
-from hpckit.run.spec import CheckpointSpec, RunSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import CheckpointSpec, ImageSpec, RunSpec
 
 if TYPE_CHECKING:
     from data import Dataset
@@ -64,15 +67,25 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
     else:
         yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
     yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
+    if spec.entry == IMAGES and isinstance(spec.model, ImageSpec):
+        yield f"# model       {_of_images(spec.model)}"
     if is_known(spec):
         found = footprint(spec, world)
-        count = parameter_count(spec.model) + adapter_count(spec.model, spec.lora)
+        model = decoder_of(spec)
+        count = parameter_count(model) + adapter_count(model, spec.lora)
         layout = describe(spec.parallel, world)
         yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
         if card := card_of(spec):
             assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
             yield f"# plan        {summary(estimate(spec, card, assumed))}"
     yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
+
+
+def _of_images(model: ImageSpec) -> str:
+    return (
+        f"{large(images.parameter_count(model))} parameters, {large(images.per_sample(model))}FLOP "
+        "a sample; memory and time are planned for decoders alone"
+    )
 
 
 def _device(spec: RunSpec, world: int) -> str:

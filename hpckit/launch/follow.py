@@ -137,7 +137,9 @@ def describe_metrics(event: Event) -> str:
     words = {
         "loss": "loss {:.3f}",
         "grad_norm": "grad {:.2f}",
+        "accuracy": "accuracy {:.1%}",
         "tokens_per_s": "{:,.0f} tok/s",
+        "samples_per_s": "{:,.0f} samples/s",
     }
     found = [text.format(event[key]) for key, text in words.items() if event.get(key) is not None]
     waits = {"data_wait_s": "data", "checkpoint_stall_s": "ckpt"}

@@ -131,6 +131,8 @@ def _readable(kind: str) -> str:
         "Natural": "integer >= 0",
         "Vocabulary": "integer >= 2",
         "Context": "integer >= 2",
+        "Classes": "integer >= 2",
+        "Depths": "list of integer >= 1",
         "Degree": "integer >= 1, or -1 for the rest",
         "Decay": "number in 0..1, below 1",
         "RunName": "name of letters, digits and _ . -",

@@ -24,6 +24,7 @@ from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.entries import LANGUAGE_MODEL
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import PackSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -142,12 +143,10 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
         vocabulary = vocabulary_of(dataset)
     except DataError as error:
         return [f"{key}: {error}"]
-    if vocabulary is None or vocabulary.size <= spec.model.vocab:
+    there = decoder_of(spec).vocab
+    if vocabulary is None or vocabulary.size <= there:
         return []
-    return [
-        f"model.vocab: {spec.model.vocab} is less than the {vocabulary.size} different tokens of "
-        f"{shards}"
-    ]
+    return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
 
 
 def _store_problems(url: str | None) -> list[str]:

@@ -10,8 +10,9 @@ from checkpointing import CheckpointError, CheckpointInfo, list_run
 from hpckit.launch.patience import patience
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.entries import LANGUAGE_MODEL
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.origin import find_origin
-from hpckit.run.spec import LlamaSpec, ModelSpec, RunSpec, StartSpec
+from hpckit.run.spec import DecoderSpec, LlamaSpec, ModelSpec, RunSpec, StartSpec
 
 
 def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
@@ -27,19 +28,19 @@ def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
                 "start=checkpoint where those are that somebody has"
             ]
         look = _of_folder if spec.start.kind == "huggingface" else _of_checkpoint
-        return list(look(spec.start, spec.model))
+        return list(look(spec.start, decoder_of(spec)))
     except (CheckpointError, OSError, ValueError) as error:
         return [f"start.path: {error}"]
 
 
-def _of_folder(start: StartSpec, model: ModelSpec) -> Iterator[str]:
+def _of_folder(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
     from hpckit.training.models.pretrained import folder_problems
 
     for line in folder_problems(Path(start.path), model):
         yield f"start.path: {line}"
 
 
-def _of_checkpoint(start: StartSpec, model: ModelSpec) -> Iterator[str]:
+def _of_checkpoint(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
     origin = find_origin(start.path)
     found = _checkpoints(origin.url, origin.run)
     fitting = [one for one in found if start.step in (None, one.step)]
@@ -54,7 +55,7 @@ def _of_checkpoint(start: StartSpec, model: ModelSpec) -> Iterator[str]:
             yield f"{line} in the run {start.path}"
 
 
-def _other_sizes(mine: ModelSpec, theirs: ModelSpec) -> Iterator[str]:
+def _other_sizes(mine: DecoderSpec, theirs: ModelSpec) -> Iterator[str]:
     if mine.kind != theirs.kind:
         yield f"model.kind: is {mine.kind}, and {theirs.kind}"
         return

@@ -13,7 +13,7 @@ from typing import Literal
 from hpckit.plan.shapes import expert_hidden, key_width
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.layers import adapted
-from hpckit.run.spec import GptSpec, LlamaSpec, LoraSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, GptSpec, LlamaSpec, LoraSpec
 
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: as of `memory.recompute`."""
@@ -33,7 +33,7 @@ class Batch:
     """Ranks that compute each layer together."""
 
 
-def of_block(model: ModelSpec, batch: Batch) -> int:
+def of_block(model: DecoderSpec, batch: Batch) -> int:
     """Kept by one block: the input of the first norm up to that of the last matrix.
 
     Between layers a rank has its part of the positions; what goes into attention and the perceptron
@@ -55,18 +55,18 @@ def of_block(model: ModelSpec, batch: Batch) -> int:
     return round(tokens * each) + _turns(model) + _of_experts(model, tokens, batch.size)
 
 
-def of_input(model: ModelSpec, batch: Batch) -> int:
+def of_input(model: DecoderSpec, batch: Batch) -> int:
     """The input of a block, or the output of one."""
     return batch.samples * model.seq_len * model.width * batch.size // batch.tensor
 
 
-def of_blocks(model: ModelSpec, batch: Batch, blocks: int, recompute: Recompute) -> int:
+def of_blocks(model: DecoderSpec, batch: Batch, blocks: int, recompute: Recompute) -> int:
     """Kept by so many blocks."""
     each = {"none": of_block, "selective": of_selected, "full": of_input}[recompute]
     return blocks * each(model, batch)
 
 
-def of_selected(model: ModelSpec, batch: Batch) -> int:
+def of_selected(model: DecoderSpec, batch: Batch) -> int:
     """Kept by one block that computes all again but its input, attention and every second matrix
     product: as `hpckit.training.recompute` counts these, in the order of the forward pass."""
     width = model.width
@@ -83,7 +83,7 @@ def of_selected(model: ModelSpec, batch: Batch) -> int:
     return of_input(model, batch) + round(batch.samples * model.seq_len * each)
 
 
-def of_adapters(model: ModelSpec, batch: Batch, lora: LoraSpec | None) -> int:
+def of_adapters(model: DecoderSpec, batch: Batch, lora: LoraSpec | None) -> int:
     """Kept by those of one block: what lies between A and B. What frozen layers need not keep is
     not taken off: inputs of layers without adapters, of the first norm and of the output layer."""
     if lora is None:
@@ -91,12 +91,12 @@ def of_adapters(model: ModelSpec, batch: Batch, lora: LoraSpec | None) -> int:
     return batch.samples * model.seq_len * batch.size * lora.rank * len(adapted(model, lora))
 
 
-def of_embedding(model: ModelSpec, batch: Batch) -> int:
+def of_embedding(model: DecoderSpec, batch: Batch) -> int:
     """The tokens."""
     return batch.samples * model.seq_len * _TOKEN
 
 
-def of_documents(model: ModelSpec, batch: Batch, blocks: int) -> int:
+def of_documents(model: DecoderSpec, batch: Batch, blocks: int) -> int:
     """What keeps the documents of a window apart: a mask for all blocks, and positions; or in so
     many of the blocks cosines and sines of each sample, in place of those of all samples."""
     mask = batch.samples * model.seq_len**2 * batch.size
@@ -105,25 +105,25 @@ def of_documents(model: ModelSpec, batch: Batch, blocks: int) -> int:
     return mask + of_embedding(model, batch)
 
 
-def of_output(model: ModelSpec, batch: Batch) -> int:
+def of_output(model: DecoderSpec, batch: Batch) -> int:
     """Kept by the last norm and the output layer, without logits."""
     each = model.width / batch.tensor * batch.size + model.width * batch.size
     norm = 1 if isinstance(model, LlamaSpec) else 2
     return round(batch.samples * model.seq_len * (each + norm * _FP32 / batch.tensor))
 
 
-def logits(model: ModelSpec, batch: Batch) -> int:
+def logits(model: DecoderSpec, batch: Batch) -> int:
     """Logarithms of probabilities, in fp32, that the loss keeps."""
     return batch.samples * model.seq_len * model.vocab * _FP32
 
 
-def logits_peak(model: ModelSpec, batch: Batch) -> int:
+def logits_peak(model: DecoderSpec, batch: Batch) -> int:
     """The same at the beginning of the backward pass, with the gradients of these and of the logits
     beside them, all in fp32."""
     return 3 * logits(model, batch)
 
 
-def _of_experts(model: ModelSpec, tokens: int, size: int) -> int:
+def _of_experts(model: DecoderSpec, tokens: int, size: int) -> int:
     """Kept by the experts of a block, each with as many tokens as others, and by their router,
     which computes in fp32."""
     if not isinstance(model, GptSpec) or model.experts is None:
@@ -136,7 +136,7 @@ def _of_experts(model: ModelSpec, tokens: int, size: int) -> int:
     return tokens * (scores + chosen + rows) + weights
 
 
-def gradients_of_block(model: ModelSpec, batch: Batch) -> int:
+def gradients_of_block(model: DecoderSpec, batch: Batch) -> int:
     """What is alive for a moment in the backward pass of a block, at its widest: gradients of the
     residual stream and around the perceptron's nonlinearity."""
     if isinstance(model, LlamaSpec):
@@ -148,7 +148,7 @@ def gradients_of_block(model: ModelSpec, batch: Batch) -> int:
     return round(batch.samples * model.seq_len * features * batch.size)
 
 
-def _turns(model: ModelSpec) -> int:
+def _turns(model: DecoderSpec) -> int:
     """Cosines and sines of rotary positions; each block makes its own."""
     if not isinstance(model, LlamaSpec):
         return 0

@@ -16,6 +16,7 @@ from hpckit.plan.steptime import Speed, speed
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.degrees import describe
 from hpckit.run.entries import LANGUAGE_MODEL
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec
 
 
@@ -109,6 +110,7 @@ def is_known(spec: RunSpec) -> bool:
 
 def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
     """Of the nodes that the run begins with."""
+    model = decoder_of(spec)
     nodes = nodes_of_generation(spec, 0)
     world = nodes * spec.launch.gpus_per_node
     size = checkpoint_bytes(spec)
@@ -124,9 +126,9 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         nodes=nodes,
         world=world,
         layout=describe(spec.parallel, world),
-        parameters=parameter_count(spec.model) + adapter_count(spec.model, spec.lora),
-        trained=trained_count(spec.model, spec.lora),
-        flops_per_token=per_token(spec.model, spec.lora),
+        parameters=parameter_count(model) + adapter_count(model, spec.lora),
+        trained=trained_count(model, spec.lora),
+        flops_per_token=per_token(model, spec.lora),
         micro_batches=count,
         samples=samples,
         compute=spec.precision.compute,

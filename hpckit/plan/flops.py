@@ -13,12 +13,12 @@ from hpckit.plan.shapes import (
     key_width,
     parameters,
 )
-from hpckit.run.spec import GptSpec, LoraSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, GptSpec, LoraSpec
 
 _PASSES = 3  # the backward pass takes twice what the forward pass does
 
 
-def per_token(model: ModelSpec, lora: LoraSpec | None = None) -> int:
+def per_token(model: DecoderSpec, lora: LoraSpec | None = None) -> int:
     """Forward and backward, of a token in a full context: 6 N + 12 L s d (Chowdhery et al. 2022,
     "PaLM", appendix B), where N are the parameters of matrix products.
 
@@ -31,12 +31,12 @@ def per_token(model: ModelSpec, lora: LoraSpec | None = None) -> int:
     return products + attention_per_token(model)
 
 
-def attention_per_token(model: ModelSpec) -> int:
+def attention_per_token(model: DecoderSpec) -> int:
     """Of queries with keys, and of the mean of values."""
     return _PASSES * 4 * model.layers * model.seq_len * model.width
 
 
-def product_parameters(model: ModelSpec) -> int:
+def product_parameters(model: DecoderSpec) -> int:
     """Those of a token: all but tables that are only looked up (positions, and tokens where the
     output layer is another one) and the experts that it does not go through."""
     table = model.vocab * model.width
@@ -52,22 +52,24 @@ def _idle(model: GptSpec) -> int:
     return model.layers * (model.experts.count - model.experts.per_token) * each
 
 
-def parameter_count(model: ModelSpec) -> int:
+def parameter_count(model: DecoderSpec) -> int:
     """All."""
     return elements(parameters(model))
 
 
-def computed_per_token(model: ModelSpec, recompute: Recompute, lora: LoraSpec | None = None) -> int:
+def computed_per_token(
+    model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None
+) -> int:
     """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice."""
     again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
     return per_token(model, lora) + again[recompute]
 
 
-def _forward_of_blocks(model: ModelSpec) -> int:
+def _forward_of_blocks(model: DecoderSpec) -> int:
     return (per_token(model) - 6 * _output_parameters(model)) // _PASSES
 
 
-def _unkept(model: ModelSpec) -> int:
+def _unkept(model: DecoderSpec) -> int:
     """Of the matrix products that `hpckit.training.recompute` does not keep."""
     width = model.width
     if isinstance(model, GptSpec):
@@ -84,5 +86,5 @@ def _unkept_perceptron(model: GptSpec) -> int:
     )
 
 
-def _output_parameters(model: ModelSpec) -> int:
+def _output_parameters(model: DecoderSpec) -> int:
     return elements(ends(model, is_first=False, is_last=True))

@@ -21,7 +21,8 @@ from hpckit.plan.stages import Stage, stages_of_rank
 from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import Degrees, degrees
 from hpckit.run.levercheck import masks_attention
-from hpckit.run.spec import OptimSpec, RunSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import DecoderSpec, OptimSpec, RunSpec
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 """Of one number; with fp8, all that is kept is bf16 but for the inputs of linear layers."""
@@ -93,11 +94,17 @@ def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
 
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Of one, uncompressed: parameters and what the optimizer keeps."""
-    model, of_ends = spec.model, [*ends(spec.model, is_first=True, is_last=True)]
+    model = decoder_of(spec)
+    of_ends = [*ends(model, is_first=True, is_last=True)]
     kept = kept_by_optimizer(spec.optim, [] if spec.lora else of_ends)
     kept += model.layers * kept_by_optimizer(spec.optim, _trained(spec), are_inside=True)
     whole = elements(parameters(model)) + adapter_count(model, spec.lora)
     return BYTES[spec.precision.master] * (whole + kept)
+
+
+def moments(optim: OptimSpec) -> int:
+    """Numbers that the optimizer keeps of a parameter, but for Muon's matrices."""
+    return 2 if optim.kind != "sgd" else 1 if optim.momentum else 0
 
 
 def kept_by_optimizer(
@@ -109,12 +116,12 @@ def kept_by_optimizer(
     *,
     are_inside: bool = False,
 ) -> int:
-    """Numbers, on the rank that has most: two of AdamW for each parameter, one of Muon for those of
-    a matrix inside of a block, and one of an average."""
+    """Numbers, on the rank that has most: two of AdamW for each parameter, one of SGD's momentum,
+    one of Muon for those of a matrix inside of a block, and one of an average."""
     ranks = tensor, shard, expert
     matrices = [one for one in some if len(one.shape) > 1]
     by_muon = matrices if optim.kind == "muon" and are_inside else []
-    each = 2 if optim.ema_decay is None else 3
+    each = moments(optim) if optim.ema_decay is None else moments(optim) + 1
     return each * elements(some, *ranks) - elements(by_muon, *ranks)
 
 
@@ -140,6 +147,10 @@ class _Rank:
     trained_block: int
     """Those that have gradients, likewise the next one."""
     trained_ends: int
+
+    @property
+    def model(self) -> DecoderSpec:
+        return decoder_of(self.spec)
 
     @property
     def master(self) -> int:
@@ -177,7 +188,7 @@ class _Rank:
 
 
 def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
-    model, found = spec.model, degrees(spec.parallel, world)
+    model, found = decoder_of(spec), degrees(spec.parallel, world)
     count, samples = micro_batches(spec, world)
     stages = stages_of_rank(model.layers, spec.parallel, found.pipeline, rank, count)
     of_ends = [*chain(*(ends(model, is_first=s.is_first, is_last=s.is_last) for s in stages))]
@@ -206,7 +217,8 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
 
 def _trained(spec: RunSpec) -> list[Parameter]:
     """Of one block."""
-    return adapters(spec.model, spec.lora) if spec.lora else block(spec.model)
+    model = decoder_of(spec)
+    return adapters(model, spec.lora) if spec.lora else block(model)
 
 
 def _moments(rank: _Rank) -> dict[str, Memory]:
@@ -248,7 +260,7 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
 
 def _kept(rank: _Rank, recompute: Recompute) -> int:
     """Activations of all micro-batches that wait, without logits."""
-    model, batch, total = rank.spec.model, rank.batch, 0
+    model, batch, total = rank.model, rank.batch, 0
     for stage in rank.stages:
         each = of.of_blocks(model, batch, stage.blocks, recompute)
         if recompute == "none":
@@ -264,7 +276,7 @@ def _kept(rank: _Rank, recompute: Recompute) -> int:
 def _handed_on(rank: _Rank) -> int:
     """Torch's stages have room for what each micro-batch of a step brings, forward and backward;
     what waits for its backward pass is counted as an activation."""
-    each, total = of.of_input(rank.spec.model, rank.batch), 0
+    each, total = of.of_input(rank.model, rank.batch), 0
     for stage in rank.stages:
         total += 0 if stage.is_first else (rank.micro_batches - stage.waiting) * each
         total += 0 if stage.is_last else rank.micro_batches * each
@@ -275,7 +287,7 @@ def _logits(rank: _Rank) -> int:
     """When the backward pass begins."""
     if not any(stage.is_last for stage in rank.stages):
         return 0
-    model, batch = rank.spec.model, rank.batch
+    model, batch = rank.model, rank.batch
     if (chunks := rank.spec.memory.loss_chunks) > 1:
         return of.logits_peak(model, batch) // chunks
     return of.logits_peak(model, batch) - of.logits(model, batch) + _waiting_logits(rank, 0)
@@ -286,7 +298,7 @@ def _summed_up(rank: _Rank) -> int:
     is_last = any(stage.is_last for stage in rank.stages)
     if rank.spec.memory.loss_chunks == 1 or not is_last or rank.spec.lora:
         return 0
-    model = rank.spec.model
+    model = rank.model
     return 2 * rank.compute * model.vocab * model.width // rank.degrees.tensor
 
 
@@ -295,13 +307,13 @@ def _waiting_logits(rank: _Rank, done: int) -> int:
     if rank.spec.memory.loss_chunks > 1:
         return 0
     waiting = sum(stage.waiting - done for stage in rank.stages if stage.is_last)
-    return waiting * of.logits(rank.spec.model, rank.batch)
+    return waiting * of.logits(rank.model, rank.batch)
 
 
 def _in_backward(rank: _Rank, recompute: Recompute) -> int:
     """What is more, or less, when the last block goes backward: it is there as a whole, and what
     the output layer kept is gone."""
-    model, batch = rank.spec.model, rank.batch
+    model, batch = rank.model, rank.batch
     more = of.of_block(model, batch) - of.of_blocks(model, batch, 1, recompute)
     gone = of.of_output(model, batch) if any(stage.is_last for stage in rank.stages) else 0
     return more - gone
@@ -311,7 +323,7 @@ def _gradients_on_their_way(rank: _Rank, recompute: Recompute) -> int:
     """Of activations at the widest place of a block; of a block's parameters while they are
     reduced, beyond the activations that it has left by then; and of the output layer, which wait
     for those of the embedding."""
-    model, batch = rank.spec.model, rank.batch
+    model, batch = rank.model, rank.batch
     left = of.of_blocks(model, batch, 1, recompute)
     reducing = max(0, rank.trained_block * (rank.compute + rank.reduce) - left)
     waiting = 0 if rank.accumulated else rank.trained_ends * rank.compute

@@ -8,7 +8,7 @@ from math import prod
 
 from hpckit.run.degrees import shard_of_experts
 from hpckit.run.layers import adapted
-from hpckit.run.spec import GptSpec, LlamaSpec, LoraSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, GptSpec, LlamaSpec, LoraSpec
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def elements(some: Iterable[Parameter], tensor: int = 1, shard: int = 1, expert:
     return sum(one.elements(tensor, shard, expert) for one in some)
 
 
-def parameters(model: ModelSpec) -> Iterator[Parameter]:
+def parameters(model: DecoderSpec) -> Iterator[Parameter]:
     """All of a model."""
     yield from ends(model, is_first=True, is_last=True)
     for _ in range(model.layers):
         yield from block(model)
 
 
-def ends(model: ModelSpec, *, is_first: bool, is_last: bool) -> Iterator[Parameter]:
+def ends(model: DecoderSpec, *, is_first: bool, is_last: bool) -> Iterator[Parameter]:
     """Those beside the blocks, of a part of a model: the embedding if it is the first one, the
     output layer if it is the last one, which may be the same tensor."""
     width, table = model.width, Parameter((model.vocab, model.width), 0)
@@ -60,7 +60,7 @@ def ends(model: ModelSpec, *, is_first: bool, is_last: bool) -> Iterator[Paramet
         yield from [] if model.tied else [table]
 
 
-def block(model: ModelSpec) -> list[Parameter]:
+def block(model: DecoderSpec) -> list[Parameter]:
     """Those of one block."""
     if isinstance(model, LlamaSpec):
         return _llama_block(model)
@@ -94,7 +94,7 @@ def expert_hidden(model: GptSpec) -> int:
     return (model.experts and model.experts.hidden) or 4 * model.width
 
 
-def adapters(model: ModelSpec, lora: LoraSpec | None) -> list[Parameter]:
+def adapters(model: DecoderSpec, lora: LoraSpec | None) -> list[Parameter]:
     """Those of one block, A and B of each layer that has them; none without `lora`."""
     if lora is None:
         return []
@@ -106,17 +106,17 @@ def adapters(model: ModelSpec, lora: LoraSpec | None) -> list[Parameter]:
     return found
 
 
-def adapter_count(model: ModelSpec, lora: LoraSpec | None) -> int:
+def adapter_count(model: DecoderSpec, lora: LoraSpec | None) -> int:
     """Parameters of all adapters."""
     return model.layers * elements(adapters(model, lora))
 
 
-def trained_count(model: ModelSpec, lora: LoraSpec | None) -> int:
+def trained_count(model: DecoderSpec, lora: LoraSpec | None) -> int:
     """Parameters that are trained: all, or those of adapters."""
     return elements(parameters(model)) if lora is None else adapter_count(model, lora)
 
 
-def key_width(model: ModelSpec) -> int:
+def key_width(model: DecoderSpec) -> int:
     """Features of all keys of a position, as of its values."""
     heads = model.kv_heads if isinstance(model, LlamaSpec) else model.heads
     return model.width // model.heads * heads
@@ -132,5 +132,5 @@ def _llama_block(model: LlamaSpec) -> list[Parameter]:
     ]
 
 
-def _is_tied(model: ModelSpec) -> bool:
+def _is_tied(model: DecoderSpec) -> bool:
     return isinstance(model, GptSpec) or model.tied

@@ -8,16 +8,15 @@ from hpckit.plan.activations import Batch, of_block, of_input
 from hpckit.plan.assumed import LINK
 from hpckit.plan.cards import Card
 from hpckit.plan.flops import computed_per_token, per_token
-from hpckit.plan.memory import BYTES, micro_batches
+from hpckit.plan.memory import BYTES, micro_batches, moments
 from hpckit.plan.shapes import elements, parameters, trained_count
 from hpckit.run.batch import global_batch
 from hpckit.run.degrees import Degrees, degrees, stages_per_rank
 from hpckit.run.expertcheck import experts_of
-from hpckit.run.spec import RunSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import OptimSpec, RunSpec
 
-_ADAMW = 28
-"""Bytes that an element moves: its parameter, gradient and moments are read, all but the gradient
-written."""
+_FP32 = 4
 
 
 @dataclass(frozen=True)
@@ -96,15 +95,14 @@ def speed(
     Raises:
         ValueError: the card has no `precision.compute`.
     """
+    model = decoder_of(spec)
     found, peak = degrees(spec.parallel, world), card.peak(spec.precision.compute)
     if peak is None:
         raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
-    tokens = global_batch(spec, world) * spec.model.seq_len
+    tokens = global_batch(spec, world) * model.seq_len
     each = tokens / world  # what a rank would do alone of it
     compute = (
-        each
-        * computed_per_token(spec.model, spec.memory.recompute, spec.lora)
-        / (peak * utilisation)
+        each * computed_per_token(model, spec.memory.recompute, spec.lora) / (peak * utilisation)
     )
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
     expert = _expert_s(spec, world, card)
@@ -116,10 +114,10 @@ def speed(
         expert=expert,
         data=max(0.0, data - _hides(spec, found, count) * compute),
         bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
-        optimizer=_ADAMW * _held(spec, found) * _trained_share(spec) / (card.memory_gbps * 1e9),
+        optimizer=_stepped(spec, found) / (card.memory_gbps * 1e9),
     )
-    flops = tokens * per_token(spec.model, spec.lora)
-    done = each * computed_per_token(spec.model, spec.memory.recompute, spec.lora)
+    flops = tokens * per_token(model, spec.lora)
+    done = each * computed_per_token(model, spec.memory.recompute, spec.lora)
     moved = _moved(spec, world)
     limits = Roofline(
         compute=done / peak,
@@ -136,25 +134,38 @@ def _moved(spec: RunSpec, world: int) -> float:
     """Bytes that a GPU's memory reads and writes in a step, with no more than must be: parameters
     once forward and twice backward per micro-batch, gradients once, activations written and read,
     and the optimizer's."""
+    model = decoder_of(spec)
     found, compute = degrees(spec.parallel, world), BYTES[spec.precision.compute]
     count, samples = micro_batches(spec, world)
     whole = sum(_computed(spec, found))
-    kept = spec.model.layers / found.pipeline
-    kept *= of_block(spec.model, Batch(samples, compute, found.tensor))
+    kept = model.layers / found.pipeline
+    kept *= of_block(model, Batch(samples, compute, found.tensor))
     passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
-    moved = count * (passes * whole * compute + 2 * kept)
-    return moved + _ADAMW * _held(spec, found) * _trained_share(spec)
+    return count * (passes * whole * compute + 2 * kept) + _stepped(spec, found)
+
+
+def _stepped(spec: RunSpec, found: Degrees) -> float:
+    """Bytes that the optimizer moves on a rank."""
+    return _of_optimizer(spec.optim) * _held(spec, found) * _trained_share(spec)
+
+
+def _of_optimizer(optim: OptimSpec) -> int:
+    """Bytes that it moves of an element: parameter, gradient and moments are read, all but the
+    gradient written."""
+    return _FP32 * (3 + 2 * moments(optim))
 
 
 def _trained_share(spec: RunSpec) -> float:
-    return trained_count(spec.model, spec.lora) / elements(parameters(spec.model))
+    model = decoder_of(spec)
+    return trained_count(model, spec.lora) / elements(parameters(model))
 
 
 def _computed(spec: RunSpec, found: Degrees) -> tuple[float, float]:
     """Parameters with which a rank computes: those of experts, which other ranks share, are the
     second."""
-    stacks = elements(one for one in parameters(spec.model) if one.is_stack)
-    others = elements(parameters(spec.model)) - stacks
+    every = [*parameters(decoder_of(spec))]
+    stacks = elements(one for one in every if one.is_stack)
+    others = elements(every) - stacks
     return others / (found.pipeline * found.tensor), stacks / found.expert
 
 
@@ -197,10 +208,11 @@ def _data_s(spec: RunSpec, world: int, card: Card) -> float:
 def _tensor_s(spec: RunSpec, world: int, card: Card) -> float:
     """Of gathering and scattering activations: before and after attention and the perceptron,
     forward and backward."""
+    model = decoder_of(spec)
     found, size = degrees(spec.parallel, world), BYTES[spec.precision.compute]
     count, samples = micro_batches(spec, world)
-    whole = of_input(spec.model, Batch(samples, size, 1))
-    blocks = spec.model.layers / found.pipeline
+    whole = of_input(model, Batch(samples, size, 1))
+    blocks = model.layers / found.pipeline
     return _ring_s(spec, card, found.tensor, 1, 8 * count * blocks * whole)
 
 
@@ -209,12 +221,10 @@ def _expert_s(spec: RunSpec, world: int, card: Card) -> float:
     found, experts = degrees(spec.parallel, world), experts_of(spec.model)
     if experts is None or found.expert == 1:
         return 0.0
-    count, samples = micro_batches(spec, world)
-    rows = experts.per_token * of_input(
-        spec.model, Batch(samples, BYTES[spec.precision.compute], 1)
-    )
+    model, (count, samples) = decoder_of(spec), micro_batches(spec, world)
+    rows = experts.per_token * of_input(model, Batch(samples, BYTES[spec.precision.compute], 1))
     rate = card.nvlink_gbps if found.expert <= spec.launch.gpus_per_node else card.network_gbps
-    sent = 4 * count * spec.model.layers * rows * (found.expert - 1) / found.expert
+    sent = 4 * count * model.layers * rows * (found.expert - 1) / found.expert
     return sent / (rate * 1e9 * LINK)
 
 

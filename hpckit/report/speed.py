@@ -105,6 +105,8 @@ def _speed(it: StepTime) -> str:
     found = []
     if it.tokens_per_s:
         found.append(f"{it.tokens_per_s:,.0f} tok/s")
+    if it.samples_per_s:
+        found.append(f"{it.samples_per_s:,.0f} samples/s")
     if it.mfu is not None:
         found.append(f"MFU {it.mfu:.1%}")
     if it.peak_bytes is not None:

@@ -22,6 +22,7 @@ class StepTime:
     parts: dict[Part, float]
     """Seconds of these, by part; empty: the records are of a version that did not split steps."""
     tokens_per_s: float | None
+    samples_per_s: float | None
     mfu: float | None
     peak_bytes: float | None
     """Of the rank that used most; of a GPU's memory or the process's, by the next one."""
@@ -60,6 +61,7 @@ def step_time(history: History) -> StepTime:
         seconds=seconds,
         parts=_parts(covered),
         tokens_per_s=_mean(covered, "tokens_per_s"),
+        samples_per_s=_mean(covered, "samples_per_s"),
         mfu=_mean(covered, "mfu"),
         peak_bytes=max(peak) if peak else None,
         is_gpu=is_gpu,

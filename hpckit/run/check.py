@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.run.debugcheck import debug_violations
-from hpckit.run.entries import BYTES_AND_END, LANGUAGE_MODEL
 from hpckit.run.expertcheck import bad_experts
 from hpckit.run.levercheck import bad_levers
+from hpckit.run.modelcheck import model_violations
 from hpckit.run.optimcheck import optim_violations
 from hpckit.run.sitecheck import site_violations
-from hpckit.run.spec import LlamaSpec, RunSpec
+from hpckit.run.spec import RunSpec
 from hpckit.run.tuningcheck import tuning_violations
 from hpckit.run.validationcheck import validation_violations
 from hpckit.run.worldcheck import bad_degrees, misfits
@@ -18,7 +18,7 @@ from hpckit.run.worldcheck import bad_degrees, misfits
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_elastic(spec), *_model(spec), *bad_experts(spec)]
+    found = [*_cluster(spec), *_elastic(spec), *model_violations(spec), *bad_experts(spec)]
     found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
     found += [*tuning_violations(spec), *validation_violations(spec)]
     return [*found, *debug_violations(spec)]
@@ -72,27 +72,6 @@ def _elastic(spec: RunSpec) -> Iterator[str]:
         yield (
             f"elastic.min_nodes: {spec.elastic.min_nodes} is more than "
             f"launch.nodes={spec.launch.nodes}"
-        )
-
-
-def _model(spec: RunSpec) -> Iterator[str]:
-    model = spec.model
-    is_ours, of_bytes = spec.entry == LANGUAGE_MODEL, spec.data.text == "bytes"
-    if is_ours and of_bytes and model.vocab < BYTES_AND_END:
-        yield (
-            f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that bytes of "
-            "text have"
-        )
-    if of_bytes and not spec.data.boundaries:
-        yield "data.boundaries: false goes with data.text=tokens; a window of bytes is one document"
-    if model.width % model.heads:
-        yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
-    if isinstance(model, LlamaSpec) and model.heads % model.kv_heads:
-        yield f"model.kv_heads: {model.kv_heads} do not divide model.heads={model.heads}"
-    if isinstance(model, LlamaSpec) and model.width // model.heads % 2:
-        yield (
-            f"model.heads: {model.heads} heads of model.width={model.width} have "
-            f"{model.width // model.heads} features each; positions turn pairs of them"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.run.degrees import Degrees
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import ExpertsSpec, GptSpec, ModelSpec, RunSpec
 
 UNIT = 8
@@ -32,7 +33,7 @@ def bad_experts(spec: RunSpec) -> Iterator[str]:
             f"model.experts.per_token: a token cannot go through {experts.per_token} of "
             f"model.experts.count={experts.count}"
         )
-    for name, size in (("width", spec.model.width), ("experts.hidden", experts.hidden)):
+    for name, size in (("width", decoder_of(spec).width), ("experts.hidden", experts.hidden)):
         if size is not None and size % UNIT:
             yield f"model.{name}: experts need it to be a multiple of {UNIT}, got {size}"
     if experts.count % spec.parallel.expert:

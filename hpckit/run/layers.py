@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hpckit.run.spec import GptSpec, LoraSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, GptSpec, LoraSpec
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Layer:
     """The dimension of its weight that tensor parallelism divides."""
 
 
-def layers(model: ModelSpec) -> dict[str, Layer]:
+def layers(model: DecoderSpec) -> dict[str, Layer]:
     """Those of any block."""
     width = model.width
     if isinstance(model, GptSpec):
@@ -40,7 +40,7 @@ def layers(model: ModelSpec) -> dict[str, Layer]:
     }
 
 
-def adapted(model: ModelSpec, lora: LoraSpec) -> dict[str, Layer]:
+def adapted(model: DecoderSpec, lora: LoraSpec) -> dict[str, Layer]:
     """Those that have adapters."""
     return {
         name: layer

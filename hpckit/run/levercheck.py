@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.run.degrees import Degrees
-from hpckit.run.spec import LlamaSpec, RunSpec
+from hpckit.run.spec import DecoderSpec, ImageSpec, LlamaSpec, ResnetSpec, RunSpec
 
 FP8_UNIT = 16
 """What the sizes of products in fp8 are multiples of."""
@@ -21,8 +21,8 @@ def bad_levers(spec: RunSpec) -> Iterator[str]:
     memory, precision, device = spec.memory, spec.precision, spec.cluster.device
     if precision.master == "bf16" and precision.compute not in ("bf16", "fp8"):
         yield f"precision.master: bf16 goes with compute=bf16 or fp8, not {precision.compute}"
-    if precision.compute == "fp8":
-        yield from _fp8(spec)
+    if precision.compute == "fp8" and isinstance(spec.model, DecoderSpec):
+        yield from _fp8(spec, spec.model)
     if memory.offload and device == "cpu":
         yield "memory.offload: with cluster.device=cpu all is in the host's memory anyway"
     if memory.attention in ("efficient", "cudnn") and device == "cpu":
@@ -35,7 +35,9 @@ def bad_levers(spec: RunSpec) -> Iterator[str]:
             "memory.attention: flash has no mask on GPUs, which data.boundaries=true needs; take "
             "auto, efficient, cudnn or math, or data.boundaries=false"
         )
-    if memory.loss_chunks > spec.model.seq_len:
+    if isinstance(spec.model, ImageSpec):
+        yield from _of_decoders_alone(spec, spec.model)
+    elif memory.loss_chunks > spec.model.seq_len:
         yield (
             f"memory.loss_chunks: {memory.loss_chunks} are more than "
             f"model.seq_len={spec.model.seq_len} positions"
@@ -61,10 +63,27 @@ def levers_of_world(spec: RunSpec, found: Degrees) -> Iterator[str]:
         )
 
 
-def _fp8(spec: RunSpec) -> Iterator[str]:
+def _of_decoders_alone(spec: RunSpec, model: ImageSpec) -> Iterator[str]:
+    """Levers that models of images have no use for, or not yet."""
+    memory, kind = spec.memory, model.kind
+    if spec.precision.compute == "fp8":
+        yield f"precision.compute: a {kind} is not computed in fp8; take bf16"
+    if memory.offload:
+        yield f"memory.offload: a {kind} stays on the GPU; take memory.offload=false"
+    if memory.loss_chunks > 1:
+        yield f"memory.loss_chunks: a {kind} has one label a sample; take 1"
+    if isinstance(model, ResnetSpec) and memory.recompute == "selective":
+        yield (
+            "memory.recompute: selective keeps attention and matrix products, of which a resnet "
+            "has none; take full or none"
+        )
+    if isinstance(model, ResnetSpec) and memory.attention != "auto":
+        yield f"memory.attention: a resnet has none to compute by {memory.attention}; take auto"
+
+
+def _fp8(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
     if spec.cluster.device == "cpu":
         yield "precision.compute: fp8 is computed on GPUs alone (Ada, Hopper or later); take bf16"
-    model = spec.model
     sizes = {"width": model.width, "seq_len": model.seq_len}
     if isinstance(model, LlamaSpec):
         sizes |= {"hidden": model.hidden}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.run.spec import OptimSpec, RunSpec
+from hpckit.run.spec import OptimSpec, ResnetSpec, RunSpec
 
 
 def optim_violations(spec: RunSpec) -> Iterator[str]:
     """What does not, one line each, the key first."""
     optim = spec.optim
-    yield from _belongs("momentum", optim.momentum, "kind", optim.kind, {"muon"})
+    yield from _belongs("momentum", optim.momentum, "kind", optim.kind, {"muon", "sgd"})
+    for name in ("beta1", "beta2", "eps"):
+        value = getattr(optim, name)
+        yield from _belongs(name, value, "kind", optim.kind, {"adamw", "muon"})
+    if optim.kind == "muon" and isinstance(spec.model, ResnetSpec):
+        yield "optim.kind: the blocks of a resnet have no matrices for muon; take sgd or adamw"
     yield from _belongs(
         "min_lr_ratio", optim.min_lr_ratio, "schedule", optim.schedule, {"cosine", "linear", "wsd"}
     )

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.layers import adapted, is_meant, layers
-from hpckit.run.spec import LoraSpec, ModelSpec, RunSpec, StartSpec
+from hpckit.run.spec import DecoderSpec, ImageSpec, LoraSpec, RunSpec, StartSpec
 
 
 def tuning_violations(spec: RunSpec) -> Iterator[str]:
     """What does not make sense, one line each, the key first."""
+    if isinstance(spec.model, ImageSpec):
+        for key in ("start", "lora"):
+            if getattr(spec, key) is not None:
+                yield f"{key}: goes with decoders alone, not with a {spec.model.kind}; take none"
+        return
     if spec.start is not None:
         yield from _start(spec.start)
     if spec.lora is not None:
@@ -26,7 +31,7 @@ def _start(start: StartSpec) -> Iterator[str]:
                 yield f"start.{name}: must be null where start.kind=huggingface"
 
 
-def _lora(lora: LoraSpec, model: ModelSpec) -> Iterator[str]:
+def _lora(lora: LoraSpec, model: DecoderSpec) -> Iterator[str]:
     if experts_of(model) is not None:
         yield "lora: models with experts take no adapters; take lora=none, or another model"
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.run.entries import LANGUAGE_MODEL
+from hpckit.run.entries import IMAGES, LANGUAGE_MODEL
 from hpckit.run.spec import RunSpec
 
 PREFIX = "val_"
@@ -14,7 +14,7 @@ PREFIX = "val_"
 def validation_violations(spec: RunSpec) -> Iterator[str]:
     """What does not, one line each, the key first."""
     every, shards, best = spec.train.validate_every, spec.data.validation, spec.checkpoint.keep.best
-    is_ours = spec.entry == LANGUAGE_MODEL
+    is_ours = spec.entry in (LANGUAGE_MODEL, IMAGES)
     if is_ours and every is not None and shards is None:
         yield f"data.validation: has no value, which train.validate_every={every} needs"
     if is_ours and every is None and shards is not None:

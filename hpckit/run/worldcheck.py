@@ -8,7 +8,7 @@ from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import NAMES, Degrees, degrees, stage_count
 from hpckit.run.expertcheck import experts_of_world
 from hpckit.run.levercheck import levers_of_world
-from hpckit.run.spec import LlamaSpec, ParallelSpec, RunSpec
+from hpckit.run.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, RunSpec
 
 
 def bad_degrees(parallel: ParallelSpec) -> Iterator[str]:
@@ -26,16 +26,29 @@ def misfits(spec: RunSpec, nodes: int) -> Iterator[str]:
     except ValueError as error:
         yield f"parallel: {error} ({nodes} nodes x {workers} workers)"
         return
-    yield from _layers(spec, found)
+    if isinstance(spec.model, ImageSpec):
+        yield from _undivided(spec.model, found)
+    else:
+        yield from _layers(spec, spec.model, found)
     yield from levers_of_world(spec, found)
     yield from experts_of_world(spec, found)
     uneven = list(_batch(spec, nodes))
     yield from uneven or _pipeline(spec, found)
 
 
-def _layers(spec: RunSpec, found: Degrees) -> Iterator[str]:
+def _undivided(model: ImageSpec, found: Degrees) -> Iterator[str]:
+    """Models of images are spread over data alone."""
+    for name in ("tensor", "pipeline"):
+        if (ranks := getattr(found, name)) > 1:
+            yield (
+                f"parallel.{name}: a {model.kind} is not divided over {ranks} ranks; take a "
+                "parallel of data alone, such as ddp or fsdp"
+            )
+
+
+def _layers(spec: RunSpec, model: DecoderSpec, found: Degrees) -> Iterator[str]:
     """Each rank gets whole heads, features and positions, and a stage at least one block."""
-    model, ranks = spec.model, found.tensor
+    ranks = found.tensor
     divided = {"heads": model.heads, "seq_len": model.seq_len}
     if isinstance(model, LlamaSpec):
         divided |= {"kv_heads": model.kv_heads, "hidden": model.hidden}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.attention import SDPBackend
 
-from hpckit.run.spec import LlamaSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, LlamaSpec, VitSpec
 from hpckit.training.errors import TrainingError
 
 BACKENDS = {
@@ -29,7 +29,7 @@ def choose_attention(asked: str) -> None:
 
 
 def attention_in_use(
-    model: ModelSpec,
+    model: DecoderSpec | VitSpec,
     batch: int,
     ranks: int,
     dtype: torch.dtype,
@@ -48,20 +48,23 @@ def attention_in_use(
         TrainingError: none of those allowed can run.
     """
     shared = model.kv_heads if isinstance(model, LlamaSpec) else model.heads
-    width = model.width // model.heads
+    width, is_causal = model.width // model.heads, isinstance(model, DecoderSpec)
+    positions = (
+        model.seq_len if isinstance(model, DecoderSpec) else (model.image_size // model.patch) ** 2
+    )
     query, key = (
         torch.empty(
-            batch, heads // ranks, model.seq_len, width,
+            batch, heads // ranks, positions, width,
             dtype=dtype, device=device, requires_grad=True,
         )
         for heads in (model.heads, shared)
     )  # fmt: skip
     grouped = shared != model.heads
-    time = model.seq_len
-    mask = torch.ones(batch, 1, time, time, dtype=dtype, device=device) if masked else None
+    square = (batch, 1, positions, positions)
+    mask = torch.ones(square, dtype=dtype, device=device) if masked else None
     try:
         found = torch._fused_sdp_choice(
-            query, key, key, attn_mask=mask, is_causal=not masked, enable_gqa=grouped
+            query, key, key, attn_mask=mask, is_causal=is_causal and not masked, enable_gqa=grouped
         )
     except RuntimeError as error:
         raise _cannot(query, device, str(error)) from None

@@ -11,10 +11,11 @@ from torch import nn
 def compile_blocks(blocks: Iterable[nn.Module]) -> None:
     """Have each compute compiled code from its first call on; the names of their parameters stay.
 
-    What FSDP does around a block stays outside, so no graph breaks.
+    What FSDP does around a block stays outside, so no graph breaks. Sizes are constants: of blocks
+    that differ in them, as those of a ResNet, each kind has code of its own.
     """
     for block in blocks:
-        block.forward = torch.compile(block.forward)
+        block.forward = torch.compile(block.forward, dynamic=False)
 
 
 def lack_of_compiler(device: torch.device) -> str | None:

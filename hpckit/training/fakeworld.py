@@ -23,7 +23,8 @@ from hpckit.run.batch import share_of_rank
 from hpckit.run.degrees import describe
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
-from hpckit.run.spec import RunSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import ImageSpec, RunSpec
 from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import has, make_mesh
@@ -37,8 +38,11 @@ def fake_step(spec: RunSpec) -> dict[str, int]:
     """Bytes of the first rank at the peak of a step, by what they are; "Total" is the last.
 
     Raises:
-        ValueError: for a pipeline, whose ranks ask each other for shapes, and for experts.
+        ValueError: for a pipeline, whose ranks ask each other for shapes, for experts, and for a
+            model of images.
     """
+    if isinstance(spec.model, ImageSpec):
+        raise ValueError(f"model.kind: a fake world has no images for a {spec.model.kind}")
     world = spec.launch.nodes * spec.launch.gpus_per_node
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
@@ -70,7 +74,7 @@ def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> FSDPMemTracker:
     optimizer = build_optimizer(trainee.module, spec.optim)
     share = share_of_rank(spec, world)
     gradients = trainee.gradients(share, sample_mean)
-    tokens = torch.zeros(share, spec.model.seq_len + 1, dtype=torch.int64)
+    tokens = torch.zeros(share, decoder_of(spec).seq_len + 1, dtype=torch.int64)
     windows = Windows(tokens, tokens if masks_attention(spec) else None)
 
     def step() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from data import Batch, Dataset, Loader, Packing, in_order, open_dataset
+from data import Batch, Loader, Packing
 from hpckit.plan.flops import per_token
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec, StartSpec
+from hpckit.training.loading import held_out, open_loader
 from hpckit.training.optim import Ema, build_ema, build_optimizer, set_lr
 from hpckit.training.parallel.trainee import Gradients, Trainee
 from hpckit.training.run import TrainingRun, training_run
@@ -27,7 +29,7 @@ def main(cfg: RunSpec) -> None:
         ema = build_ema(model, cfg.optim.ema_decay)
         loader = build_loader(cfg, run)
         gradients = trainee.gradients(run.share, sample_mean, run.timed)
-        token_flops = per_token(cfg.model, cfg.lora)
+        token_flops = per_token(decoder_of(cfg), cfg.lora)
         run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
         if ema:
             run.track(ema=ema)
@@ -61,61 +63,24 @@ def begin_with(start: StartSpec, trainee: Trainee, ema: Ema | None, run: Trainin
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
     """Of `Windows`."""
-    return Loader(
-        _opened(cfg, cfg.data.shards),
-        global_batch=run.global_batch,
-        rank=run.place.data,
-        world_size=run.place.data_size,
-        seed=cfg.train.seed,
-        streams=cfg.data.streams,
-        window=cfg.data.window,
-        prefetch=cfg.data.prefetch,
-        threads=cfg.data.threads,
-        **_reading(cfg),
-    )
+    return open_loader(cfg, run, **_reading(cfg))
 
 
 def _validation(cfg: RunSpec, run: TrainingRun, gradients: Gradients) -> Validate | None:
-    """The loss on `data.validation`, in steps as those of training."""
-    if cfg.data.validation is None:
-        return None
-    dataset = _opened(cfg, cfg.data.validation)
-    samples = in_order(dataset, samples=cfg.train.validate_samples, seed=cfg.train.seed)
-
     def measure(batch: Batch) -> dict[str, Tensor]:
         given = task(batch.data.to(run.device))
-        return {"loss": sample_losses(gradients.losses(*given), given.targets)}
+        return {"loss": sample_losses(gradients.outputs(*given), given.targets)}
 
-    def validate() -> dict[str, float]:
-        loader = Loader(
-            samples,
-            global_batch=run.global_batch,
-            rank=run.place.data,
-            world_size=run.place.data_size,
-            tail="pad",
-            epochs=1,
-            prefetch=cfg.data.prefetch,
-            threads=cfg.data.threads,
-            **_reading(cfg),
-        )
-        try:
-            return run.evaluate(loader, measure)
-        finally:
-            loader.close()
-
-    return validate
-
-
-def _opened(cfg: RunSpec, shards: str) -> Dataset:
-    return open_dataset(shards, cache=cfg.data.cache, cache_bytes=cfg.data.cache_gb * 10**9)
+    return held_out(cfg, run, measure, **_reading(cfg))
 
 
 def _reading(cfg: RunSpec) -> dict[str, Any]:
     """How a loader makes windows of samples."""
-    length = cfg.model.seq_len + 1
+    model = decoder_of(cfg)
+    length = model.seq_len + 1
     if cfg.data.text == "bytes":
         return {"transform": ByteWindow(length), "collate": stack}
-    packing = Packing(length, pad=PADDING, vocab=cfg.model.vocab)
+    packing = Packing(length, pad=PADDING, vocab=model.vocab)
     return {"pack": packing, "collate": stack_apart if cfg.data.boundaries else stack_running}
 
 

@@ -14,11 +14,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.nn import functional
 
 from hpckit.run.layers import adapted
-from hpckit.run.spec import LoraSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, LoraSpec
 from hpckit.training.models.decoder import LORA_A, LORA_B, Decoder
 
 
-def adapt(model: Decoder, size: ModelSpec, lora: LoraSpec) -> None:
+def adapt(model: Decoder, size: DecoderSpec, lora: LoraSpec) -> None:
     """Freeze the parameters of `model`, whose names stay, and give layers of its blocks adapters.
 
     Where layers are divided over ranks, their adapters are as well: it comes after that.

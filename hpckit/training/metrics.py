@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 Value = float | int | Tensor
 TOKENS = "tokens"
 """Name of the metric that is a rank's count of tokens; it is summed and becomes `tokens_per_s`."""
+SAMPLES = "samples"
+"""Name of the metric that is a rank's count of samples, for models without tokens; it is summed and
+becomes `samples_per_s`."""
 FLOPS = "flops"
 """Name of the metric that is a rank's count of what the model's mathematics asks for; it is summed
 and becomes `mfu`, its share of what the cards could do (Chowdhery et al. 2022)."""
@@ -42,7 +45,7 @@ somewhere."""
 RESERVED = frozenset(
     (
         *("time", "kind", "step", "generation", "attempt", "node", "rank", "submission"),
-        *("tokens_per_s", "mfu", "step_s", *footprint.NAMES, *watching.NAMES),
+        *("tokens_per_s", "samples_per_s", "mfu", "step_s", *footprint.NAMES, *watching.NAMES),
         *(*parts.NAMES, *(f"{name}_max" for name in SLOWEST)),
         *intake.NAMES,
     )
@@ -83,7 +86,7 @@ class Metrics:
         self._scalars = Scalars(tensorboard, events, at) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
-        self._counted = {TOKENS: 0.0, FLOPS: 0.0}
+        self._counted = {TOKENS: 0.0, SAMPLES: 0.0, FLOPS: 0.0}
         self._parts.taken()  # what was before the first step is none of its
         self._since = (at, time.monotonic())
         self.newest: dict[str, float] = {}
@@ -123,7 +126,7 @@ class Metrics:
             **values,
             **_rates(sums, now - since, self._copies),
             **intake.record_of(taken, dist.get_world_size(), now - since),
-            **_split(sums[3:]),
+            **_split(sums[4:]),
             **highest,
             **self._watch.record(step, *times),
         }
@@ -166,7 +169,7 @@ class Metrics:
     def _over_ranks(
         self, logged: Mapping[str, Value], spent: Sequence[float]
     ) -> tuple[dict[str, float], Sequence[float], Sequence[float]]:
-        """Means over all ranks of `logged`; the sums of tokens, FLOPs, peaks of the cards, and
+        """Means over all ranks of `logged`; the sums of what is counted, peaks of the cards, and
         means of `spent`; and the sums of what the loaders did since the last record."""
         names, world = sorted(logged), dist.get_world_size()
         values = [_number(logged[name]) for name in names]
@@ -206,8 +209,9 @@ def _problem(name: str, value: object) -> str | None:
 
 
 def _rates(sums: Sequence[float], seconds: float, copies: int) -> dict[str, float]:
-    tokens, flops, peak = sums[:3]
-    found = {"tokens_per_s": tokens / copies / seconds} if tokens else {}
+    tokens, samples, flops, peak = sums[:4]
+    counts = {"tokens_per_s": tokens, "samples_per_s": samples}
+    found = {name: count / copies / seconds for name, count in counts.items() if count}
     if flops and not math.isnan(peak):
         found["mfu"] = flops / copies / seconds / peak
     return found

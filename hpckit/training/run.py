@@ -168,8 +168,8 @@ class TrainingRun:
         self._begin = begin
 
     def log(self, **values: Value) -> None:
-        """Metrics of this step: means over the rank's samples, or its counts of `tokens` and of the
-        model's `flops`.
+        """Metrics of this step: means over the rank's samples, or its counts of `tokens`,
+        `samples` and of the model's `flops`.
 
         They are averaged over ranks (counts are summed) when the step is written down.
         """

@@ -25,6 +25,7 @@ from checkpointing.store.catalog import newest_first
 from checkpointing.store.copies import StoreCopies
 from checkpointing.store.reading import leased
 from checkpointing.store.store import Stored
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.origin import find_origin
 from hpckit.run.spec import RunSpec, StartSpec
 from hpckit.training.errors import TrainingError
@@ -70,9 +71,9 @@ def begin(module: nn.Module, cfg: RunSpec, start: StartSpec) -> dict[str, Any]:
 @contextmanager
 def _pretrained(cfg: RunSpec, start: StartSpec) -> Iterator[tuple[Source, dict[str, Any]]]:
     folder = Path(start.path)
-    if problems := folder_problems(folder, cfg.model):
+    if problems := folder_problems(folder, decoder_of(cfg)):
         raise TrainingError("\n".join(f"start.path: {line}" for line in problems))
-    with Pretrained(folder, cfg.model) as source:
+    with Pretrained(folder, decoder_of(cfg)) as source:
         yield source, {"path": start.path}
 
 
@@ -129,9 +130,10 @@ class _Stored:
 
 def _wanted(cfg: RunSpec) -> dict[str, Shape]:
     """Shapes of the whole model's parameters, adapters too."""
-    model = build(cfg.model)
+    size = decoder_of(cfg)
+    model = build(size)
     if cfg.lora:
-        adapt(model, cfg.model, cfg.lora)
+        adapt(model, size, cfg.lora)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 

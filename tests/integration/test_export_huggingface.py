@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from checkpointing import Checkpointer
 from hpckit.run.directory import RunDir, run_name
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.parse import dump_spec
 from hpckit.training.lora import adapt, is_adapter
 from hpckit.training.models.building import make, materialise
@@ -25,9 +26,9 @@ def trained(run: RunDir, model: str, changes: dict[str, Any], lora: str = "none"
     spec = make_spec(changes, model=model, lora=lora)
     run.submission(1).mkdir(parents=True)
     run.spec(1).write_text(dump_spec(spec))
-    decoder = make(spec.model, seed=1)
+    decoder = make(decoder_of(spec), seed=1)
     if spec.lora:
-        adapt(decoder, spec.model, spec.lora)
+        adapt(decoder, decoder_of(spec), spec.lora)
         materialise(decoder, torch.device("cpu"), seed=1)
     with torch.no_grad():
         for parameter in decoder.parameters():

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from hpckit.launch.compose import compose_spec
+from hpckit.training.fakeworld import fake_step
 from tests.integration.runs import REPO
 
 SMALL = ("model=gpt_nano", "model.layers=4", "model.heads=4", "train.global_batch=64")
@@ -42,6 +44,12 @@ def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, wo
     adam = 1 if "optim=muon" in way else 2
     expected = 4 * (adam * blocks + 2 * tokens) / parts / 2**20
     assert mebibytes(text, "OptState") == pytest.approx(expected, rel=0.05)
+
+
+def test_a_model_of_images_is_refused() -> None:
+    spec = compose_spec(["experiment=images", "data.shards=/data"])
+    with pytest.raises(ValueError, match="a fake world has no images for a resnet"):
+        fake_step(spec)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from hpckit.plan.activations import Batch, logits, of_input
 from hpckit.plan.memory import Footprint, footprint, footprints, micro_batches
 from hpckit.plan.stages import stages_of_rank
 from hpckit.run.degrees import degrees
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import sample_mean
 from hpckit.training.models.gpt import GPT
@@ -74,9 +75,10 @@ def _kept(spec: RunSpec, rank: int, planned: Footprint) -> int:
     found = degrees(spec.parallel, WORLD)
     count, samples = micro_batches(spec, WORLD)
     batch, total = Batch(samples, 4, found.tensor), planned.moments["loss"].activations
-    stages = stages_of_rank(spec.model.layers, spec.parallel, found.pipeline, rank, count)
+    model = decoder_of(spec)
+    stages = stages_of_rank(model.layers, spec.parallel, found.pipeline, rank, count)
     for stage in stages:
-        each = logits(spec.model, batch) if stage.is_last else -of_input(spec.model, batch)
+        each = logits(model, batch) if stage.is_last else -of_input(model, batch)
         total += stage.waiting * each
     return total
 
@@ -91,7 +93,7 @@ def _measure_case(spec: RunSpec) -> dict[str, int]:
     optimizer = build_optimizer(trainee.module, spec.optim)
     count, samples = micro_batches(spec, WORLD)
     gradients = trainee.gradients(count * samples, sample_mean)
-    tokens = torch.randint(256, (count * samples, spec.model.seq_len))
+    tokens = torch.randint(256, (count * samples, decoder_of(spec).seq_len))
     with SavedBytes().counting() as saved:
         gradients(tokens, tokens)
     mine = list(trainee.module.parameters())
@@ -162,7 +164,7 @@ def _tracked_peak(spec: RunSpec, world: int) -> int:
     mesh = make_mesh("cpu", spec.parallel)
     count, samples = micro_batches(spec, world)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model: Any = GPT(spec.model)  # type: ignore[arg-type]
+        model: Any = GPT(decoder_of(spec))  # type: ignore[arg-type]
         recompute(model.blocks.values(), spec.memory.recompute)
         model.unembedding.chunks = spec.memory.loss_chunks
         shard(
@@ -174,7 +176,7 @@ def _tracked_peak(spec: RunSpec, world: int) -> int:
             offload=False,
         )
         optimizer = build_optimizer(model, spec.optim)
-        tokens = torch.zeros(samples, spec.model.seq_len, dtype=torch.int64)
+        tokens = torch.zeros(samples, decoder_of(spec).seq_len, dtype=torch.int64)
         tracker = FSDPMemTracker(model, optimizer)
         with tracker:
             for _ in range(2):

@@ -39,7 +39,7 @@ def trained(kind: str, model: str, *, evaluates: bool) -> tuple[list[float], lis
     steps, evaluated = [], []
     for _ in range(STEPS):
         if evaluates:
-            means = gradients.losses(*mine).double().mean(1)
+            means = gradients.outputs(*mine).double().mean(1)
             whole = torch.zeros(place.data_size, len(means), dtype=torch.float64)
             whole[place.data] = means
             dist.all_reduce(whole)

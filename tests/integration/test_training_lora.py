@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch.func import functional_call
 
 from checkpointing import Checkpointer
-from hpckit.run.spec import LoraSpec, ModelSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import DecoderSpec, LoraSpec
 from hpckit.training.language_model import sample_mean
 from hpckit.training.lora import adapt, is_adapter
 from hpckit.training.models.building import build, make, materialise
@@ -40,9 +41,14 @@ def by_hand(model: str) -> list[Step]:
     """Steps of the whole batch at once, with torch's own AdamW."""
     spec = spec_of("alone", model, *LORA)
     lora, optim = spec.lora, spec.optim
+    size, seed = decoder_of(spec), spec.train.seed
     assert lora is not None
-    plain = make(spec.model, spec.train.seed).requires_grad_(False)
-    adapters = {n: p.requires_grad_() for n, p in drawn(spec.model, lora, spec.train.seed).items()}
+    assert optim.beta1 is not None
+    assert optim.beta2 is not None
+    assert optim.eps is not None
+    assert optim.grad_clip is not None
+    plain = make(size, seed).requires_grad_(False)
+    adapters = {name: p.requires_grad_() for name, p in drawn(size, lora, seed).items()}
     optimizer = torch.optim.AdamW(
         adapters.values(),
         lr=optim.lr,
@@ -63,7 +69,7 @@ def by_hand(model: str) -> list[Step]:
     return found
 
 
-def drawn(size: ModelSpec, lora: LoraSpec, seed: int) -> Tensors:
+def drawn(size: DecoderSpec, lora: LoraSpec, seed: int) -> Tensors:
     """Adapters as a run begins with them."""
     model = build(size)
     adapt(model, size, lora)

@@ -25,6 +25,7 @@ from transformers import (
 from checkpointing import Checkpointer
 from hpckit.launch.startcheck import start_problems
 from hpckit.run.directory import RunDir, run_name
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.parse import dump_spec
 from hpckit.run.spec import RunSpec, StartSpec
 from hpckit.training.errors import TrainingError
@@ -74,7 +75,7 @@ def starting(spec: RunSpec, path: Path, **changes: Any) -> RunSpec:
 def begun(folder: Path, model: str, changes: dict[str, Any] | None = None) -> Decoder:
     """A model of this process alone that has begun with a folder."""
     spec = starting(make_spec(changes, model=model), folder)
-    decoder = make(spec.model, seed=9)
+    decoder = make(decoder_of(spec), seed=9)
     assert spec.start is not None
     with pretended_world(1):
         begin(decoder, spec, spec.start)
@@ -127,10 +128,10 @@ def base_run(folder: Path, changes: dict[str, Any]) -> Decoder:
     spec, run = make_spec(changes), RunDir(folder)
     run.submission(1).mkdir(parents=True)
     run.spec(1).write_text(dump_spec(spec))
-    decoder = make(spec.model, seed=4)
+    decoder = make(decoder_of(spec), seed=4)
     checkpointer = Checkpointer(run.checkpoints, run=run_name(spec))
-    checkpointer.save(3, {"model": decoder, "ema": make(spec.model, seed=5)})
-    checkpointer.save(7, {"model": make(spec.model, seed=6)})
+    checkpointer.save(3, {"model": decoder, "ema": make(decoder_of(spec), seed=5)})
+    checkpointer.save(7, {"model": make(decoder_of(spec), seed=6)})
     checkpointer.close()
     return decoder
 
@@ -177,7 +178,7 @@ def of_run(folder: Path, changes: dict[str, Any] | None = None, **how: Any) -> R
 
 
 def read(spec: RunSpec) -> Decoder:
-    decoder = make(spec.model, seed=9)
+    decoder = make(decoder_of(spec), seed=9)
     assert spec.start is not None
     with pretended_world(1):
         begin(decoder, spec, spec.start)
@@ -194,7 +195,7 @@ def test_a_checkpoint_is_named_by_step_item_and_place(tmp_path: Path) -> None:
         (of_run(in_store, step=3), 4),
     ):
         assert start_problems(spec, RunDir(tmp_path / "new")) == []
-        assert_same(dict(read(spec).state_dict()), dict(make(spec.model, seed).state_dict()))
+        assert_same(dict(read(spec).state_dict()), dict(make(decoder_of(spec), seed).state_dict()))
 
 
 def test_what_is_no_such_checkpoint_is_refused_before_and_after_the_start(tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_a_run_that_has_begun_is_not_looked_at_again(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "new")
     assert start_problems(spec, run)
     checkpointer = Checkpointer(run.checkpoints, run=run_name(spec))
-    checkpointer.save(1, {"model": make(spec.model, seed=1)})
+    checkpointer.save(1, {"model": make(decoder_of(spec), seed=1)})
     checkpointer.close()
     assert start_problems(spec, run) == []
 
@@ -253,7 +254,7 @@ def test_other_sizes_in_a_folder_are_all_told(
     transformer("gpt", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
-    assert_told(folder_problems(tmp_path, make_spec().model), told)
+    assert_told(folder_problems(tmp_path, decoder_of(make_spec())), told)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_other_sizes_of_a_llama_are_all_told(
     transformer("llama", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
-    assert_told(folder_problems(tmp_path, make_spec(model="llama_nano").model), told)
+    assert_told(folder_problems(tmp_path, decoder_of(make_spec(model="llama_nano"))), told)
 
 
 def assert_told(found: list[str], told: list[str]) -> None:
@@ -285,7 +286,7 @@ def assert_told(found: list[str], told: list[str]) -> None:
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    size = make_spec().model
+    size = decoder_of(make_spec())
     assert "has no config.json" in folder_problems(tmp_path, size)[0]
     transformer("gpt", tmp_path)
     shards = {path: load_file(path) for path in tmp_path.glob("model-*.safetensors")}

@@ -16,6 +16,7 @@ from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.run.directory import RunDir
 from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.expertcheck import experts_of
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.spec import RunSpec
 from hpckit.training.models.huggingface import config, forms
@@ -38,7 +39,7 @@ def export_huggingface(
         RefusedError: the model is not known here.
     """
     spec = _spec(place)
-    size, merging = spec.model, _merging(checkpoint, item, spec)
+    size, merging = decoder_of(spec), _merging(checkpoint, item, spec)
     item = "model" if merging else item  # an average of adapters has nothing else
     file = folder / "config.json"
     if file.exists():

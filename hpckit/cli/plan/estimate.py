@@ -71,7 +71,7 @@ def estimate(
     from hpckit.plan.estimate import Assumptions, is_known
     from hpckit.plan.estimate import estimate as estimated
     from hpckit.plan.facts import problems
-    from hpckit.run.entries import LANGUAGE_MODEL
+    from hpckit.run.entries import IMAGES, LANGUAGE_MODEL
     from hpckit.run.parse import SpecError
 
     with refusing():
@@ -79,8 +79,9 @@ def estimate(
             raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
         spec = compose_spec(overrides or [])
         if not is_known(spec):
+            what = "models of images" if spec.entry == IMAGES else "a model of its own"
             raise CommandError(
-                f"entry: {spec.entry} has a model of its own; only {LANGUAGE_MODEL} is known"
+                f"entry: {spec.entry} has {what}; only what {LANGUAGE_MODEL} trains is known"
             )
         made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
         out = Out(json)

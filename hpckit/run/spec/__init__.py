@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from hpckit.run.spec.checkpoint import CheckpointSpec, KeepSpec
 from hpckit.run.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
-from hpckit.run.spec.data import DataSpec, PackSpec
+from hpckit.run.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.run.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.run.spec.lora import LoraSpec
 from hpckit.run.spec.memory import MemorySpec
-from hpckit.run.spec.model import MODEL_KINDS, ExpertsSpec, GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec.model import (
+    MODEL_KINDS,
+    DecoderSpec,
+    ExpertsSpec,
+    GptSpec,
+    ImageSpec,
+    LlamaSpec,
+    ModelSpec,
+    ResnetSpec,
+    VitSpec,
+)
 from hpckit.run.spec.optim import OptimSpec
 from hpckit.run.spec.run import RunSpec
 from hpckit.run.spec.start import StartSpec
@@ -28,12 +38,15 @@ __all__ = [
     "ContainerSpec",
     "DataSpec",
     "DebugSpec",
+    "DecoderSpec",
     "DrillSpec",
     "ElasticSpec",
     "ExpertsSpec",
     "GptSpec",
     "HangSpec",
     "HealthSpec",
+    "ImageSpec",
+    "ImagesSpec",
     "KeepSpec",
     "LaunchSpec",
     "LlamaSpec",
@@ -45,9 +58,11 @@ __all__ = [
     "ParallelSpec",
     "PrecisionSpec",
     "ProfileSpec",
+    "ResnetSpec",
     "RetrySpec",
     "RunSpec",
     "SlurmSpec",
     "StartSpec",
     "TrainSpec",
+    "VitSpec",
 ]

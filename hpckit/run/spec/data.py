@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from hpckit.run.spec.fields import GROUP, Count, Natural, Text
+from hpckit.run.spec.fields import GROUP, Count, Decay, Natural, Text
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -21,6 +21,17 @@ class PackSpec:
     """Names or glob patterns of files and folders to leave out."""
     samples_per_shard: Count
     """Samples of one tar."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class ImagesSpec:
+    """What becomes of images with labels before a model sees them."""
+
+    augment: bool
+    """Whether each is cut out at random and may be mirrored (Szegedy et al. 2015); false: its
+    middle is taken."""
+    label_smoothing: Decay
+    """Share of a label that all classes have in common (Szegedy et al. 2016)."""
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -42,6 +53,8 @@ class DataSpec:
     documents of a window follow one another."""
     pack: PackSpec | None
     """Pack `shards` on first use; null where they must be there already."""
+    images: ImagesSpec | None
+    """Samples are images with labels; null: they are not."""
     prefetch: Count
     """Batches read ahead."""
     threads: Count

@@ -11,6 +11,8 @@ from hpckit.run.spec.fields import GROUP, Count, Positive
 
 Vocabulary = Annotated[int, Field(ge=2, lt=2**31)]
 Context = Annotated[int, Field(ge=2, lt=2**31)]
+Classes = Annotated[int, Field(ge=2, lt=2**31)]
+Depths = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, config=GROUP)
@@ -77,5 +79,50 @@ class LlamaSpec:
     """Whether the token embedding is the output layer too."""
 
 
-ModelSpec = GptSpec | LlamaSpec
-MODEL_KINDS = ("gpt", "llama")
+@dataclass(frozen=True, config=GROUP)
+class ResnetSpec:
+    """A residual network of bottleneck blocks for images."""
+
+    kind: Literal["resnet"]
+    """Which model."""
+    classes: Classes
+    """Different labels."""
+    depths: Depths
+    """Blocks of each stage; from one to the next, sides halve and channels double."""
+    channels: Count
+    """Of the stem, and inside the blocks of the first stage; a block gives four times as
+    many as it has inside."""
+    image_size: Count
+    """Pixels of a side of an image."""
+    sync_norm: bool
+    """Whether batch normalisation takes the moments of all ranks' micro-batches together; false:
+    of each micro-batch alone, so that results depend on which samples are in one."""
+
+
+@dataclass(frozen=True, config=GROUP)
+class VitSpec:
+    """A vision transformer, whose features are averaged over the patches of an image."""
+
+    kind: Literal["vit"]
+    """Which model."""
+    classes: Classes
+    """Different labels."""
+    layers: Count
+    """Transformer blocks."""
+    heads: Count
+    """Attention heads; must divide `width`."""
+    width: Count
+    """Features of the residual stream."""
+    patch: Count
+    """Pixels of a side of a patch; must divide `image_size`."""
+    image_size: Count
+    """Pixels of a side of an image."""
+    positions: Literal["sincos", "learned"]
+    """How a patch knows its place. sincos: by fixed waves of rows and columns (Beyer et al. 2022);
+    learned: by a parameter (Dosovitskiy et al. 2021)."""
+
+
+DecoderSpec = GptSpec | LlamaSpec
+ImageSpec = ResnetSpec | VitSpec
+ModelSpec = DecoderSpec | ImageSpec
+MODEL_KINDS = ("gpt", "llama", "resnet", "vit")

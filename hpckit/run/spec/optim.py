@@ -14,10 +14,11 @@ from hpckit.run.spec.fields import GROUP, Count, Decay, Fraction, Natural, Posit
 class OptimSpec:
     """The optimizer and its learning rate (`conf/optim/`)."""
 
-    kind: Literal["adamw", "muon"]
+    kind: Literal["adamw", "muon", "sgd"]
     """adamw: all parameters (Loshchilov & Hutter 2019); muon: the matrices inside of blocks by
     orthogonalised momentum (Jordan et al. 2024), scaled so that one learning rate fits them and
-    the others, which stay with AdamW (Liu et al. 2025)."""
+    the others, which stay with AdamW (Liu et al. 2025); sgd: all by Nesterov's momentum (Goyal et
+    al. 2017)."""
     lr: Positive
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "wsd", "constant"]
@@ -36,17 +37,18 @@ class OptimSpec:
     """How it follows: in proportion to the batch (Goyal et al. 2017, for SGD), or to its root
     (Malladi et al. 2022, for Adam); null without `base_batch`."""
     weight_decay: Annotated[float, Field(ge=0)]
-    """Decoupled weight decay of matrices; vectors (norms, biases) get none."""
+    """Weight decay of matrices, decoupled from the gradient but for sgd; vectors (norms, biases)
+    get none."""
     momentum: Decay | None
-    """Decay of Muon's momentum; null for adamw."""
-    beta1: Decay
-    """Decay of AdamW's first moment."""
-    beta2: Decay
+    """Decay of momentum, of muon and sgd; null for adamw."""
+    beta1: Decay | None
+    """Decay of AdamW's first moment; null for sgd, as the next two."""
+    beta2: Decay | None
     """Decay of AdamW's second moment."""
-    eps: Positive
+    eps: Positive | None
     """AdamW's epsilon."""
-    grad_clip: Positive
-    """Largest global gradient norm."""
+    grad_clip: Positive | None
+    """Largest global gradient norm; null: any."""
     ema_decay: Decay | None
     """Decay of an exponential moving average of the parameters, which is saved as `ema` beside
     `model`; null: none."""

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from checkpointing.placement import held
-from hpckit.run.spec import GptSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, GptSpec, ModelSpec, ResnetSpec, VitSpec
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.gpt import GPT
 from hpckit.training.models.llama import Llama
+from hpckit.training.models.model import Model
+from hpckit.training.models.resnet import ResNet
+from hpckit.training.models.vit import ViT
 from hpckit.training.parallel.local import local
 from hpckit.training.random import mix
 
 
-def build(size: ModelSpec, part: Part | None = None, dtype: torch.dtype = torch.float32) -> Decoder:
-    """The model, or a part of it, on the meta device: shapes alone, to be filled by
+@overload
+def build(
+    size: DecoderSpec, part: Part | None = None, dtype: torch.dtype = torch.float32
+) -> Decoder: ...
+@overload
+def build(
+    size: ModelSpec, part: Part | None = None, dtype: torch.dtype = torch.float32
+) -> Model: ...
+def build(size: ModelSpec, part: Part | None = None, dtype: torch.dtype = torch.float32) -> Model:
+    """The model, or a part of a decoder, on the meta device: shapes alone, to be filled by
     `materialise`."""
     with torch.device("meta"), _by_default(dtype):
-        return GPT(size, part) if isinstance(size, GptSpec) else Llama(size, part)
+        match size:
+            case ResnetSpec():
+                return ResNet(size)
+            case VitSpec():
+                return ViT(size)
+            case _:
+                return GPT(size, part) if isinstance(size, GptSpec) else Llama(size, part)
 
 
 @contextmanager
@@ -35,7 +54,11 @@ def _by_default(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Decoder:
+@overload
+def make(size: DecoderSpec, seed: int, device: torch.device | None = None) -> Decoder: ...
+@overload
+def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model: ...
+def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model:
     """A whole model with its first parameters, on the CPU if nothing else is said."""
     model = build(size)
     materialise(model, device or torch.device("cpu"), seed)
@@ -43,23 +66,21 @@ def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Deco
 
 
 @torch.no_grad()
-def materialise(model: Decoder, device: torch.device, seed: int) -> None:
-    """Give the parameters memory and their first values, which depend on `seed` and on their names
-    alone: however the model is spread, a rank draws a parameter whole and keeps its share. Buffers
-    begin at zero."""
+def materialise(model: Model, device: torch.device, seed: int) -> None:
+    """Give parameters and buffers memory and their first values, which depend on `seed` and on
+    their names alone: however the model is spread, a rank draws a parameter whole and keeps its
+    share."""
     model.to_empty(device=device)
-    for buffer in model.buffers():
-        buffer.zero_()
-    for name, parameter in model.named_parameters():
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         generator = torch.Generator().manual_seed(mix(seed, name))
-        whole = torch.empty(parameter.shape)
+        whole = torch.empty(tensor.shape)
         model.draw(name, whole, generator)
-        _keep(name, whole, parameter)
+        _keep(name, whole, tensor)
 
 
-def _keep(name: str, whole: Tensor, parameter: Tensor) -> None:
-    mine = held(name, parameter)
+def _keep(name: str, whole: Tensor, tensor: Tensor) -> None:
+    mine = held(name, tensor)
     assert mine is not None
-    own = local(parameter)
+    own = local(tensor)
     for box, at in mine.parts:
         own[at.slices].copy_(whole[box.slices])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hpckit.training.models.model import Model
 from hpckit.training.models.unembedding import Unembedding
 from hpckit.training.models.within import positions_within, within
 
@@ -41,7 +42,7 @@ class Part:
         return self.end == self.layers
 
 
-class Decoder(nn.Module):
+class Decoder(Model):
     """A model or a part of one; its parameters have the same names in either.
 
     Those who derive from it define `embed` and `predict`, of which a part may need neither.
@@ -102,7 +103,7 @@ class Decoder(nn.Module):
         return self.predict(x, targets) if self.part.is_last else x
 
     @torch.no_grad()
-    def draw(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+    def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
         """Fill a whole parameter, by its name, as at the start of training.
 
         Gains are one and biases zero; weights are normal. The layers that write into the residual
@@ -110,13 +111,13 @@ class Decoder(nn.Module):
         (Radford et al. 2019, section 2.3). Adapters add nothing at first: B is zero, and A drawn as
         in the code of Hu et al. 2021.
         """
-        if name.endswith((".bias", LORA_B)):
-            parameter.zero_()
+        if name.endswith((".bias", ".load", LORA_B)):
+            tensor.zero_()
         elif name.endswith(LORA_A):
-            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
+            nn.init.kaiming_uniform_(tensor, a=math.sqrt(5), generator=generator)
         elif "norm" in name:
-            parameter.fill_(1.0)
+            tensor.fill_(1.0)
         else:
             is_residual = name.removesuffix(".weight").endswith(self.RESIDUAL)
             std = INIT_STD / math.sqrt(2 * self.part.layers) if is_residual else INIT_STD
-            parameter.normal_(0.0, std, generator=generator)
+            tensor.normal_(0.0, std, generator=generator)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hpckit.run.spec import GptSpec
+from hpckit.run.spec import ExpertsSpec, GptSpec
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.experts import MixtureOfExperts
 from hpckit.training.models.unembedding import Unembedding
@@ -16,10 +16,11 @@ from hpckit.training.models.within import Within
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention."""
+    """Multi-head self-attention."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, is_causal: bool) -> None:
         super().__init__()
+        self._is_causal = is_causal
         self.head_width = width // heads
         self.qkv = nn.Linear(width, 3 * width)  # of each head its query, key and value in turn
         self.out = nn.Linear(width, width)
@@ -29,7 +30,11 @@ class Attention(nn.Module):
         heads = self.qkv(x).view(*x.shape[:2], -1, 3, self.head_width)
         query, key, value = heads.permute(3, 0, 2, 1, 4)  # each (batch, heads, time, head width)
         mixed = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=inside and inside.mask, is_causal=inside is None
+            query,
+            key,
+            value,
+            attn_mask=inside and inside.mask,
+            is_causal=self._is_causal and inside is None,
         )
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
@@ -52,11 +57,12 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One transformer block: attention, then a perceptron or experts."""
 
-    def __init__(self, size: GptSpec) -> None:
+    def __init__(
+        self, width: int, heads: int, *, is_causal: bool, experts: ExpertsSpec | None
+    ) -> None:
         super().__init__()
-        width, experts = size.width, size.experts
         self.norm_attention = nn.LayerNorm(width)
-        self.attention = Attention(width, size.heads)
+        self.attention = Attention(width, heads, is_causal=is_causal)
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = MixtureOfExperts(width, experts) if experts else MLP(width)
 
@@ -98,7 +104,11 @@ class GPT(Decoder):
         """`part`: of the model; None: all of it."""
         part = part or Part.whole(size.layers)
         width = size.width
-        super().__init__(part, (Block(size) for _ in range(part.begin, part.end)))
+        blocks = (
+            Block(width, size.heads, is_causal=True, experts=size.experts)
+            for _ in range(part.begin, part.end)
+        )
+        super().__init__(part, blocks)
         if part.is_first or part.is_last:
             self.embedding = Embedding(size.vocab, size.seq_len, width, positions=part.is_first)
         if part.is_last:

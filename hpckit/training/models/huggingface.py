@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from checkpointing.interop.forms import Form
-from hpckit.run.spec import GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, GptSpec, LlamaSpec
 
 
-def config(size: ModelSpec, dtype: str) -> dict[str, Any]:
+def config(size: DecoderSpec, dtype: str) -> dict[str, Any]:
     """The content of config.json; `dtype` of the weights by torch's name."""
     about = _llama_config(size) if isinstance(size, LlamaSpec) else _gpt_config(size)
     return {**about, "vocab_size": size.vocab, "dtype": dtype}
 
 
-def forms(size: ModelSpec, item: str) -> dict[str, Form]:
+def forms(size: DecoderSpec, item: str) -> dict[str, Form]:
     """How each tensor is written, by its full name in checkpoints, where it is part of `item`."""
     found = _llama_forms(size) if isinstance(size, LlamaSpec) else _gpt_forms(size)
     return {f"{item}/{name}": form for name, form in found.items()}

@@ -15,7 +15,7 @@ from checkpointing.format.elements import element
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.interop.forms import Form
 from checkpointing.interop.safetensors_reader import SafetensorsReader
-from hpckit.run.spec import LlamaSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, LlamaSpec
 from hpckit.training.models.huggingface import config, forms
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ _CONVERT = (
 )
 
 
-def folder_problems(folder: Path, size: ModelSpec) -> list[str]:
+def folder_problems(folder: Path, size: DecoderSpec) -> list[str]:
     """Why the model in `folder` is not one of this size; empty if it is, as far as the names and
     sizes that its files state."""
     if not (folder / "config.json").is_file():
@@ -58,7 +58,7 @@ def folder_problems(folder: Path, size: ModelSpec) -> list[str]:
         return [f"{folder}: {line}" for line in model.other_names()]
 
 
-def differences(size: ModelSpec, stated: Mapping[str, Any]) -> Iterator[str]:
+def differences(size: DecoderSpec, stated: Mapping[str, Any]) -> Iterator[str]:
     """In what a config.json describes another model than `size`, in words."""
     ours = config(size, "float32")
     kind = ours["model_type"]
@@ -82,7 +82,7 @@ def differences(size: ModelSpec, stated: Mapping[str, Any]) -> Iterator[str]:
 class Pretrained:
     """The parameters in a folder, by the names that they have here. A context manager."""
 
-    def __init__(self, folder: Path, size: ModelSpec) -> None:
+    def __init__(self, folder: Path, size: DecoderSpec) -> None:
         """Raises as `SafetensorsReader`."""
         self._reader = SafetensorsReader(folder)
         self._forms = _forms(size)
@@ -121,7 +121,7 @@ class Pretrained:
         self._reader.__exit__(None, None, None)
 
 
-def _forms(size: ModelSpec) -> dict[str, Form]:
+def _forms(size: DecoderSpec) -> dict[str, Form]:
     return {name.removeprefix("model/"): form for name, form in forms(size, "model").items()}
 
 
@@ -138,7 +138,7 @@ def _as_there(ours: Mapping[str, Form], there: Collection[str]) -> dict[str, str
     return found
 
 
-def _known(size: ModelSpec, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _known(size: DecoderSpec, stated: Mapping[str, Any]) -> dict[str, Any]:
     """What is stated, with what follows from it."""
     known = dict(stated)
     if isinstance(size, LlamaSpec):

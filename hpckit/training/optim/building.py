@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from hpckit.run.spec import OptimSpec
 from hpckit.training.optim.muon import Muon
@@ -20,8 +20,12 @@ def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if spec.kind == "muon":
         return _muon(named, spec)
-    betas = (spec.beta1, spec.beta2)
-    return AdamW(_decayed([p for _, p in named], spec), lr=spec.lr, betas=betas, eps=spec.eps)
+    groups = _decayed([p for _, p in named], spec)
+    if spec.kind == "sgd":
+        momentum = spec.momentum or 0.0
+        return SGD(groups, lr=spec.lr, momentum=momentum, nesterov=momentum > 0)
+    beta1, beta2, eps = _of_adamw(spec)
+    return AdamW(groups, lr=spec.lr, betas=(beta1, beta2), eps=eps)
 
 
 def is_inside(name: str, parameter: Tensor) -> bool:
@@ -35,9 +39,17 @@ def _muon(named: list[tuple[str, nn.Parameter]], spec: OptimSpec) -> Muon:
     inside = [p for name, p in named if is_inside(name, p)]
     others = [p for name, p in named if not is_inside(name, p)]
     matrices = {"params": inside, "weight_decay": spec.weight_decay, "momentum": spec.momentum}
-    adam = {"beta1": spec.beta1, "beta2": spec.beta2, "eps": spec.eps}
+    adam = dict(zip(("beta1", "beta2", "eps"), _of_adamw(spec), strict=True))
     groups = [matrices] if inside else []
     return Muon([*groups, *({**group, **adam} for group in _decayed(others, spec))], spec.lr)
+
+
+def _of_adamw(spec: OptimSpec) -> tuple[float, float, float]:
+    """Its decays and epsilon."""
+    assert spec.beta1 is not None
+    assert spec.beta2 is not None
+    assert spec.eps is not None
+    return spec.beta1, spec.beta2, spec.eps
 
 
 def _decayed(parameters: list[nn.Parameter], spec: OptimSpec) -> list[dict[str, Any]]:

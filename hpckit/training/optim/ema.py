@@ -1,4 +1,4 @@
-"""An exponential moving average of parameters.
+"""An exponential moving average of parameters, and of moments of batch normalisation.
 
 To evaluate with it:
 
@@ -16,17 +16,18 @@ from hpckit.training.parallel.local import local
 
 
 class Ema:
-    """Average trained parameters by their names, spread as these are; begins with what they are
-    now. Beside them are the model's buffers, not averaged, so that it can be loaded as a model."""
+    """Average what is trained of a model, and what else it saves, by its names, spread as that is;
+    begins with what it is now."""
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, decay: float) -> None:
-        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        saved = model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        named = {**trained, **buffers}
         self._averages = {name: p.detach().clone() for name, p in named.items()}
         self._mine = [local(average) for average in self._averages.values()]
         self._parameters, self._decay = [*named.values()], decay
-        kept = model.state_dict().keys()
-        self._buffers = {name: b for name, b in model.named_buffers() if name in kept}
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -41,12 +42,12 @@ class Ema:
         torch._foreach_lerp_(self._mine, parameters, 1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages themselves, and the model's own buffers."""
-        return {**self._averages, **self._buffers}
+        """The averages themselves."""
+        return dict(self._averages)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the values over; a model has its buffers from its own state."""
+        """Take the values over."""
         for name, average in self._averages.items():
             if state[name] is not average:
                 average.copy_(state[name])

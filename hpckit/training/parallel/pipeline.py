@@ -99,7 +99,7 @@ class Pipeline:
         with self._timed("compute"):
             return self._step(inputs, targets, documents)
 
-    def losses(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
+    def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         """Of the tokens, (share, time), on all ranks of the pipeline; without gradients."""
         taken, wanted = self._given(inputs, targets, documents)
         found = self._schedule.eval(*taken, **wanted)

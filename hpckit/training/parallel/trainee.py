@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch.distributed.fsdp import FSDPModule
 from hpckit.run.batch import micro_batch_count
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
-from hpckit.run.spec import ParallelSpec, RunSpec, StartSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import ParallelSpec, ResnetSpec, RunSpec, StartSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.compiling import compile_blocks
 from hpckit.training.fp8 import use_fp8
@@ -22,6 +24,7 @@ from hpckit.training.lora import adapt
 from hpckit.training.loss_scale import LossScale
 from hpckit.training.models.building import build, materialise
 from hpckit.training.models.decoder import Decoder, Part
+from hpckit.training.models.model import Model
 from hpckit.training.parallel.experts import balance, share_experts
 from hpckit.training.parallel.mesh import data_mesh, has, make_expert_mesh, size_of
 from hpckit.training.parallel.norm import clip_gradients
@@ -54,18 +57,20 @@ class Trainee:
     def __init__(self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device) -> None:
         self._cfg, self._mesh, self._device = cfg, mesh, device
         self.attention = self._choose_attention()
-        """The kernels that compute it."""
+        """The kernels that compute it; None: the model has none."""
         self.loss_scale = LossScale(is_used=cfg.precision.compute == "fp16")
         self.parts = [self._build(part) for part in self._parts()]
         """Those of this rank: one, or in a pipeline as many as it has stages."""
-        self.module = assemble(self.parts)
+        self._stages = [part for part in self.parts if isinstance(part, Decoder)]
+        self.module = assemble(self._stages) if self._is_pipeline else self.parts[0]
         """All of it, by the names of the whole model: for optimizers and checkpoints."""
 
     def gradients(self, share: int, loss_of: LossOf, timed: Timed = untimed) -> Gradients:
         """What computes those of a step of which this rank takes `share` samples.
 
         Args:
-            loss_of: the mean loss of a micro-batch, from the losses of its tokens and the targets.
+            loss_of: the mean loss of a micro-batch, from what the model gives (the losses of
+                tokens, or logits of images) and the targets.
             timed: told when forward and backward passes begin and end.
         """
         scale = self.loss_scale
@@ -78,13 +83,14 @@ class Trainee:
         """Take over the parameters of another model, as of `hpckit.training.starting`."""
         return begin(self.module, self._cfg, start)
 
-    def clip(self, limit: float) -> Tensor:
-        """Scale the gradients back, and down to a norm of `limit`; the norm before. Collective."""
+    def clip(self, limit: float | None) -> Tensor:
+        """Scale the gradients back, and down to a norm of `limit`, None: of any; the norm before.
+        Collective."""
         return clip_gradients(
             self.module.parameters(),
-            limit,
+            math.inf if limit is None else limit,
             stages=size_of(self._mesh, "pipeline"),
-            shared=shared_by_ends(self.parts),
+            shared=shared_by_ends(self._stages) if self._is_pipeline else [],
             device=self._device,
             scale=self.loss_scale.value,
         )
@@ -100,14 +106,16 @@ class Trainee:
     def _passes(self, share: int, loss_of: LossOf, timed: Timed) -> Accumulation | Pipeline:
         cfg = self._cfg
         parts = micro_batch_count(share, cfg.train.micro_batch)
-        if not has(self._mesh, "pipeline"):
+        if not self._is_pipeline:
             return Accumulation(self.parts[0], cfg.parallel, parts, loss_of, timed)
         shapes = self._shapes(share // parts)
         mesh = self._mesh["pipeline"]
-        return Pipeline(self.parts, cfg.parallel, mesh, shapes, parts, loss_of, timed)
+        return Pipeline(self._stages, cfg.parallel, mesh, shapes, parts, loss_of, timed)
 
-    def _choose_attention(self) -> str:
+    def _choose_attention(self) -> str | None:
         cfg = self._cfg
+        if isinstance(cfg.model, ResnetSpec):
+            return None
         choose_attention(cfg.memory.attention)
         ranks = size_of(self._mesh, "tensor")
         dtype = DTYPES[cfg.precision.compute]
@@ -122,19 +130,24 @@ class Trainee:
         log.info("attention: %s", found)
         return found
 
-    def _parts(self) -> list[Part]:
-        layers = self._cfg.model.layers
-        if not has(self._mesh, "pipeline"):
-            return [Part.whole(layers)]
-        return parts_of_rank(layers, self._cfg.parallel, self._mesh["pipeline"])
+    @property
+    def _is_pipeline(self) -> bool:
+        return has(self._mesh, "pipeline")
 
-    def _build(self, part: Part) -> Decoder:
+    def _parts(self) -> list[Part | None]:
+        """None: all of the model."""
+        if not self._is_pipeline:
+            return [None]
+        layers = decoder_of(self._cfg).layers
+        return [*parts_of_rank(layers, self._cfg.parallel, self._mesh["pipeline"])]
+
+    def _build(self, part: Part | None) -> Model:
         cfg = self._cfg
         model = build(cfg.model, part, DTYPES[cfg.precision.master])
-        if has(self._mesh, "tensor"):
+        if has(self._mesh, "tensor") and isinstance(model, Decoder):
             divide(model, self._mesh["tensor"])
-        if cfg.lora:
-            adapt(model, cfg.model, cfg.lora)
+        if cfg.lora and isinstance(model, Decoder):
+            adapt(model, decoder_of(cfg), cfg.lora)
         self._pull_levers(model)
         offload = cfg.memory.offload
         mesh = data_mesh(self._mesh)
@@ -144,7 +157,7 @@ class Trainee:
         materialise(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
         return model
 
-    def _share_experts(self, model: Decoder) -> None:
+    def _share_experts(self, model: Model) -> None:
         cfg = self._cfg
         mesh = make_expert_mesh(self._mesh.device_type, cfg.parallel)
         layers = share_experts(model, mesh["expert"])
@@ -152,7 +165,7 @@ class Trainee:
             layers, data_mesh(mesh), cfg.parallel, cfg.precision, offload=cfg.memory.offload
         )
 
-    def _pull_levers(self, model: Decoder) -> None:
+    def _pull_levers(self, model: Model) -> None:
         """Those that change how a model computes, and none of its names."""
         memory, blocks = self._cfg.memory, model.blocks.values()
         if self._cfg.precision.compute == "fp8":
@@ -160,11 +173,11 @@ class Trainee:
         recompute(blocks, memory.recompute)
         if memory.compile:
             compile_blocks(blocks)
-        if model.part.is_last:
+        if isinstance(model, Decoder) and model.part.is_last:
             model.unembedding.chunks = memory.loss_chunks
 
     def _shapes(self, micro_batch: int) -> Shapes:
-        size, dtype = self._cfg.model, DTYPES[self._cfg.precision.compute]
+        size, dtype = decoder_of(self._cfg), DTYPES[self._cfg.precision.compute]
         ranks = size_of(self._mesh, "tensor")
         with torch.device("meta"):
             return Shapes(
@@ -180,7 +193,7 @@ class Gradients:
     """Computes those of a step, of this rank's share of it."""
 
     def __init__(
-        self, passes: Accumulation | Pipeline, parts: Iterable[Decoder], scale: LossScale
+        self, passes: Accumulation | Pipeline, parts: Iterable[Model], scale: LossScale
     ) -> None:
         self._passes, self._parts, self._scale = passes, parts, scale
 
@@ -188,7 +201,8 @@ class Gradients:
         """Add them to what the parameters have.
 
         Args:
-            inputs, targets, documents: (share, time), as of `Decoder`.
+            inputs, targets, documents: (share, time), as of `Decoder`; or images (share, 3, side,
+                side) and their labels (share,).
 
         Returns:
             The mean loss of the share.
@@ -196,10 +210,10 @@ class Gradients:
         return self._passes(inputs, targets, documents) / self._scale.value
 
     @torch.no_grad()
-    def losses(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
-        """The losses of the tokens alone, (share, time), in the same micro-batches; on every rank
-        of a pipeline."""
-        found = self._passes.losses(inputs, targets, documents)
+    def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
+        """What the model gives alone, in the same micro-batches: the losses of tokens (share,
+        time), on every rank of a pipeline; or logits of images (share, classes)."""
+        found = self._passes.outputs(inputs, targets, documents)
         let_go(self._parts)
         return found
 
@@ -209,7 +223,7 @@ class Accumulation:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         parallel: ParallelSpec,
         micro_batches: int,
         loss_of: LossOf,
@@ -222,24 +236,23 @@ class Accumulation:
         """As of `Gradients`."""
         assert isinstance(self._model, FSDPModule)
         parts, losses = self._micro_batches, []
-        given = self._micro(inputs, targets, documents)
-        for number, (taken, wanted, inside) in enumerate(given, start=1):
+        micro_batches = self._micro(inputs, targets, documents)
+        for number, given in enumerate(micro_batches, start=1):
             before_micro_batch(self._model, self._parallel, is_last=number == parts)
             with self._timed("forward"):
-                loss = self._loss_of(self._model(taken, wanted, inside), wanted)
+                loss = self._loss_of(self._model(*given), given[1])
             with self._timed("backward"):
                 (loss / parts).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 
-    def losses(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
+    def outputs(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         """As of `Gradients`."""
         return torch.cat([self._model(*given) for given in self._micro(inputs, targets, documents)])
 
     def _micro(
         self, inputs: Tensor, targets: Tensor, documents: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """What the micro-batches are given."""
-        parts = self._micro_batches
-        inside = [None] * parts if documents is None else documents.chunk(parts)
-        return zip(inputs.chunk(parts), targets.chunk(parts), inside, strict=True)
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """What the micro-batches are given: inputs, targets, and documents if there are some."""
+        given = (inputs, targets) if documents is None else (inputs, targets, documents)
+        return zip(*(each.chunk(self._micro_batches) for each in given), strict=True)

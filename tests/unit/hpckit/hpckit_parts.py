@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from hpckit.launch.compose import compose_spec
+from hpckit.run.entries import IMAGES
 from hpckit.run.parse import parse_spec, spec_values
 from hpckit.run.spec import RunSpec
 
@@ -25,6 +26,8 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 @lru_cache
 def _base(*choices: str) -> str:
     fixed = ["cluster.device=cpu", "data.shards=/data/shards"]
+    if any(choice.startswith(("model=resnet", "model=vit")) for choice in choices):
+        fixed += [f"entry={IMAGES}", "data=images"]
     return json.dumps(spec_values(compose_spec([*choices, *fixed])))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.launch.compose import compose_spec, conf_dir, group_options
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.parse import SpecError
 
 NEEDED = {
@@ -15,6 +16,12 @@ NEEDED = {
     "start=huggingface": ["start.path=/trained"],
     "start=checkpoint": ["start.path=runs/base"],
     "parallel=3d": ["launch.nodes=2", "train.micro_batch=4"],
+    "experiment=images": ["data.shards=/data"],
+    "data=images": ["experiment=images", "data.shards=/data"],
+    **{
+        f"model={model}": ["experiment=images", "data.shards=/data"]
+        for model in ("resnet50", "resnet_nano", "vit_s16", "vit_nano")
+    },
 }
 OPTIONS = [f"{g}={o}" for g, options in group_options(conf_dir()).items() for o in options]
 
@@ -38,7 +45,7 @@ def test_options_and_values_reach_the_spec_and_values_win() -> None:
     spec = compose_spec(
         ["model=gpt_nano", "model.layers=5", "experiment=demo", "app.dropout=0.1", "app.a.b=[1,x]"]
     )
-    assert (spec.model.layers, spec.model.width) == (5, 64)
+    assert (decoder_of(spec).layers, decoder_of(spec).width) == (5, 64)
     assert (spec.name, spec.launch.nodes) == ("demo", 2)
     assert spec.app == {"dropout": 0.1, "a": {"b": [1, "x"]}}
 
@@ -128,5 +135,5 @@ def test_another_config_tree_can_be_given(tmp_path: Path) -> None:
     (tmp_path / "model" / "mine.yaml").write_text(
         "kind: gpt\nvocab: 300\nlayers: 7\nheads: 1\nwidth: 8\nseq_len: 16\nexperts: null\n"
     )
-    assert compose_spec(["model=mine"], tmp_path).model.layers == 7
-    assert group_options(tmp_path)["model"] == [*group_options(conf_dir())["model"], "mine"]
+    assert decoder_of(compose_spec(["model=mine"], tmp_path)).layers == 7
+    assert group_options(tmp_path)["model"] == sorted([*group_options(conf_dir())["model"], "mine"])

@@ -75,6 +75,14 @@ def test_a_model_that_is_not_known_is_not_planned(tmp_path: Path) -> None:
     assert "# memory" not in describe_submission(spec, RunDir(tmp_path), None, earlier=0)
 
 
+def test_a_model_of_images_has_its_size_told_and_no_memory(tmp_path: Path) -> None:
+    spec = make_spec(model="vit_nano")
+    lines = describe_submission(spec, RunDir(tmp_path), None, earlier=0).splitlines()
+    (told,) = [line for line in lines if line.startswith("# model")]
+    assert "113 k parameters, 10.6 MFLOP a sample; memory and time are planned for" in told
+    assert not any(line.startswith("# memory") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("steps", "minutes", "told"),
     [(50, None, "every 50 steps"), (None, 2.5, "every 2.5 minutes"), (None, None, "the end only")],

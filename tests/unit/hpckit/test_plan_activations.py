@@ -19,7 +19,8 @@ from hpckit.launch.compose import compose_spec
 from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
 from hpckit.plan.memory import footprint
-from hpckit.run.spec import ExpertsSpec, LlamaSpec, ModelSpec, RunSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import DecoderSpec, ExpertsSpec, LlamaSpec, RunSpec
 from hpckit.training import recompute as recomputing
 from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
@@ -65,11 +66,11 @@ def test_what_is_kept_is_what_autograd_keeps(
 ) -> None:
     spec = spec_of(SIZES[size], number)
     spec = replace(spec, memory=replace(spec.memory, recompute=recompute))
-    found = measured(spec.model, number, recompute)
+    found = measured(decoder_of(spec), number, recompute)
     moment = footprint(spec, 1).moments["loss"]
     batch = Batch(SAMPLES, 2 if number == "bf16" else 4, 1)
-    expected = moment.activations + of.logits(spec.model, batch)
-    expected += composite_norms(spec.model, number, recompute)
+    expected = moment.activations + of.logits(decoder_of(spec), batch)
+    expected += composite_norms(decoder_of(spec), number, recompute)
     assert found == pytest.approx(expected, rel=0.1)
     if recompute == "none":
         assert found == pytest.approx(expected, rel=0.01)
@@ -83,14 +84,14 @@ def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
         for how in ("selective", "full")
     )
     assert 10 * again.activations < 2 * some.activations < kept
-    one, two = (of.of_block(spec.model, Batch(n, 2, 1)) for n in (1, 2))
+    one, two = (of.of_block(decoder_of(spec), Batch(n, 2, 1)) for n in (1, 2))
     assert 1.99 * one < two <= 2 * one
 
 
 def test_korthikantis_count_is_ours_without_dropout() -> None:
     """Their 34 s b h of a block are 32 without the masks of dropout, in numbers of two bytes; what
     attention keeps of each pair of positions, 5 a s^2 b, it need not with a fused kernel."""
-    model = spec_of({"model": "gpt2"}, "bf16").model
+    model = decoder_of(spec_of({"model": "gpt2"}, "bf16"))
     tokens = model.seq_len * model.width
     assert of.of_block(model, Batch(1, 2, 1)) == pytest.approx(32 * tokens, rel=0.01)
 
@@ -99,15 +100,15 @@ def test_korthikantis_count_is_ours_without_dropout() -> None:
 def test_documents_that_do_not_see_each_other_cost_a_mask(size: str) -> None:
     spec = spec_of(SIZES[size], "fp32")
     packed = replace(spec, data=replace(spec.data, text="tokens", pack=None))
-    extra = measured(spec.model, "fp32", "none", documents=True)
-    extra -= measured(spec.model, "fp32", "none")
+    model = decoder_of(spec)
+    extra = measured(model, "fp32", "none", documents=True) - measured(model, "fp32", "none")
     plain, apart = (footprint(each, 1).moments["loss"].activations for each in (spec, packed))
-    assert apart - plain >= SAMPLES * spec.model.seq_len**2 * 4
+    assert apart - plain >= SAMPLES * model.seq_len**2 * 4
     assert extra == pytest.approx(apart - plain, rel=0.02)
 
 
 def measured(
-    size: ModelSpec, number: Number, recompute: Recompute, *, documents: bool = False
+    size: DecoderSpec, number: Number, recompute: Recompute, *, documents: bool = False
 ) -> int:
     """Bytes at the beginning of a backward pass."""
     model = make(size, seed=1).to(DTYPES[number])
@@ -122,7 +123,7 @@ def measured(
     return held
 
 
-def composite_norms(size: ModelSpec, number: Number, recompute: Recompute) -> int:
+def composite_norms(size: DecoderSpec, number: Number, recompute: Recompute) -> int:
     """What RMSNorm keeps on the CPU beside what a fused one does: its output before the weights,
     and in bf16 both that and the input in fp32 instead of the input."""
     if not isinstance(size, LlamaSpec):

@@ -74,6 +74,7 @@ def test_a_format_that_the_card_has_not_is_refused() -> None:
         (["--card", "H1000"], "--card: no H1000; there are V100, A100-40,"),
         (["model=gpt_larg"], "model: no option 'gpt_larg'"),
         (["entry=mine:main"], "entry: mine:main has a model of its own"),
+        (["experiment=images", "data.shards=/data"], "has models of images; only what"),
         (["--output", "plan.pdf"], "plan.pdf must end in .md or .html"),
     ],
 )

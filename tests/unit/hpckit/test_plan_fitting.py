@@ -12,6 +12,7 @@ from hpckit.plan.cards import CARDS
 from hpckit.plan.fitting import ladder, recommend, room
 from hpckit.plan.memory import footprint
 from hpckit.plan.steptime import speed
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec
 
 NODES, PER_NODE = 4, 8
@@ -55,7 +56,7 @@ def test_the_simplest_that_fits_is_recommended(model: str, card: str, first: str
 
 
 def test_what_fits_nowhere_is_not_recommended() -> None:
-    size = replace(composed("model=llama_70b").model, layers=800)
+    size = replace(decoder_of(composed("model=llama_70b")), layers=800)
     assert recommend(replace(composed("model=llama_70b"), model=size), NODES, CARDS["V100"]) is None
 
 

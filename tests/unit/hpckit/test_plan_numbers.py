@@ -19,15 +19,16 @@ from hpckit.plan.flops import (
     product_parameters,
 )
 from hpckit.plan.goodput import goodput, useful
-from hpckit.run.spec import GptSpec, ModelSpec
+from hpckit.run.modelcheck import decoder_of
+from hpckit.run.spec import DecoderSpec, GptSpec
 
 GPT3 = GptSpec(
     kind="gpt", vocab=50257, layers=96, heads=96, width=12288, seq_len=2048, experts=None
 )
 
 
-def model(option: str) -> ModelSpec:
-    return compose_spec([f"model={option}"]).model
+def model(option: str) -> DecoderSpec:
+    return decoder_of(compose_spec([f"model={option}"]))
 
 
 def test_gpt3_takes_what_its_authors_say() -> None:

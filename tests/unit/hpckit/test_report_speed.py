@@ -39,7 +39,7 @@ def spent(
     seconds: Mapping[Part, float], exposed: float | None = None, gpu: bool = True
 ) -> StepTime:
     total = sum(seconds.values())
-    return StepTime(10, total, dict(seconds), None, None, None, gpu, 3, exposed)
+    return StepTime(10, total, dict(seconds), None, None, None, None, gpu, 3, exposed)
 
 
 def test_each_record_counts_for_the_steps_that_it_tells_of() -> None:

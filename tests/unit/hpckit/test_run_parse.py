@@ -114,6 +114,13 @@ ANOTHER_VALUE: dict[str, Any] = {
     "lora.rank": 2,
     "lora.alpha": 3.0,
     "lora.layers": ["attention.qkv"],
+    "model.classes": 10,
+    "model.depths": [1, 2],
+    "model.channels": 16,
+    "model.image_size": 64,
+    "model.sync_norm": True,
+    "model.patch": 16,
+    "model.positions": "learned",
     "precision.compute": "bf16",
     "precision.reduce": "bf16",
     "precision.master": "bf16",
@@ -131,6 +138,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.pack.suffixes": [],
     "data.pack.exclude": ["x"],
     "data.pack.samples_per_shard": 65,
+    "data.images.augment": False,
+    "data.images.label_smoothing": 0.2,
     "data.prefetch": 5,
     "data.threads": 5,
     "data.streams": 24,
@@ -247,7 +256,17 @@ NOR_THESE = (
 )
 
 
-OF_LLAMA = ("kv_heads", "hidden", "rope_theta", "norm_eps", "tied")
+OF_OTHERS = {
+    "llama_nano": tuple(
+        f"model.{name}" for name in ("kv_heads", "hidden", "rope_theta", "norm_eps", "tied")
+    ),
+    "resnet_nano": (
+        *(f"model.{name}" for name in ("classes", "depths", "channels", "image_size", "sync_norm")),
+        *("data.images.augment", "data.images.label_smoothing"),
+    ),
+    "vit_nano": ("model.patch", "model.positions"),
+}
+"""Keys that another model than a GPT has, or what it trains on."""
 
 OF_EXPERTS = ("model.experts.", "parallel.expert")
 
@@ -257,11 +276,10 @@ def options_with(key: str) -> dict[str, str]:
     cluster = "slurm" if key.startswith("cluster.slurm") else "local"
     if key.startswith("cluster.slurm.container."):
         cluster = "site_pyxis"
-    model = "gpt_nano"
+    others = ((model, keys) for model, keys in OF_OTHERS.items() if key.endswith(keys))
+    model = next((model for model, _ in others), "gpt_nano")
     if key.startswith(OF_EXPERTS):
         model = "gpt_moe_nano"
-    elif key.startswith("model.") and key.endswith(OF_LLAMA):
-        model = "llama_nano"
     start = "checkpoint" if key.startswith("start.") else "none"
     lora = "default" if key.startswith("lora.") else "none"
     return {"cluster": cluster, "model": model, "start": start, "lora": lora}
@@ -333,7 +351,9 @@ def test_a_key_like_no_other_is_told_what_there_is(key: str, there: str) -> None
 def test_a_key_of_another_kind_of_model_is_told_so() -> None:
     told = "model.kv_heads: a model of this kind has no such key"
     assert refusal({"model.kv_heads": 2}) == [told]
-    assert refusal({"model.kind": "bert"}) == ["model.kind: must be one of gpt, llama, got 'bert'"]
+    assert refusal({"model.kind": "bert"}) == [
+        "model.kind: must be one of gpt, llama, resnet, vit, got 'bert'"
+    ]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

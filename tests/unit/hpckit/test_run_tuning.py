@@ -13,6 +13,7 @@ from hpckit.plan.flops import attention_per_token, per_token
 from hpckit.plan.memory import checkpoint_bytes, footprint
 from hpckit.plan.shapes import adapter_count
 from hpckit.run.layers import adapted, layers
+from hpckit.run.modelcheck import decoder_of
 from hpckit.run.origin import find_origin, start_folders
 from hpckit.run.parse import SpecError
 from hpckit.run.spec import StartSpec
@@ -26,7 +27,7 @@ MODELS = pytest.mark.parametrize("model", ["gpt_nano", "llama_nano"])
 
 @MODELS
 def test_the_layers_are_those_of_the_model(model: str) -> None:
-    size = make_spec(model=model).model
+    size = decoder_of(make_spec(model=model))
     decoder = build(size)
     (block, *_) = decoder.blocks.values()
     there = {n: layer for n, layer in block.named_modules() if isinstance(layer, nn.Linear)}
@@ -42,15 +43,14 @@ def test_the_layers_are_those_of_the_model(model: str) -> None:
 def test_adapters_alone_are_trained_and_averaged(model: str, asked: list[str]) -> None:
     spec = make_spec({"lora.layers": asked}, model=model, lora="default")
     assert spec.lora is not None
-    decoder = make(spec.model, seed=1)
+    size = decoder_of(spec)
+    decoder = make(size, seed=1)
     before = sum(p.numel() for p in decoder.parameters())
-    adapt(decoder, spec.model, spec.lora)
+    adapt(decoder, decoder_of(spec), spec.lora)
     trained = {name: p for name, p in decoder.named_parameters() if p.requires_grad}
     assert all(is_adapter(name) for name in trained)
-    assert len(trained) == 2 * len(adapted(spec.model, spec.lora)) * spec.model.layers
-    assert sum(p.numel() for p in decoder.parameters()) - before == adapter_count(
-        spec.model, spec.lora
-    )
+    assert len(trained) == 2 * len(adapted(size, spec.lora)) * size.layers
+    assert sum(p.numel() for p in decoder.parameters()) - before == adapter_count(size, spec.lora)
     optimizer = build_optimizer(decoder, spec.optim)
     assert {id(p) for group in optimizer.param_groups for p in group["params"]} == {
         id(p) for p in trained.values()
@@ -74,8 +74,8 @@ def test_merged_weights_compute_what_the_layer_does() -> None:
     torch.manual_seed(1)
     spec = make_spec({"lora.rank": 3}, lora="default")
     assert spec.lora is not None
-    decoder = make(spec.model, seed=1)
-    adapt(decoder, spec.model, spec.lora)
+    decoder = make(decoder_of(spec), seed=1)
+    adapt(decoder, decoder_of(spec), spec.lora)
     layer: Any = decoder.get_submodule("blocks.1.mlp.down")
     nn.init.normal_(layer.lora_a)
     nn.init.normal_(layer.lora_b)
@@ -146,7 +146,8 @@ def test_files_that_are_links_are_mounted_where_they_are(tmp_path: Path) -> None
 def test_frozen_parameters_cost_a_third_less_and_no_gradients() -> None:
     plain = make_spec({"precision.compute": "bf16"}, model="llama_nano")
     tuned = make_spec({"precision.compute": "bf16"}, model="llama_nano", lora="default")
-    count, model = adapter_count(tuned.model, tuned.lora), tuned.model
+    model = decoder_of(tuned)
+    count = adapter_count(model, tuned.lora)
     products = per_token(model) - attention_per_token(model)
     assert per_token(model, tuned.lora) - attention_per_token(model) == products * 2 / 3 + 6 * count
     before, after = (footprint(spec, 1).moments["optimizer"] for spec in (plain, tuned))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hpckit.run.spec import ModelSpec
+from hpckit.run.spec import DecoderSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.errors import TrainingError
 from tests.unit.hpckit.test_training_decoders import gpt, llama
@@ -31,7 +31,7 @@ def computed_by() -> str:
 @pytest.mark.parametrize(
     ("asked", "found"), [("auto", "flash"), ("flash", "flash"), ("math", "math")]
 )
-def test_what_is_asked_for_is_used(asked: str, found: str, size: ModelSpec) -> None:
+def test_what_is_asked_for_is_used(asked: str, found: str, size: DecoderSpec) -> None:
     choose_attention(asked)
     assert attention_in_use(size, 2, 1, torch.bfloat16, CPU) == found
     assert ("FlashAttention" in computed_by()) is (found == "flash")

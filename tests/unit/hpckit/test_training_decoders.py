@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hpckit.run.spec import ExpertsSpec, GptSpec, LlamaSpec, ModelSpec
+from hpckit.run.spec import DecoderSpec, ExpertsSpec, GptSpec, LlamaSpec
 from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from hpckit.training.models.decoder import INIT_STD, Decoder
@@ -61,7 +61,7 @@ def tokens(*shape: int) -> torch.Tensor:
     return torch.randint(0, VOCAB, shape, generator=torch.Generator().manual_seed(5))
 
 
-def parameters(size: ModelSpec) -> int:
+def parameters(size: DecoderSpec) -> int:
     return sum(parameter.numel() for parameter in make(size, 1).parameters())
 
 
@@ -87,7 +87,7 @@ def test_the_number_of_parameters_is_that_of_llama(tied: bool, tables: int) -> N
 
 
 @BOTH
-def test_the_same_seed_gives_the_same_model_whatever_ran_before(size: ModelSpec) -> None:
+def test_the_same_seed_gives_the_same_model_whatever_ran_before(size: DecoderSpec) -> None:
     first = make(size, 7).state_dict()
     torch.manual_seed(99)
     torch.rand(3)
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_model_whatever_ran_before(size: ModelSpec)
 
 
 @pytest.mark.parametrize("size", [gpt(4, 128), moe(4, 128), llama(4, 128)])
-def test_weights_start_as_gpt2s(size: ModelSpec) -> None:
+def test_weights_start_as_gpt2s(size: DecoderSpec) -> None:
     for name, parameter in make(size, 1).named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0).all(), name
@@ -114,7 +114,7 @@ def test_weights_start_as_gpt2s(size: ModelSpec) -> None:
 
 
 @BOTH
-def test_no_token_is_seen_before_its_time(size: ModelSpec) -> None:
+def test_no_token_is_seen_before_its_time(size: DecoderSpec) -> None:
     model, before = make(size, 1), tokens(1, 16)
     with torch.no_grad():
         logits = model(before)
@@ -127,7 +127,7 @@ def test_no_token_is_seen_before_its_time(size: ModelSpec) -> None:
 
 
 @BOTH
-def test_the_order_of_tokens_matters(size: ModelSpec) -> None:
+def test_the_order_of_tokens_matters(size: DecoderSpec) -> None:
     model, before = make(size, 1), tokens(1, 16)
     after = before.clone()
     after[0, [2, 9]] = before[0, [9, 2]]
@@ -136,7 +136,7 @@ def test_the_order_of_tokens_matters(size: ModelSpec) -> None:
 
 
 @BOTH
-def test_before_training_every_token_is_as_likely(size: ModelSpec) -> None:
+def test_before_training_every_token_is_as_likely(size: DecoderSpec) -> None:
     with torch.no_grad():
         loss = loss_of(make(size, 1), tokens(16, 33)).item()
     assert loss == pytest.approx(math.log(VOCAB), abs=0.1)

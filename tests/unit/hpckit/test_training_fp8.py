@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hpckit.run.spec import DecoderSpec
 from hpckit.training.fp8 import lack_of_fp8, linear, use_fp8
 from hpckit.training.models.building import make
 from tests.unit.hpckit.test_training_decoders import gpt, llama
@@ -49,8 +50,10 @@ def test_zeros_stay_zeros() -> None:
 
 
 @pytest.mark.parametrize("size", [gpt(), llama()])
-def test_the_linear_layers_of_blocks_use_it_by_their_old_names(size: object) -> None:
-    model = make(size, 1)  # type: ignore[arg-type]
+def test_the_linear_layers_of_blocks_use_it_by_their_old_names(
+    size: DecoderSpec,
+) -> None:
+    model = make(size, 1)
     names = list(model.state_dict())
     tokens = torch.randint(0, 257, (1, 32), generator=torch.Generator().manual_seed(2))
     exact = model(tokens)

@@ -38,6 +38,7 @@ VALUES: dict[str, Any] = {
 }
 SPEC = OptimSpec(**VALUES)
 MUON = replace(SPEC, kind="muon", momentum=0.95)
+SGD = replace(SPEC, kind="sgd", momentum=0.9, beta1=None, beta2=None, eps=None)
 WSD = replace(SPEC, schedule="wsd", decay_share=0.2)
 
 
@@ -102,7 +103,7 @@ def parameters_by_decay(spec: OptimSpec, model: nn.Module) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("spec", [SPEC, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("spec", [SPEC, MUON, SGD], ids=["adamw", "muon", "sgd"])
 def test_matrices_are_decayed_and_vectors_are_not(spec: OptimSpec) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 2))
     frozen = nn.Linear(2, 2).requires_grad_(False)
@@ -112,7 +113,7 @@ def test_matrices_are_decayed_and_vectors_are_not(spec: OptimSpec) -> None:
     }
 
 
-@pytest.mark.parametrize("spec", [SPEC, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("spec", [SPEC, MUON, SGD], ids=["adamw", "muon", "sgd"])
 def test_all_groups_get_the_rate_of_the_step(spec: OptimSpec) -> None:
     optimizer = build_optimizer(nn.Linear(2, 2), spec)
     for step in range(40):
@@ -183,6 +184,38 @@ def test_its_steps_on_all_else_are_those_of_adamw() -> None:
             optimizer.step()
     for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_sgd_steps_as_goyal_et_al_with_nesterovs_momentum() -> None:
+    model = nn.Linear(2, 3)
+    optimizer = build_optimizer(model, SGD)
+    weight, momentum = model.weight.detach().clone(), torch.zeros(3, 2)
+    for step in range(3):
+        model.weight.grad, model.bias.grad = random(step, 3, 2), torch.zeros(3)
+        gradient = model.weight.grad + 0.2 * weight
+        momentum = 0.9 * momentum + gradient
+        weight = weight - 1e-3 * (gradient + 0.9 * momentum)
+        optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), weight)
+
+
+def test_without_momentum_sgd_keeps_nothing() -> None:
+    model = nn.Linear(2, 3)
+    optimizer = build_optimizer(model, replace(SGD, momentum=0.0))
+    model.weight.grad = random(0, 3, 2)
+    optimizer.step()
+    assert all(tensor is None for state in optimizer.state.values() for tensor in state.values())
+
+
+def test_moments_of_normalisation_are_averaged_as_parameters_are() -> None:
+    model = nn.BatchNorm2d(3)
+    del model.num_batches_tracked
+    ema = build_ema(model, 0.75)
+    assert ema is not None
+    model.get_buffer("running_mean").add_(4.0)
+    ema.update()
+    assert ema.state_dict().keys() == model.state_dict().keys()
+    assert (ema.state_dict()["running_mean"] == 1.0).all()
 
 
 def test_the_average_is_that_of_the_formula_and_comes_back() -> None:

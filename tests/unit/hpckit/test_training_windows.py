@@ -14,7 +14,7 @@ from torch import Tensor
 
 from data import Loader, PackedSequence, Packing, ShardWriter, open_dataset
 from data.ordering.sequences import boundaries
-from hpckit.run.spec import ModelSpec
+from hpckit.run.spec import DecoderSpec
 from hpckit.training.models.building import make
 from hpckit.training.models.unembedding import token_losses
 from hpckit.training.models.within import positions_within, within
@@ -54,7 +54,7 @@ def test_tokens_look_at_those_before_them_in_their_document(sizes: list[int]) ->
 
 
 @pytest.mark.parametrize("size", [gpt(), llama()], ids=["gpt", "llama"])
-def test_a_document_in_a_window_has_the_losses_that_it_has_alone(size: ModelSpec) -> None:
+def test_a_document_in_a_window_has_the_losses_that_it_has_alone(size: DecoderSpec) -> None:
     model = make(size, seed=3)
     random = torch.Generator().manual_seed(5)
     lengths = [5, 7, 4]

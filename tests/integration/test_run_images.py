@@ -1,0 +1,44 @@
+"""A run on images, preempted and resumed on another world, is the run that never was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpckit.report.samples import count_epochs, kept_entries, read_ledgers
+from hpckit.run.directory import RunDir
+from hpckit.run.entries import IMAGES
+from tests.integration.runs import command, complete, history, losses, samples_by_step
+from tests.pictures import write_pictures
+
+STEPS, SAMPLES = 16, 48
+RUN = (
+    *("model=resnet_nano", "model.sync_norm=true", "data=images", "optim=sgd", f"entry={IMAGES}"),
+    *(f"train.steps={STEPS}", "train.micro_batch=8", "optim.base_batch=8", "optim.lr=0.05"),
+)
+
+
+def run_of(root: Path, shards: Path, *overrides: str) -> RunDir:
+    status, output = complete(root, command(root, shards, *RUN, *overrides))
+    assert status == 0, output
+    return RunDir(next(root.glob("t-*")))
+
+
+def test_preempted_and_resumed_on_another_world(tmp_path: Path) -> None:
+    shards = write_pictures(tmp_path / "shards", SAMPLES)
+    reference = run_of(tmp_path / "reference", shards, "launch.nodes=1")
+    drill = ("debug.drill.preempt_at=[7]", "debug.drill.nodes=[2,1]", "parallel=fsdp")
+    run = run_of(tmp_path / "run", shards, *drill)
+    story = history(run)
+    assert [life.world_size for life in story.lives] == [2, 1]
+    assert [life.end for life in story.lives] == ["preempted", "done"]
+    assert story.lives[1].start_step >= 7
+    assert samples_by_step(run) == samples_by_step(reference)
+    entries = kept_entries(read_ledgers(run.ledger), STEPS)
+    assert all(count.exact for count in count_epochs(entries, SAMPLES, STEPS * 8))
+    assert losses(run) == pytest.approx(losses(reference), rel=1e-3)
+    records = [*story.kept.values()]
+    assert records[-1]["loss"] < records[0]["loss"] / 2
+    assert records[0]["accuracy"] < 0.9 < records[-1]["accuracy"] <= 1
+    assert all(record["samples_per_s"] > 0 for record in records)
