@@ -12,7 +12,6 @@ from checkpointing.runs import local_folder
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.cli.ckpt.output import listing
-from hpckit.run.folders import RUN_IN_STORE
 
 
 @dataclass(frozen=True)
@@ -107,6 +106,8 @@ def _open(text: str, create: bool, may_be_new: bool) -> tuple[Store, _Candidate]
 
 
 def _candidates(text: str) -> Iterator[_Candidate]:
+    from hpckit.run.folders import RUN_IN_STORE
+
     folder = local_folder(text)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise RefusedError(f"{text} is a file; a store or run directory is a folder")
