@@ -19,7 +19,7 @@ from hpckit.plan.shapes import (
 )
 from hpckit.plan.stages import Stage, stages_of_rank
 from hpckit.run.batch import micro_batch_count, share_of_rank
-from hpckit.run.degrees import Degrees, degrees
+from hpckit.run.degrees import Degrees, degrees, gathers_layers
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import DecoderSpec, OptimSpec, RunSpec
@@ -171,10 +171,10 @@ class _Rank:
 
     @property
     def gathers_layers(self) -> bool:
-        """As `hpckit.training.parallel.sharding` has it."""
-        found, parallel = self.degrees, self.spec.parallel
+        """Where ranks share them."""
+        found = self.degrees
         only_copies = found.replicate > 1 and found.shard == found.tensor == 1
-        return parallel.zero == 3 and found.pipeline == 1 and not only_copies
+        return gathers_layers(self.spec.parallel.zero, found) and not only_copies
 
     @property
     def accumulated(self) -> int:

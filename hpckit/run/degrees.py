@@ -83,6 +83,13 @@ def degrees(parallel: ParallelSpec, world: int) -> Degrees:
     return found
 
 
+def gathers_layers(zero: int, found: Degrees) -> bool:
+    """Whether parameters that ranks share are gathered layer by layer, forward and backward, and
+    not once a step. The micro-batches of a pipeline take turns: it would gather each layer for each
+    of them."""
+    return zero == 3 and found.pipeline == 1
+
+
 def describe(parallel: ParallelSpec, world: int) -> str:
     """What people call it: "ddp", "zero2", "fsdp", "hsdp 2 x 4", "tp 4, fsdp", "ep 4, fsdp"."""
     found = degrees(parallel, world)

@@ -9,10 +9,11 @@ import pytest
 from hpckit.report.samples import count_epochs, kept_entries, read_ledgers
 from hpckit.run.directory import RunDir
 from hpckit.run.entries import IMAGES
+from hpckit.run.events import read_events
 from tests.integration.runs import command, complete, history, losses, samples_by_step
 from tests.pictures import write_pictures
 
-STEPS, SAMPLES = 16, 48
+STEPS, SAMPLES = 18, 48
 RUN = (
     *("model=resnet_nano", "model.sync_norm=true", "data=images", "optim=sgd", f"entry={IMAGES}"),
     *(f"train.steps={STEPS}", "train.micro_batch=8", "optim.base_batch=8", "optim.lr=0.05"),
@@ -20,7 +21,8 @@ RUN = (
 
 
 def run_of(root: Path, shards: Path, *overrides: str) -> RunDir:
-    status, output = complete(root, command(root, shards, *RUN, *overrides))
+    held_out = ("train.validate_every=9", f"data.validation={shards}")
+    status, output = complete(root, command(root, shards, *RUN, *held_out, *overrides))
     assert status == 0, output
     return RunDir(next(root.glob("t-*")))
 
@@ -42,3 +44,13 @@ def test_preempted_and_resumed_on_another_world(tmp_path: Path) -> None:
     assert records[-1]["loss"] < records[0]["loss"] / 2
     assert records[0]["accuracy"] < 0.9 < records[-1]["accuracy"] <= 1
     assert all(record["samples_per_s"] > 0 for record in records)
+    first, last = validated(run)
+    assert [*validated(reference)] == [pytest.approx(each, rel=1e-3) for each in (first, last)]
+    assert last["val_loss"] < first["val_loss"]
+    assert 0.5 < last["val_accuracy"] <= 1
+
+
+def validated(run: RunDir) -> list[dict[str, float]]:
+    """What each validation found."""
+    told = [event for event in read_events(run.events) if event.kind == "validated"]
+    return [{name: event[name] for name in ("step", "val_loss", "val_accuracy")} for event in told]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,6 +18,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from hpckit.run.degrees import degrees, gathers_layers
 from hpckit.run.spec import ParallelSpec, PrecisionSpec
 
 DTYPES = {
@@ -59,8 +61,7 @@ def shard_layers(
     offload: bool,
 ) -> None:
     """The same for layers, each as one, of a model that is sharded thereafter."""
-    # The micro-batches of a pipeline take turns: it would gather each layer for each of them.
-    gather_again = parallel.zero == 3 and parallel.pipeline == 1
+    gather_again = gathers_layers(parallel.zero, degrees(parallel, dist.get_world_size()))
     for layer in layers:
         _spread(layer, mesh, precision, gather_again=gather_again, offload=offload)
 
