@@ -21,7 +21,7 @@ class Merging:
 
     def __init__(self, checkpoint: Checkpoint, item: str, lora: LoraSpec) -> None:
         found = checkpoint.tensors([item])
-        self._lora, self._item = lora, item
+        self._lora = lora
         self._adapters = {
             name.removeprefix(f"{item}/"): _tensor(checkpoint.read(name), spec.dtype)
             for name, spec in found.items()
