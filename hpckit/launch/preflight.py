@@ -19,7 +19,6 @@ from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
 from hpckit.launch.patience import patience
 from hpckit.launch.snapshot import Project, shadowed_packages
-from hpckit.launch.startcheck import start_problems
 from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
@@ -96,7 +95,7 @@ def preflight(
         problems += _device_problems(spec)
         problems += _address_problems(spec.cluster.address or "")
     problems += _container_problems(spec, run)
-    problems += start_problems(spec, run)
+    problems += _start_problems(spec, run)
     problems += canary_problems(spec)
     if spec.debug.canary.mode == "record":
         problems += _unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
@@ -147,6 +146,14 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
     if vocabulary is None or vocabulary.size <= there:
         return []
     return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
+
+
+def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
+    if spec.start is None and spec.lora is None:
+        return []
+    from hpckit.launch.startcheck import start_problems
+
+    return start_problems(spec, run)
 
 
 def _store_problems(url: str | None) -> list[str]:

@@ -16,9 +16,8 @@ from hpckit.run.spec import DecoderSpec, LlamaSpec, ModelSpec, RunSpec, StartSpe
 
 
 def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
-    """Why the run cannot begin with what it is told to; empty if it can, or has begun already."""
-    if spec.start is None and spec.lora is None:
-        return []
+    """Why the run, which has a `start` or adapters, cannot begin with what it is told to; empty if
+    it can, or has begun already."""
     try:
         if _checkpoints(checkpoint_root(spec, run), run_name(spec)):
             return []
