@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.windows import Task, Windows, task
-from tests.integration.test_training_parallel import BATCH, WORLD, batch, spec_of
+from tests.integration.test_training_parallel import BATCH, WORLD, batch, specs_of
 from tests.integration.worlds import run_world
 
 STEPS = 2
@@ -28,9 +29,8 @@ def given() -> Task:
     return task(Windows(tokens, (places > 4).long() + (places > 9).long()))
 
 
-def trained(kind: str, model: str, *, evaluates: bool) -> tuple[list[float], list[list[float]]]:
+def trained(spec: RunSpec, *, evaluates: bool) -> tuple[list[float], list[list[float]]]:
     """The loss of each step, over all ranks; and those of the tokens before it, by sample."""
-    spec = spec_of(kind, model)
     mesh = make_mesh("cpu", spec.parallel)
     place, trainee = place_in(mesh), Trainee(spec, mesh, torch.device("cpu"))
     optimizer = build_optimizer(trainee.module, spec.optim)
@@ -53,11 +53,11 @@ def trained(kind: str, model: str, *, evaluates: bool) -> tuple[list[float], lis
     return steps, evaluated
 
 
-def both(rank: int, tmp: Path, kinds: list[str], model: str) -> list[tuple[list[float], ...]]:
+def both(rank: int, tmp: Path, specs: list[RunSpec]) -> list[tuple[list[float], ...]]:
     found = []
-    for kind in kinds:
-        steps, evaluated = trained(kind, model, evaluates=True)
-        assert trained(kind, model, evaluates=False)[0] == steps, f"{kind}: to the last bit"
+    for spec in specs:
+        steps, evaluated = trained(spec, evaluates=True)
+        assert trained(spec, evaluates=False)[0] == steps, f"{spec.parallel}: to the last bit"
         found.append((steps, *evaluated))
     return found
 
@@ -66,8 +66,9 @@ def both(rank: int, tmp: Path, kinds: list[str], model: str) -> list[tuple[list[
 def test_they_are_those_of_one_process_and_leave_training_as_it_is(
     tmp_path: Path, model: str
 ) -> None:
-    ((expected,),) = run_world(1, partial(both, kinds=["alone"], model=model), tmp_path)
-    ranks = run_world(WORLD, partial(both, kinds=KINDS[model], model=model), tmp_path)
+    alone, specs = (specs_of(each, model) for each in (["alone"], KINDS[model]))
+    ((expected,),) = run_world(1, partial(both, specs=alone), tmp_path)
+    ranks = run_world(WORLD, partial(both, specs=specs), tmp_path)
     assert all(found == ranks[0] for found in ranks)
     assert expected[0][-1] < expected[0][0] - 0.01, "it learns"
     for kind, found in zip(KINDS[model], ranks[0], strict=True):

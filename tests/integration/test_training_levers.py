@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
+from hpckit.run.spec import RunSpec
 from hpckit.training.loss_scale import FIRST
 from tests.integration.test_training_parallel import (
     BATCHES,
@@ -41,23 +42,22 @@ FORMATS = {
 }
 
 
-def training(kind: str, levers: list[str], model: str = "gpt_nano") -> Training:
-    return Training(compose_spec([f"model={model}", *SIZES, *BATCHES, *KINDS[kind], *levers]))
+def spec_of(kind: str, levers: list[str], model: str = "gpt_nano") -> RunSpec:
+    return compose_spec([f"model={model}", *SIZES, *BATCHES, *KINDS[kind], *levers])
 
 
 Found = tuple[list[Step], dict[str, torch.Tensor]]
 
 
 def trained(
-    rank: int, tmp: Path, model: str, spread: tuple[str, ...]
+    rank: int, tmp: Path, specs: dict[str, dict[str, RunSpec]]
 ) -> dict[str, dict[str, Found]]:
     """By way of spreading and by lever: two steps, and the parameters and state behind them."""
     found: dict[str, dict[str, Found]] = {}
-    for kind in spread:
-        levers = {**FP32, **(ON_FSDP if kind == "fsdp" else {})}
+    for kind, levers in specs.items():
         found[kind] = {}
-        for name, overrides in levers.items():
-            one = training(kind, overrides, model)
+        for name, spec in levers.items():
+            one = Training(spec)
             found[kind][name] = list(one.steps(2)), everything(one.state)
     return found if rank == 0 else {}
 
@@ -66,7 +66,14 @@ def trained(
 def test_memory_levers_change_nothing_but_rounding(
     tmp_path: Path, model: str, spread: tuple[str, ...]
 ) -> None:
-    found = run_world(WORLD, partial(trained, model=model, spread=spread), tmp_path)[0]
+    specs = {
+        kind: {
+            name: spec_of(kind, levers, model)
+            for name, levers in {**FP32, **(ON_FSDP if kind == "fsdp" else {})}.items()
+        }
+        for kind in spread
+    }
+    found = run_world(WORLD, partial(trained, specs=specs), tmp_path)[0]
     for kind, levers in found.items():
         steps, state = levers["plain"]
         for name, (others, reached) in levers.items():
@@ -80,15 +87,17 @@ def test_memory_levers_change_nothing_but_rounding(
                 )
 
 
-def formatted(rank: int, tmp: Path) -> dict[str, list[Step]]:
-    cases = [*((kind, "fp16") for kind in SPREAD), ("fsdp_tp", "bf16_pure")]
-    found = {f"{kind} {name}": list(training(kind, FORMATS[name]).steps(2)) for kind, name in cases}
-    slow = {"pp fp8": list(training("pp", FORMATS["fp8"]).steps(1))}
-    return {"fp32": list(training("fsdp", []).steps(2)), **found, **slow}
+def formatted(rank: int, tmp: Path, specs: dict[str, RunSpec]) -> dict[str, list[Step]]:
+    return {
+        name: list(Training(spec).steps(1 if "fp8" in name else 2)) for name, spec in specs.items()
+    }
 
 
 def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
-    ranks = run_world(WORLD, formatted, tmp_path)
+    cases = [*((kind, "fp16") for kind in SPREAD), ("fsdp_tp", "bf16_pure"), ("pp", "fp8")]
+    specs = {f"{kind} {name}": spec_of(kind, FORMATS[name]) for kind, name in cases}
+    specs["fp32"] = spec_of("fsdp", [])
+    ranks = run_world(WORLD, partial(formatted, specs=specs), tmp_path)
     assert all(found == ranks[0] for found in ranks)
     exact = ranks[0].pop("fp32")
     for name, steps in ranks[0].items():
@@ -98,39 +107,42 @@ def test_other_formats_train_to_nearly_the_same_losses(tmp_path: Path) -> None:
             assert norm == pytest.approx(other_norm, rel=10 * close), name
 
 
-def moved(rank: int, tmp: Path) -> int:
+SETTINGS = [
+    ("fsdp", []),
+    ("pp", ["memory.recompute=full"]),
+    ("fsdp_tp", ["memory.recompute=selective", "memory.compile=true"]),  # takes no step
+    ("fsdp", ["memory=offload"]),
+    ("ddp", ["memory=low"]),
+]
+
+
+def moved(rank: int, tmp: Path, specs: list[RunSpec]) -> int:
     """State goes from each setting to the next, bit for bit; how often."""
-    settings = [
-        ("fsdp", []),
-        ("pp", ["memory.recompute=full"]),
-        ("fsdp_tp", ["memory.recompute=selective", "memory.compile=true"]),  # takes no step
-        ("fsdp", ["memory=offload"]),
-        ("ddp", ["memory=low"]),
-    ]
     previous: dict[str, torch.Tensor] | None = None
-    for number, (kind, levers) in enumerate(settings):
-        one = training(kind, levers)
+    for number, spec in enumerate(specs):
+        one = Training(spec)
         checkpointer = Checkpointer(tmp / "store", run="moves")
         assert checkpointer.restore(one.state) == (number or None)
         if previous is not None:
             assert_same(everything(one.state), previous)
-        if "memory.compile=true" not in levers:
+        if not spec.memory.compile:
             next(one.steps(1))
         checkpointer.save(number + 1, one.state)
         checkpointer.close()
         previous = everything(one.state)
-    return len(settings)
+    return len(specs)
 
 
 def test_checkpoints_go_from_each_setting_to_the_next(tmp_path: Path) -> None:
-    assert run_world(WORLD, moved, tmp_path) == [5] * WORLD
+    specs = [spec_of(*each) for each in SETTINGS]
+    assert run_world(WORLD, partial(moved, specs=specs), tmp_path) == [len(SETTINGS)] * WORLD
 
 
-def overflowed(rank: int, tmp: Path) -> list[dict[str, float]]:
+def overflowed(rank: int, tmp: Path, specs: list[RunSpec]) -> list[dict[str, float]]:
     """One good step, one that overflows on one rank, and the scale through a restart."""
     told = []
-    for kind in SPREAD:
-        one = training(kind, FORMATS["fp16"])
+    for number, spec in enumerate(specs):
+        one = Training(spec)
         scale = one.trainee.loss_scale
         next(one.steps(1))
         before = everything(one.state)
@@ -141,7 +153,7 @@ def overflowed(rank: int, tmp: Path) -> list[dict[str, float]]:
         assert not math.isfinite(norm)
         assert_same(everything(one.state), before)
         told.append(scale.metrics)
-        told.append(resumed(one, kind, tmp / kind))
+        told.append(resumed(one, spec, tmp / str(number)))
     return told
 
 
@@ -158,13 +170,13 @@ def spoilt(model: nn.Module) -> RemovableHandle:
     return hook
 
 
-def resumed(one: Training, kind: str, store: Path) -> dict[str, float]:
+def resumed(one: Training, spec: RunSpec, store: Path) -> dict[str, float]:
     """What a restart goes on with is what is there without one."""
     tracked = one.trainee.loss_scale.tracked
     checkpointer = Checkpointer(store, run="fp16")
     checkpointer.save(1, {**one.state, **tracked})
     checkpointer.close()
-    again = training(kind, FORMATS["fp16"])
+    again = Training(spec)
     checkpointer = Checkpointer(store, run="fp16")
     checkpointer.restore({**again.state, **again.trainee.loss_scale.tracked})
     checkpointer.close()
@@ -174,20 +186,21 @@ def resumed(one: Training, kind: str, store: Path) -> dict[str, float]:
 
 
 def test_an_overflow_costs_a_step_on_all_ranks_and_a_restart_remembers_it(tmp_path: Path) -> None:
-    ranks = run_world(WORLD, overflowed, tmp_path)
+    specs = [spec_of(kind, FORMATS["fp16"]) for kind in SPREAD]
+    ranks = run_world(WORLD, partial(overflowed, specs=specs), tmp_path)
     expected = {"loss_scale": FIRST / 2, "skipped_steps": 1}
     assert ranks == [[expected] * (2 * len(SPREAD))] * WORLD
 
 
-def compiled(rank: int, tmp: Path) -> list[tuple[list[Step], list[Step]]]:
-    levers = ["memory=compiled", "memory.recompute=selective"]
-    two = ["launch.nodes=2"]
-    return [
-        (list(training(kind, two).steps(2)), list(training(kind, [*two, *levers]).steps(2)))
-        for kind in ("fsdp_tp", "pp")
-    ]
+def compiled(
+    rank: int, tmp: Path, specs: list[tuple[RunSpec, RunSpec]]
+) -> list[tuple[list[Step], list[Step]]]:
+    return [(list(Training(a).steps(2)), list(Training(b).steps(2))) for a, b in specs]
 
 
 def test_compiled_blocks_train_to_the_same_losses(tmp_path: Path) -> None:
-    for steps, others in run_world(2, compiled, tmp_path)[0]:
+    two = ["launch.nodes=2"]
+    levers = [*two, "memory=compiled", "memory.recompute=selective"]
+    specs = [(spec_of(kind, two), spec_of(kind, levers)) for kind in ("fsdp_tp", "pp")]
+    for steps, others in run_world(2, partial(compiled, specs=specs), tmp_path)[0]:
         assert others == [pytest.approx(step, rel=1e-4) for step in steps]

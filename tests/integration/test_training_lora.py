@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from checkpointing import Checkpointer
 from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import DecoderSpec, LoraSpec
+from hpckit.run.spec import DecoderSpec, LoraSpec, RunSpec
 from hpckit.training.language_model import sample_mean
 from hpckit.training.lora import adapt, is_adapter
 from hpckit.training.models.building import build, make, materialise
@@ -28,6 +28,7 @@ from tests.integration.test_training_parallel import (
     losses,
     moved,
     spec_of,
+    specs_of,
 )
 from tests.integration.worlds import assert_same, run_world, run_worlds
 
@@ -83,10 +84,8 @@ def merged(plain: Tensors, adapters: Tensors, scale: float) -> Tensors:
     return plain | {name: plain[name] + scale * change for name, change in added.items()}
 
 
-def losses_here(rank: int, tmp: Path, model: str, of_four: list[str]) -> list[list[Step]]:
-    world = dist.get_world_size()
-    overrides = (*LORA, f"launch.nodes={world}")
-    return losses(rank, tmp, of_four if world == 4 else ["fsdp"], model, overrides)
+def losses_here(rank: int, tmp: Path, specs: dict[int, list[RunSpec]]) -> list[list[Step]]:
+    return losses(rank, tmp, specs[dist.get_world_size()])
 
 
 @pytest.mark.parametrize(
@@ -98,8 +97,13 @@ def test_all_train_to_the_losses_of_merged_weights(
 ) -> None:
     expected = by_hand(model)
     assert expected[-1][0] < expected[0][0] - 0.003, "it learns"
-    work = partial(losses_here, model=model, of_four=of_four)
-    for world, ranks in run_worlds(worlds, work, tmp_path).items():
+    specs = {
+        world: specs_of(
+            of_four if world == 4 else ["fsdp"], model, (*LORA, f"launch.nodes={world}")
+        )
+        for world in worlds
+    }
+    for world, ranks in run_worlds(worlds, partial(losses_here, specs=specs), tmp_path).items():
         assert all(found == ranks[0] for found in ranks)
         for number, found in enumerate(ranks[0]):
             for (loss, norm), (other, other_norm) in zip(found, expected, strict=True):
@@ -109,7 +113,7 @@ def test_all_train_to_the_losses_of_merged_weights(
 
 def test_checkpoints_go_from_each_to_the_next(tmp_path: Path) -> None:
     kinds = ["fsdp", "fsdp_tp", "interleaved"]
-    work = partial(moved, kinds=kinds, model="gpt_nano", overrides=(*LORA, *AVERAGED))
+    work = partial(moved, specs=specs_of(kinds, "gpt_nano", (*LORA, *AVERAGED)))
     assert run_world(4, work, tmp_path) == [len(kinds)] * 4
 
 

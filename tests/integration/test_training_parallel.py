@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -58,10 +58,16 @@ MUON = ("optim=muon", "optim.ema_decay=0.9")
 EXPERTS = ("model.experts.balance_rate=0.02", "memory.recompute=full")
 
 
+@cache
 def spec_of(kind: str, model: str = "gpt_nano", *overrides: str) -> RunSpec:
     groups = ["model.heads=8", "model.kv_heads=4"] if model.startswith("llama") else []
     about = [f"model={model}", *SIZES, *groups, *BATCHES, *overrides]
     return compose_spec([*about, *(["launch.nodes=1"] if kind == "alone" else KINDS[kind])])
+
+
+def specs_of(kinds: Iterable[str], model: str, overrides: Iterable[str] = ()) -> list[RunSpec]:
+    """Composed once, and not by each rank."""
+    return [spec_of(kind, model, *overrides) for kind in kinds]
 
 
 class Training:
@@ -101,10 +107,8 @@ def batch() -> torch.Tensor:
     return torch.randint(0, VOCAB, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(7))
 
 
-def losses(
-    rank: int, tmp: Path, kinds: list[str], model: str, overrides: tuple[str, ...]
-) -> list[list[Step]]:
-    return [list(Training(spec_of(kind, model, *overrides)).steps()) for kind in kinds]
+def losses(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[Step]]:
+    return [list(Training(spec).steps()) for spec in specs]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +127,9 @@ def losses(
 def test_all_train_to_the_losses_of_one_process(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...], close: float
 ) -> None:
-    work = partial(losses, model=model, overrides=overrides)
-    ((expected,),) = run_world(1, partial(work, kinds=["alone"]), tmp_path)
-    ranks = run_world(WORLD, partial(work, kinds=kinds), tmp_path)
+    alone, specs = (specs_of(each, model, overrides) for each in (["alone"], kinds))
+    ((expected,),) = run_world(1, partial(losses, specs=alone), tmp_path)
+    ranks = run_world(WORLD, partial(losses, specs=specs), tmp_path)
     assert expected[-1][0] < expected[0][0] - 0.01, "it learns"
     assert_close(ranks, kinds, expected, close)
 
@@ -142,9 +146,10 @@ def test_all_train_to_the_losses_of_one_process(
 def test_experts_on_two_ranks(
     tmp_path: Path, kinds: list[str], overrides: tuple[str, ...], close: float
 ) -> None:
-    work = partial(losses, model="gpt_moe_nano", overrides=("launch.nodes=2", *overrides))
-    ((expected,),) = run_world(1, partial(work, kinds=["alone"]), tmp_path)
-    assert_close(run_world(2, partial(work, kinds=kinds), tmp_path), kinds, expected, close)
+    words = ("launch.nodes=2", *overrides)
+    alone, specs = (specs_of(each, "gpt_moe_nano", words) for each in (["alone"], kinds))
+    ((expected,),) = run_world(1, partial(losses, specs=alone), tmp_path)
+    assert_close(run_world(2, partial(losses, specs=specs), tmp_path), kinds, expected, close)
 
 
 def assert_close(
@@ -157,11 +162,11 @@ def assert_close(
             assert norm == pytest.approx(other_norm, rel=10 * close), kind
 
 
-def moved(rank: int, tmp: Path, kinds: list[str], model: str, overrides: tuple[str, ...]) -> int:
-    """Each kind goes on from what the one before has saved, bit for bit; how often."""
+def moved(rank: int, tmp: Path, specs: list[RunSpec]) -> int:
+    """Each goes on from what the one before has saved, bit for bit; how often."""
     previous: dict[str, torch.Tensor] | None = None
-    for number, kind in enumerate((*kinds, kinds[0])):
-        training = Training(spec_of(kind, model, *overrides))
+    for number, spec in enumerate((*specs, specs[0])):
+        training = Training(spec)
         checkpointer = Checkpointer(tmp / "store", run="moves")
         step = checkpointer.restore(training.state)
         if previous is not None:
@@ -194,5 +199,5 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
 def test_checkpoints_go_from_each_to_the_next(
     tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...]
 ) -> None:
-    work = partial(moved, kinds=kinds, model=model, overrides=overrides)
+    work = partial(moved, specs=specs_of(kinds, model, overrides))
     assert run_world(WORLD, work, tmp_path) == [len(kinds)] * WORLD
