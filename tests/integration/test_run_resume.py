@@ -188,7 +188,7 @@ def test_torn_newest_checkpoint_is_passed_over_aloud(
     assert check(store).items() >= {newest.step + 10: [], STEPS: []}.items()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_killed_at_random_moments(
     tmp_path: Path, shards: Path, reference: RunDir, seed: int
 ) -> None:

@@ -201,6 +201,6 @@ def compiled(
 def test_compiled_blocks_train_to_the_same_losses(tmp_path: Path) -> None:
     two = ["launch.nodes=2"]
     levers = [*two, "memory=compiled", "memory.recompute=selective"]
-    specs = [(spec_of(kind, two), spec_of(kind, levers)) for kind in ("fsdp_tp", "pp")]
+    specs = [(spec_of("fsdp_tp", two), spec_of("fsdp_tp", levers))]
     for steps, others in run_world(2, partial(compiled, specs=specs), tmp_path)[0]:
         assert others == [pytest.approx(step, rel=1e-4) for step in steps]

@@ -48,11 +48,11 @@ WITH_EXPERTS = {
     "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
 }
 KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
-MOVED = ["ddp", "zero2", "hsdp", "tp", "fsdp_tp", "ddp_tp", "pp", "interleaved", "3d"]
+MOVED = ["ddp", "zero2", "hsdp", "fsdp_tp", "ddp_tp", "interleaved", "3d"]
 Step = tuple[float, float]
 
 
-SOME = ["ddp", "zero2", "fsdp", "tp", "interleaved", "3d"]
+SOME = ["ddp", "fsdp", "interleaved", "3d"]
 FEW = ["ddp", "fsdp_tp", "interleaved", "fsdp"]
 MUON = ("optim=muon", "optim.ema_decay=0.9")
 EXPERTS = ("model.experts.balance_rate=0.02", "memory.recompute=full")
@@ -119,8 +119,8 @@ def losses(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[Step]]:
         (SOME, "gpt_nano", ("precision=bf16",), 2e-2),
         (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", (), 2e-5),
         (FEW, "gpt_nano", MUON, 5e-4),  # which orthogonalises in bf16
-        (["fsdp", *WITH_EXPERTS], "gpt_moe_nano", EXPERTS, 2e-5),
-        (["fsdp", "ep_fsdp"], "gpt_moe_nano", (*EXPERTS, *MUON), 5e-4),
+        (["fsdp", "ep_zero1", "ep_zero2", "ep_hsdp"], "gpt_moe_nano", EXPERTS, 2e-5),
+        (["ep_fsdp"], "gpt_moe_nano", (*EXPERTS, *MUON), 5e-4),
     ],
     ids=["gpt", "gpt-divided", "gpt-bf16", "llama", "gpt-muon", "experts", "experts-muon"],
 )
@@ -191,7 +191,7 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
     [
         (MOVED, "gpt_nano", ()),
         (["ddp", "fsdp_tp", "interleaved", "3d"], "llama_nano", ()),
-        (FEW, "gpt_nano", MUON),
+        (["ddp", "fsdp_tp", "interleaved"], "gpt_nano", MUON),
         (["ep_fsdp", "ddp", "ep_zero1", "ep_hsdp"], "gpt_moe_nano", ("optim.ema_decay=0.9",)),
     ],
     ids=["gpt", "llama", "gpt-muon", "experts"],

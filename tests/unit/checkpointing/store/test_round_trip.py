@@ -65,7 +65,7 @@ ENCODERS = {
     "chosen": ChunkEncoder(),
     "any": AnyEncoder(),
 }
-SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _store() -> Store:
