@@ -104,6 +104,24 @@ def test_adapters_that_make_no_sense_are_refused(changes: dict[str, Any], told: 
 
 
 @pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model": "gpt_moe_nano", "lora": "default"}, "lora: models with experts take no"),
+        (
+            {"model": "vit_nano", "lora": "default"},
+            "lora: goes with decoders alone, not with a vit",
+        ),
+        ({"model": "resnet_nano", "start": "checkpoint"}, "start: goes with decoders alone"),
+    ],
+)
+def test_models_that_take_neither_are_refused(options: dict[str, str], told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec(None, **options)
+    (line,) = caught.value.violations
+    assert line.startswith(told)
+
+
+@pytest.mark.parametrize(
     ("option", "changes", "told"),
     [
         ("checkpoint", {"start.item": None}, "start.item: has no value"),
