@@ -43,7 +43,7 @@ class Ema:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averages themselves."""
-        return dict(self._averages)
+        return self._averages
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
