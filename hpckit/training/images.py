@@ -25,10 +25,10 @@ def main(cfg: RunSpec) -> None:
     """Train the model that `cfg` describes, from wherever the run stands to its last step."""
     assert isinstance(cfg.model, ImageSpec)
     assert cfg.data.images is not None
-    smoothing, hits = cfg.data.images.label_smoothing, list[Tensor]()
+    smoothing, shares = cfg.data.images.label_smoothing, list[Tensor]()
 
     def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-        hits.append(accuracy(logits, labels))
+        shares.append(accuracy(logits, labels))
         return smoothed_loss(logits, labels, smoothing)
 
     with training_run(cfg) as run:
@@ -58,8 +58,8 @@ def main(cfg: RunSpec) -> None:
                 moments.update()
                 if ema:
                     ema.update()
-            right = torch.stack(hits).mean()
-            hits.clear()
+            right = torch.stack(shares).mean()
+            shares.clear()
             run.log(loss=loss, accuracy=right, grad_norm=norm, lr=lr, samples=len(labels))
             run.log(flops=flops, **trainee.loss_scale.metrics)
 
@@ -84,7 +84,7 @@ def _validation(
         images, labels = on_device(batch.data, colours)
         logits = gradients.outputs(images, labels).float()
         loss = functional.cross_entropy(logits, labels, reduction="none")
-        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float()}
+        return {"loss": loss, "accuracy": hits(logits, labels)}
 
     return held_out(cfg, run, measure, transform=_crop(cfg, False), collate=stack)
 
@@ -119,4 +119,9 @@ def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """Share of samples whose likeliest class is the right one; arguments as of `smoothed_loss`."""
-    return (logits.argmax(1) == labels).float().mean()
+    return hits(logits, labels).mean()
+
+
+def hits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each sample, (batch,), 1 if its likeliest class is the right one, and 0 if not."""
+    return (logits.argmax(1) == labels).float()
