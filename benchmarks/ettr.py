@@ -27,6 +27,7 @@ from statistics import median
 
 from benchmarks.recovery import QUICK, Job, kill_agent, launched, pack, signal_worker, wait
 from benchmarks.recovery_report import report
+from hpckit.report.ettr import training_share
 from hpckit.run.events import Event
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
@@ -34,7 +35,7 @@ from slurm.devcluster.options import Options
 NODES, AWAY_S = 4, 10.0
 _RUN = (
     *("launch.nodes=4", "train.global_batch=12", "train.micro_batch=3", "elastic=shrink"),
-    *("checkpoint.every_steps=25", "hang.step_s=2", "entry=benchmarks.paced:main"),
+    *("checkpoint.every_steps=25", "hang.step_s=2", "entry=hpckit.drill.workload:main"),
     *("cluster.slurm.cpus_per_node=1",),
 )
 
@@ -87,13 +88,6 @@ def campaign(job: Job, minutes: float, every_s: float, chance: random.Random) ->
     return done
 
 
-def training_share(steps: list[Event]) -> float:
-    """Time in steps that count, of all time; `steps` in the order in which they ended."""
-    kept: int = max(e["step"] for e in steps) - min(e["step"] for e in steps)
-    usual_s: float = median(e["step_s"] for e in steps)
-    return kept * usual_s / (steps[-1].time - steps[0].time)
-
-
 def standstills(steps: list[Event]) -> list[float]:
     """Seconds from the last step before each interruption to the first one that is new."""
     found, reached = [], steps[0]
@@ -121,7 +115,8 @@ def main() -> None:
             broke = campaign(job, asked.minutes, asked.every, random.Random(asked.seed))
             steps = list(job.steps())
     report("ettr", {f"{len(broke)} faults": standstills(steps)})
-    print(f"{', '.join(broke)}; ETTR {training_share(steps):.3f}")
+    usual_s = median(e["step_s"] for e in steps)
+    print(f"{', '.join(broke)}; ETTR {training_share(steps, usual_s):.3f}")
 
 
 if __name__ == "__main__":

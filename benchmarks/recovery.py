@@ -38,7 +38,7 @@ from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
 
 PATIENCE_S = 180.0
-SETTLED_S = 65.0
+SETTLED_S = 45.0
 QUICK = ("MessageTimeout=3", "TCPTimeout=2")
 _REPO = Path(__file__).resolve().parents[1]
 _RUN = (
@@ -75,7 +75,7 @@ class Job:
         return next(host for host in hosts if host != self.hosts()[0])
 
     def await_training(self, begun_s: float = 0.0) -> None:
-        """For so long that another torchrun stands by on each node."""
+        """For so long that an agent which is started again has imported what it forks."""
         wait(lambda: any(e.time > begun_s for e in self.steps()), "training")
         began_s = next(e.time for e in self.steps() if e.time > begun_s)
         wait(lambda: any(e.time > began_s + SETTLED_S for e in self.steps()), "steps")

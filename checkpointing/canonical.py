@@ -10,6 +10,7 @@ from blake3 import blake3
 from checkpointing.errors import DamagedError
 
 _HASH = "blake3"  # field that holds the hash of everything else
+_MOST = 1 << 63  # counts are below: sums of them can be printed, and none is a search for ever
 
 
 def dump(body: dict[str, Any]) -> bytes:
@@ -44,7 +45,7 @@ def _canonical(body: dict[str, Any]) -> bytes:
 class Reader:
     """Typed access to a parsed JSON object; every mismatch is a DamagedError that names the field.
 
-    Types are exact (true is no number) and whole numbers are never negative.
+    Types are exact (true is no number) and whole numbers are neither negative nor above int64.
     """
 
     def __init__(self, body: object, where: str) -> None:
@@ -74,16 +75,19 @@ class Reader:
 
     def count(self, key: str) -> int:
         value: int = self._get(key, int)
-        if value < 0:
+        if not 0 <= value < _MOST:
             raise self._wrong(key)
         return value
 
     def number(self, key: str) -> float:
-        return float(self._get(key, float, int))
+        try:
+            return float(self._get(key, float, int))
+        except OverflowError:
+            raise self._wrong(key) from None
 
     def counts(self, key: str) -> tuple[int, ...]:
         items = self._get(key, list)
-        if not all(type(i) is int and i >= 0 for i in items):
+        if not all(type(i) is int and 0 <= i < _MOST for i in items):
             raise self._wrong(key)
         return tuple(items)
 

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from checkpointing.errors import FormatError
+from checkpointing.errors import DamagedError, FormatError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -58,24 +58,32 @@ def decode(value: Json) -> Any:
 
     Raises:
         FormatError: a tag that this version does not know.
+        DamagedError: `encode` makes no such thing.
     """
+    try:
+        return _decode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(f"no value that can be read: {error}") from error
+
+
+def _decode(value: Json) -> Any:
     if isinstance(value, list):
-        return [decode(v) for v in value]
+        return [_decode(v) for v in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         ((tag, inner),) = value.items()
         if tag.startswith("$"):
             return _decode_tag(tag, inner)
-    return {k: decode(v) for k, v in value.items()}
+    return {k: _decode(v) for k, v in value.items()}
 
 
 def _decode_tag(tag: str, inner: Json) -> Any:
     if tag == "$float" and inner in ("nan", "inf", "-inf"):
         return float(str(inner))
     if tag == "$tuple" and isinstance(inner, list):
-        return tuple(decode(v) for v in inner)
+        return tuple(_decode(v) for v in inner)
     kinds: dict[str, Callable[[dict[Any, Any]], Any]] = {t: k for k, t in _DICT_TAGS.items()}
     if tag in kinds and isinstance(inner, list):
-        return kinds[tag](dict(decode(pair) for pair in inner))
+        return kinds[tag](dict(_decode(pair) for pair in inner))
     raise FormatError(f"unknown kind of value {tag!r}: written by a newer version of hpckit?")

@@ -93,6 +93,9 @@ class Container:
 
     def _check_size(self) -> None:
         places = [self._sections.child(name) for name in self.names()]
+        ends = [place.count("offset") + place.count("length") for place in places]
+        if max(ends, default=0) > self._size - self._start:
+            raise DamagedError(f"{self.where}: a section lies outside of its {self._size} bytes")
         stated = self._start + sum(place.count("length") for place in places)
         if stated != self._size:
             raise DamagedError(f"{self.where}: has {self._size} bytes instead of {stated}")

@@ -27,7 +27,7 @@ ABANDONED = "hpckit-abandoned"
 
 _PACKS = "packs"
 _ITEM = "item:"
-_PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
+PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _identity(save: Save) -> dict[str, Any]:
 def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
     header, packs = content.header, sorted(content.packs)
     index = {pack: i for i, pack in enumerate(packs)}
-    rows = np.zeros(len(packs), _PACK_ROW)
+    rows = np.zeros(len(packs), PACK_ROW)
     for row, pack in zip(rows, packs, strict=True):
         row["pack"], row["size"] = np.frombuffer(pack, np.uint8), content.packs[pack]
     sections = {_PACKS: rows.tobytes()}
@@ -155,9 +155,9 @@ class Document:
         """Every pack that is referred to, in the order of the tables' indices, and its size."""
         if self._packs is None:
             data = self._container.section(_PACKS)
-            if len(data) % _PACK_ROW.itemsize:
+            if len(data) % PACK_ROW.itemsize:
                 raise DamagedError(f"{self.where}: its list of packs is cut off")
-            rows = np.frombuffer(data, _PACK_ROW)
+            rows = np.frombuffer(data, PACK_ROW)
             self._packs = {row["pack"].tobytes(): int(row["size"]) for row in rows}
         return self._packs
 
@@ -195,6 +195,9 @@ def _summary(read: Reader, name: str) -> Summary:
 
 def _metric(name: str, value: Json) -> float:
     number = decode(value)
-    if type(number) not in (float, int):
-        raise DamagedError(f"manifest: metric {name!r} is no number")
-    return float(number)
+    try:
+        if type(number) in (float, int):
+            return float(number)
+    except OverflowError:
+        pass
+    raise DamagedError(f"manifest: metric {name!r} is no number")

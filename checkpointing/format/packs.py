@@ -82,8 +82,12 @@ def parse_footer(table: Buffer, trailer: Buffer) -> Rows:
     if checksum(table) != int(np.frombuffer(trailer, TRAILER)[0]["checksum"]):
         raise DamagedError("the table at its end does not match its checksum")
     rows = np.frombuffer(table, ROW)
-    ends = np.concatenate([[len(MAGIC)], rows["offset"] + rows["length"]])
-    if not np.array_equal(ends[:-1].astype(np.uint64), rows["offset"]):
+    end = int(np.frombuffer(trailer, TRAILER)[0]["size"]) - TRAILER.itemsize - len(table)
+    if len(rows) and max(int(rows[name].max()) for name in ("offset", "length")) > end:
+        raise DamagedError("the table at its end has chunks outside of the pack")
+    first = np.array([len(MAGIC)], np.uint64)
+    ends = np.concatenate([first, rows["offset"] + rows["length"]])
+    if not np.array_equal(ends[:-1], rows["offset"]) or int(ends[-1]) != end:
         raise DamagedError("the table at its end has gaps or overlaps")
     return rows
 

@@ -41,6 +41,8 @@ ROW = np.dtype(
     ]
 )
 MAX_TABLE = 2 << 30  # bytes, decompressed: refused above, before anything is allocated
+_MAX_DIMS = 64  # of numpy
+_PIECE = 1 << 20  # bytes that are decompressed at a time
 
 
 @dataclass(frozen=True)
@@ -133,25 +135,44 @@ def misplaced(spec: Spec, boxes: Iterable[Box]) -> str | None:
 def _inside(box: Box, spec: Spec) -> bool:
     """Inside the tensor, and inside one tile of it."""
     sides = zip(box.offsets, box.sizes, spec.shape, spec.tile, strict=True)
-    return all(n > 0 and o + n <= s and o // t == (o + n - 1) // t for o, n, s, t in sides)
+    return all(
+        n > 0 and o >= 0 and o + n <= s and t and o // t == (o + n - 1) // t for o, n, s, t in sides
+    )
 
 
 def _overlap(group: list[Box]) -> bool:
-    return any(a.intersect(b) for i, a in enumerate(group) for b in group[:i])
+    """Along the dimension that is cut most, so that each is compared with few: thousands of ranks
+    may share a tile."""
+    dims = range(len(group[0].sizes))
+    dim = max(dims, key=lambda d: len({box.offsets[d] for box in group}), default=None)
+    if dim is None:
+        return len(group) > 1
+    reaching: list[Box] = []
+    for box in sorted(group, key=lambda box: box.offsets[dim]):
+        reaching = [r for r in reaching if r.offsets[dim] + r.sizes[dim] > box.offsets[dim]]
+        if any(box.intersect(other) for other in reaching):
+            return True
+        reaching.append(box)
+    return False
 
 
 def to_bytes(table: Table, packs: Mapping[bytes, int]) -> bytes:
-    """The stored form; `packs` gives the index of each pack in the manifest's list."""
+    """The stored form; `packs` gives the index of each pack in the manifest's list.
+
+    Raises:
+        ValueError: it is larger than any reader takes.
+    """
     placed = [chunk for name in table.tensors for chunk in table.chunks[name].values()]
     bases = _bases(placed)
     index = {chunk.place: len(placed) + i for i, chunk in enumerate(bases)}
-    rows = np.zeros(len(placed) + len(bases), ROW)
-    for row, chunk in zip(rows, [*placed, *bases], strict=True):
-        row["id"] = np.frombuffer(chunk.id, np.uint8)
-        row["pack"], row["offset"], row["length"] = packs[chunk.pack], chunk.offset, chunk.length
-        row["raw_length"], row["codec"] = chunk.raw_length, chunk.codec
-        row["checksum"] = chunk.checksum
-        row["base"] = -1 if chunk.base is None else index[chunk.base.place]
+    chunks = [*placed, *bases]
+    rows = np.zeros(len(chunks), ROW)
+    ids = np.frombuffer(b"".join(chunk.id for chunk in chunks), np.uint8)
+    rows["id"] = ids.reshape(-1, ID_BYTES)
+    rows["pack"] = [packs[chunk.pack] for chunk in chunks]
+    rows["base"] = [-1 if c.base is None else index[c.base.place] for c in chunks]
+    for name in ("offset", "length", "raw_length", "codec", "checksum"):
+        rows[name] = np.array([getattr(chunk, name) for chunk in chunks], ROW[name])
     boxes = [
         np.array([[b.offsets, b.sizes] for b in table.chunks[name]], "<i8").tobytes()
         for name in table.tensors
@@ -159,6 +180,8 @@ def to_bytes(table: Table, packs: Mapping[bytes, int]) -> bytes:
     header = json.dumps(_header(table, len(bases)), sort_keys=True, separators=(",", ":")).encode()
     columns = [np.ascontiguousarray(rows[name]).tobytes() for name in ROW.names or ()]
     raw = b"".join([len(header).to_bytes(4, "little"), header, *boxes, *columns])
+    if len(raw) > MAX_TABLE:
+        raise ValueError(f"a table of {len(raw)} bytes is more than the {MAX_TABLE} of the format")
     return zstandard.compress(raw, 3)
 
 
@@ -228,7 +251,9 @@ def _decompress(data: bytes, where: str) -> bytes:
         size = zstandard.frame_content_size(data)
         if not 4 <= size <= MAX_TABLE:
             raise DamagedError(f"{where}: states a size of {size} bytes")
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+        # in pieces: what a frame states is not allocated before it is there
+        with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+            raw = b"".join(iter(lambda: stream.read(_PIECE), b""))
     except zstandard.ZstdError as error:
         raise DamagedError(f"{where}: {error}") from error
     if len(raw) != size:
@@ -239,7 +264,7 @@ def _decompress(data: bytes, where: str) -> bytes:
 def _spec(item: Reader) -> Spec:
     spec = Spec(item.text("dtype"), item.counts("shape"), item.counts("tile"))
     element(spec.dtype)
-    if len(spec.shape) != len(spec.tile):
+    if len(spec.shape) != len(spec.tile) or len(spec.shape) > _MAX_DIMS:
         raise DamagedError(f"tensor {item.text('name')!r}: tile {spec.tile} of shape {spec.shape}")
     return spec
 

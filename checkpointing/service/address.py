@@ -54,7 +54,12 @@ def service_key(url: str, run: str, node: str | None = None) -> str:
     `address`."""
     node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
     key = blake3("\0".join([url, check_run(run), node]).encode()).hexdigest()[:16]
-    return f"{run[:24]}-{key}"
+    return f"{shown(run)}-{key}"
+
+
+def shown(run: str) -> str:
+    """What of a run's name is in those of its sockets."""
+    return run[:24]
 
 
 def all_sockets() -> list[Path]:

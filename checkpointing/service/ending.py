@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.address import all_sockets
+from checkpointing.service.locking import remove_dead
 from checkpointing.service.starting import attach
 from checkpointing.service.wire import Wire
 
@@ -18,7 +19,8 @@ logger = logging.getLogger("checkpointing")
 
 
 def end_services(url: str, run: str, within_s: float) -> bool:
-    """Have them write what they hold, within this time, and end.
+    """Have them write what they hold, within this time, and end; nothing of those that were killed
+    is left either.
 
     Args:
         url, run: as the trainers' `Checkpointer` got them, a path as an absolute one.
@@ -40,6 +42,7 @@ def end_services(url: str, run: str, within_s: float) -> bool:
         wire.close()
         if not has_ended:
             logger.error("the checkpoint service of %s, process %d, is still writing", run, pid)
+    remove_dead(run)
     return all(ended)
 
 

@@ -11,6 +11,7 @@ from checkpointing.format.names import MAX_STEP, is_session
 from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
 
 PROTOCOL = 3  # of the messages between trainers and services; both have to have the same
+_MOST_S = 1e15  # seconds, of any time: NaN, infinity and what no float can be are none
 
 
 def load_generation(plain: Mapping[str, Any]) -> Generation:
@@ -99,9 +100,11 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, Layout]) -> Sn
         raise ServiceError(f"what came is no snapshot: {error!r}") from error
     counts = (snapshot.rank, snapshot.step, snapshot.slot)
     times = (snapshot.created, 0.0 if snapshot.deadline_s is None else snapshot.deadline_s)
-    are_times = all(isinstance(t, int | float) for t in times)
+    are_times = all(isinstance(t, int | float) and abs(t) < _MOST_S for t in times)
     if not (all(map(_is_count, counts)) and snapshot.step <= MAX_STEP and are_times):
         raise ServiceError(f"what came is no snapshot: rank, step, slot {counts!r}")
+    if not (isinstance(snapshot.values, Mapping) and isinstance(snapshot.metrics, Mapping)):
+        raise ServiceError("what came is no snapshot: its values or metrics have no names")
     return snapshot
 
 

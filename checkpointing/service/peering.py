@@ -79,7 +79,9 @@ def _is_ring(ring: Ring) -> bool:
         type(ring.me) is int
         and 0 <= ring.me < len(ring.nodes)
         and len(ring.key) == KEY_BYTES
-        and sorted(ranks) == list(range(ring.generation.world_size))
+        and len(ranks) == ring.generation.world_size  # before so many are listed
+        and all(type(rank) is int for rank in ranks)
+        and sorted(ranks) == list(range(len(ranks)))
         and all(isinstance(node.address, str) and node.address for node in ring.nodes)
         and all(type(node.port) is int and 0 < node.port <= MAX_PORT for node in ring.nodes)
     )

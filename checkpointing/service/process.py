@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from checkpointing.errors import CheckpointError
 from checkpointing.service.config import Config, load
 from checkpointing.service.lifetime import why_to_end
+from checkpointing.service.locking import locked
 from checkpointing.service.server import Server
 from checkpointing.service.service import Service
 
@@ -25,7 +25,7 @@ def run(path: Path, text: str) -> int:
     """Serve at `path`, as the configuration in `text` says; the exit status."""
     try:
         config = load(text)
-        lock = _locked(path.with_suffix(".lock"))
+        lock = locked(path.with_suffix(".lock"))
     except (OSError, ValueError, TypeError, KeyError) as error:
         _say(ready=False, error=repr(error))
         return 1
@@ -48,20 +48,6 @@ def run(path: Path, text: str) -> int:
     path.with_suffix(".lock").unlink(missing_ok=True)
     logging.shutdown()
     os._exit(status)  # a thread may hang in a dead store
-
-
-def _locked(path: Path) -> int | None:
-    """The lock's descriptor; None if another process has it, or had it a moment ago."""
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # one that has just ended has removed its file: who comes next locks another one
-        if os.path.samestat(os.fstat(fd), path.stat()):
-            return fd
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(fd)
-    return None
 
 
 def _open(config: Config, path: Path) -> tuple[Server, Service]:

@@ -39,6 +39,8 @@ logger = logging.getLogger("checkpointing")
 GOODBYE_S = 8.0  # the longest that a goodbye waits for a prune that is under way
 _BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BUSY_S = 0.5  # until accepting is tried again
+# what answering a message raises that no trainer sends
+_REFUSED = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Server:
@@ -142,7 +144,7 @@ class _Visit:
             if kind not in self._answers:
                 raise ServiceError(f"this service does not know what {kind!r} is")
             answer = self._answers[kind](message)
-        except (KeyError, TypeError, ValueError, OverflowError, CheckpointError) as error:
+        except (*_REFUSED, CheckpointError) as error:
             logger.warning("rank %s: %s: %r", self._rank, kind, error)
             why = str(error) if isinstance(error, CheckpointError) else repr(error)
             answer = {"refused": f"{kind}: {why}"}

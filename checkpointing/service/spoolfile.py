@@ -101,7 +101,8 @@ class Head:
     @property
     def size(self) -> int:
         """Bytes of the whole file."""
-        return self.start + self.spooled.bytes + HASH * (len(self.blocks) + 1)
+        used = self.spooled.bytes  # which may be any number, and so many blocks are not listed
+        return self.start + used + HASH * (-(-used // BLOCK) + 1)
 
 
 def header(spooled: Spooled) -> bytes:

@@ -22,6 +22,11 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_key(key: str) -> bool:
+    """Whether `key` can be an object's."""
+    return all(map(is_name, key.split("/")))
+
+
 def check_prefix(prefix: str) -> str:
     """`prefix` itself.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from checkpointing.errors import DamagedError, FormatError, SaveError, StoreError
 from checkpointing.format.manifest import (
@@ -18,6 +20,7 @@ from checkpointing.format.manifest import (
 from checkpointing.format.names import PACKS, Save, pack_key, parse_part
 from checkpointing.format.names import parts as part_folder
 from checkpointing.storage import Entry
+from checkpointing.store.catalog import THREADS
 from checkpointing.store.store import Store
 from checkpointing.store.tombs import condemned_packs
 from checkpointing.store.writer import Written
@@ -35,12 +38,13 @@ def write_part(store: Store, header: Header, rank: int, written: Written) -> Non
         raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
 
 
-def has_part(store: Store, save: Save, rank: int) -> bool:
-    """Whether nothing is left to write of a rank, because its part is there, or the save is
-    committed: for a writer that was started again in the middle of a save."""
-    if any(entry.key == save.part(rank) for entry in part_entries(store, save)):
-        return True
-    return _committed(store, save) is not None  # after the look at the parts, which the commit ends
+def having_parts(store: Store, save: Save, ranks: Collection[int]) -> set[int]:
+    """Those of `ranks` of which nothing is left to write, because their parts are there, or the
+    save is committed: for a writer that was started again in the middle of a save."""
+    keys = {entry.key for entry in part_entries(store, save)}
+    found = {rank for rank in ranks if save.part(rank) in keys}
+    # after the look at the parts, which the commit ends
+    return set(ranks) if found != set(ranks) and _committed(store, save) else found
 
 
 def part_entries(store: Store, save: Save) -> list[Entry]:
@@ -56,14 +60,15 @@ def parts(store: Store, save: Save) -> dict[int, Content]:
         FileNotFoundError: one was removed meanwhile.
         DamagedError, FormatError: one cannot be used.
     """
-    found = {}
-    for entry in part_entries(store, save):
-        if parsed := parse_part(entry.key):
-            part = store.part(entry)
-            if (part.save, part.rank) != parsed:
-                raise DamagedError(f"{entry.key}: is the part of rank {part.rank} of {part.save}")
-            found[part.rank] = part.content()
-    return found
+    with ThreadPoolExecutor(THREADS, "parts") as pool:
+        return dict(pool.map(partial(_part, store), part_entries(store, save)))
+
+
+def _part(store: Store, entry: Entry) -> tuple[int, Content]:
+    part = store.part(entry)
+    if (part.save, part.rank) != parse_part(entry.key):
+        raise DamagedError(f"{entry.key}: is the part of rank {part.rank} of {part.save}")
+    return part.rank, part.content()
 
 
 def commit(
@@ -114,8 +119,12 @@ def make_manifest(store: Store, key: str, content: Content, check: Callable[[], 
     Raises:
         SaveError: the session may have been declared dead, or `key` is taken.
     """
+    try:
+        manifest = build_manifest(content)
+    except ValueError as error:
+        raise SaveError(f"{key} cannot be committed: {error}") from error
     check()
-    if not store.storage.create(key, build_manifest(content)):
+    if not store.storage.create(key, manifest):
         raise SaveError(
             f"{key} cannot be committed: it was declared dead, or committed with other content"
         )

@@ -9,6 +9,7 @@ from checkpointing.errors import DamagedError
 from checkpointing.format import names
 from checkpointing.format.records import Tomb, dump_tomb, load_tomb
 from checkpointing.storage import Entry
+from checkpointing.storage.keys import is_key
 from checkpointing.store.store import Store
 
 
@@ -24,12 +25,21 @@ def tombs(store: Store) -> list[tuple[Entry, Tomb]]:
     found = []
     for entry in store.storage.list(names.TOMBS):
         try:
-            found.append((entry, load_tomb(store.storage.get(entry.key), entry.key)))
+            found.append((entry, _load(store.storage.get(entry.key), entry.key)))
         except FileNotFoundError:
             continue
         except DamagedError:
             store.storage.delete([entry.key])
     return found
+
+
+def _load(data: bytes, where: str) -> Tomb:
+    """Only of what may be condemned: what a tomb names is deleted."""
+    tomb = load_tomb(data, where)
+    for kind, keys in ((names.PACKS, tomb.packs), (names.RUNS, tomb.manifests)):
+        if wrong := [key for key in keys if not (key.startswith(kind) and is_key(key))]:
+            raise DamagedError(f"{where}: condemns {wrong[0]!r}, which is no object of its kind")
+    return tomb
 
 
 def condemned(store: Store) -> set[str]:

@@ -48,6 +48,11 @@ class Folder:
             raise DataError(
                 f"cache {self.root}: not a folder of this user's own; give another place"
             )
+        if status.st_mode & 0o022:
+            raise DataError(
+                f"cache {self.root}: others can write in it, and may have put anything there;"
+                " remove it, or give another place"
+            )
         if status.st_mode & 0o077:
             self.root.chmod(0o700)
         kind = kind_of(self.root)
@@ -167,7 +172,7 @@ class Folder:
             found = json.loads(self.path(entry, "failed").read_bytes())
             if since_s <= found["at_s"] <= since_s + _FAILED_S:
                 return str(found["problem"]), tuple(map(str, found["attempts"]))
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             pass
         return None
 

@@ -85,5 +85,11 @@ def _parse(content: bytes) -> dict[str, float]:
     try:
         found = json.loads(content)
         return {str(key): float(when_s) for key, when_s in found.items()}
-    except (ValueError, TypeError, AttributeError):  # another version's: it plans nothing for us
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):  # another version's: it plans nothing for us
         return {}

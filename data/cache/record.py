@@ -53,7 +53,7 @@ def read(path: Path) -> Record | None:
     try:
         found = json.loads(path.read_bytes())
         record = Record(**found)
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
     texts = (record.url, record.boot, record.tag or "", record.hash or "")
     return record if all(isinstance(text, str) for text in texts) else None

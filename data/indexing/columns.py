@@ -73,7 +73,7 @@ def unpack(content: Buffer, kind: str, place: Path | str, *, checked: bool = Fal
     for name, dtype, length in _listed(header, place):
         size = length * dtype.itemsize
         if start + size > end:
-            raise IndexFileError(place, f"column {name!r} of {size} bytes does not fit in the file")
+            raise IndexFileError(place, f"column {name!r} does not fit in the file")
         columns[name] = np.frombuffer(content, dtype, length, start)
         columns[name].flags.writeable = False
         start += size + -size % 8

@@ -67,7 +67,7 @@ def _yaml(content: bytes) -> Any:
 
     try:
         return yaml.safe_load(content)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, LookupError, AttributeError) as error:  # odd scalars, but the first
         raise ValueError(str(error)) from error
 
 

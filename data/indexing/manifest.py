@@ -20,6 +20,8 @@ from data.indexing.urls import Urls
 from data.source.protocol import Source
 
 NAME = "dataset.index"
+_KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # how their dtypes begin
+_KINDS |= dict.fromkeys(("hashes", "digests", "urls"), "u1")
 
 
 class Manifest:
@@ -161,14 +163,16 @@ def _check(content: Columns, place: Path | str) -> None:
     for name, length in {"samples": n, "urls": None, **lengths}.items():
         if name not in found or length not in (None, len(found[name])):
             raise IndexFileError(place, f"is no manifest: column {name!r} is missing or too short")
-    for name, kind in (("samples", "i"), ("bytes", "i"), ("tokens", "i"), ("tags", "u")):
-        if name in found and found[name].dtype.kind != kind:
+    for name, kind in _KINDS.items():
+        if name in found and not found[name].dtype.str[1:].startswith(kind):
             raise IndexFileError(place, f"is no manifest: column {name!r} of another type")
     at = found["url_at"]
     rises = (
         int(at[0]) == 0 and int(at[-1]) == len(found["urls"]) and bool(np.all(at[1:] >= at[:-1]))
     )
-    if not rises or any(n and int(found[name].min()) < 0 for name in ("samples", "bytes")):
+    numbers = [found[name] for name in ("samples", "bytes", "tokens") if name in found and n]
+    are_counts = all(int(c.min()) >= 0 and float(c.sum(dtype=float)) < 2**63 for c in numbers)
+    if not rises or not are_counts:
         raise IndexFileError(place, "is no manifest: its numbers cannot be")
     if not isinstance(content.meta.get("tokens"), str | None):
         raise IndexFileError(place, "is no manifest: its way of counting tokens is no text")

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from data.errors import IndexFileError
 from data.indexing.columns import Column
-from data.indexing.header import BLOCK
+from data.indexing.header import BLOCK, MOST_SIZE
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -134,7 +134,7 @@ def checked(
 
 
 def _wrong_meta(meta: Mapping[str, Any]) -> str | None:
-    if type(meta.get("bytes")) is not int or meta["bytes"] < 0:
+    if type(meta.get("bytes")) is not int or not 0 <= meta["bytes"] <= MOST_SIZE:
         return "the shard's size is no number"
     for name in ("tag", "hash", "tokens"):
         if not isinstance(meta.get(name), str | None):
@@ -174,6 +174,8 @@ def _wrong_places(size: int, columns: Mapping[str, Column]) -> str | None:
     offset, length, begin = columns["offset"], columns["size"], columns["begin"]
     if not len(offset):
         return None
+    if min(int(columns[name].min()) for name in ("size", "begin", "extension")) < 0:
+        return "a number below 0"
     if int(columns["extension"].max()) >= len(columns["extension_at"]) - 1:
         return "a member of an extension that is not listed"
     # None is beyond the file, so nothing below can run over.

@@ -84,6 +84,17 @@ class Address:
         return urlunsplit((self.scheme, self.host, parts.path, kept, ""))
 
 
+def has_secrets(url: str) -> bool:
+    """Whether a URL holds a password, a signature, or a name that may be a token."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return False
+    user = _USER.match(f"://{rest}", 3)
+    named = user is not None and (":" in user[0] or scheme.lower() in ("http", "https"))
+    query = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    return named or any(_SIGNING.fullmatch(key) for key, _ in query)
+
+
 def masked(text: str) -> str:
     """A URL, or text with URLs in it, without user names, passwords and queries."""
     if text.startswith("pipe:"):  # a command may hold secrets anywhere

@@ -85,4 +85,4 @@ class Attempts:
 
     def error(self, problem: str, kind: type[FetchError] = FetchError) -> FetchError:
         """What to raise."""
-        return kind(masked(self.url), problem, self.log)
+        return kind(masked(self.url), masked(problem), self.log)

@@ -114,9 +114,10 @@ class Sources:
                         self._paced(url, len(piece))
                 return
             except PassingError as error:
-                self._again(attempts, what, error)
+                passing = error
             except (FinalError, ChangedError) as error:
-                raise _given_up(attempts, what, error) from error
+                raise _given_up(attempts, what, error) from None
+            self._again(attempts, what, passing)
 
     def close(self) -> None:
         """Nothing is tried again from now on; who waits is woken."""
@@ -148,9 +149,10 @@ class Sources:
                 with host.request():
                     return call(source)
             except PassingError as error:
-                self._again(attempts, what, error)
+                passing = error
             except (FinalError, ChangedError) as error:
-                raise _given_up(attempts, what, error) from error
+                raise _given_up(attempts, what, error) from None
+            self._again(attempts, what, passing)
 
     def _again(self, attempts: Attempts, what: str, error: PassingError) -> None:
         self._count(retries=1)
@@ -226,6 +228,7 @@ def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
 
 
 def _given_up(attempts: Attempts, what: str, error: Exception) -> Exception:
+    """What to raise, from nothing: whatever it comes from may show a URL with its signature."""
     attempts.note(what, error)
     if isinstance(error, ChangedError):
         return attempts.error(f"changed while it was read: {error}", ObjectChangedError)

@@ -72,7 +72,7 @@ def read_report(out: Path) -> PackReport | None:
         return None
     try:
         report = _parse(json.loads((out / REPORT).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{out} already holds other things; choose a new folder") from error
     for shard in report.shards:
         path = out / shard.name
@@ -90,7 +90,7 @@ def vocabulary_of(dataset: "Dataset") -> Vocabulary | None:
     try:
         content = _content(place, dataset)
         return None if content is None else _parse(json.loads(content)).vocabulary
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{place} is no report of a pack: {error}") from error
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli import bench, ckpt, data, plan, run
+from hpckit.cli import bench, ckpt, data, drill, plan, run
 from hpckit.cli.cancel import cancel
-from hpckit.cli.drill import drill
+from hpckit.cli.doctor import doctor
+from hpckit.cli.launch import SETTINGS, launch
 from hpckit.cli.logs import logs
 from hpckit.cli.status import status
+from hpckit.cli.top import top
 from hpckit.cli.why import why
 
 app = typer.Typer(
-    help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.py.",
+    help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -21,10 +23,13 @@ app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
+app.add_typer(drill.app, name="drill")
+app.command("launch", context_settings=SETTINGS)(launch)
 app.command("status")(status)
+app.command("top")(top)
 app.command("logs")(logs)
 app.command("why")(why)
 app.command("cancel")(cancel)
+app.command("doctor")(doctor)
 app.command("resume")(run.resume)
-app.command("drill")(drill)
 app.command("report")(run.report)

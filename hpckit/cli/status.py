@@ -31,7 +31,8 @@ def status(
     Keys of --json, of each of `runs` without RUN: run, path, cluster (local,
     slurm), state (queued, starting, running, waiting, ended, failed, dead,
     unknown), verdict (verdict.json of the newest supervisor), step, steps,
-    step_time, step_s, tokens_per_s, loss, saved_step, saved_time, generation,
+    step_time, step_s, tokens_per_s, data_wait,
+    ettr (shares of the time), loss, saved_step, saved_time, generation,
     nodes, ranks, hosts, interruptions (count by kind), jobs (those that Slurm
     knows), successor (job), failure, degraded, stragglers (ranks that the
     others wait for), owner (of the lock), bad_nodes (host, problem, time,

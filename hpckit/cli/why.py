@@ -24,7 +24,7 @@ def why(run: RunPath, json: JsonOption = False) -> None:
 
     with refusing():
         it = look(submitted_run(run), Queue())
-        out, budget = Out(json), _budget(it)
+        out, budget = Out(json), budget_of_run(it)
         found = answer(it, budget, time.time())
         error = (it.verdict or {}).get("error")
         out.document(
@@ -42,7 +42,7 @@ def why(run: RunPath, json: JsonOption = False) -> None:
             out.dim(f"    {command}")
 
 
-def _budget(it: Overview) -> Budget | None:
+def budget_of_run(it: Overview) -> Budget | None:
     """Of a verdict that there may be further attempts after."""
     from hpckit.elastic.budget import used
     from hpckit.elastic.verdict import Kind, budget_of

@@ -21,17 +21,16 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 
 from checkpointing import local_folder
-from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Channel, Message, Pulse
 from hpckit.elastic.devices import visible_gpus
+from hpckit.elastic.forkserver import ForkServer
 from hpckit.elastic.orphan import end_job
 from hpckit.elastic.probes import begin_checkup
 from hpckit.elastic.site import variables_of
-from hpckit.elastic.standby import Standby
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
-from hpckit.run.check import is_elastic, most_nodes
+from hpckit.run.check import most_nodes
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.environment import NodeEnvironment, agent_place, job_of
 from hpckit.run.events import EventLog
@@ -50,6 +49,8 @@ class Start:
 
     generation: int
     nodes: int
+    place: int
+    """Of this node among these, as of `Rendezvous`."""
     host: str
     port: int
     """Of the rendezvous store."""
@@ -72,7 +73,7 @@ class Agent:
         self._workers: Workers | None = None
         self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
         self._heard: list[str] = []  # names of signals that were not passed on yet
-        self._standby = self._make_standby() if self._spec.launch.preload else None
+        self._server = self._make_server() if self._spec.launch.preload else None
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
@@ -84,18 +85,18 @@ class Agent:
                 return
             log.error("the supervisor is gone, or was not heard of for long")
         finally:
-            if self._standby is not None:
-                self._standby.end()
             if self._workers is not None:
                 self._workers.kill()
+            if self._server is not None:
+                self._server.end()
         self._end_alone()
 
-    def _make_standby(self) -> Standby:
+    def _make_server(self) -> ForkServer:
         env = os.environ | variables_of(self._spec.cluster.slurm)
         launch = self._spec.launch
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
         threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
-        return Standby(env, STEP_SIGNALS, threads, again=is_elastic(self._spec))
+        return ForkServer(env, STEP_SIGNALS, threads)
 
     def _say_hello(self, problems: list[str]) -> None:
         for problem in problems:
@@ -147,12 +148,12 @@ class Agent:
         threads = start.threads or even_share(self._spec.launch.gpus_per_node)
         means = Means(start.device, start.gpus, threads, start.is_memory_lost)
         local = self._spec.cluster.address or own_address(start.host)
-        meet = Rendezvous(start.host, start.port, local)
-        self._workers = Workers(at, self._spec, meet, means, self._standby)
+        meet = Rendezvous(start.host, start.port, local, start.place)
+        self._workers = Workers(at, self._spec, meet, means, self._server)
 
     def _sweep(self, generation: int | None = None) -> None:
         """No process of an agent before this one, or of a generation before, is left here."""
-        spared = () if self._standby is None else self._standby.pids
+        spared = () if self._server is None else (self._server.pid,)
         if swept := sweep(self._run.path, self._node, spared):
             with EventLog(self._run.events, generation=generation) as events:
                 events.emit("strays_killed", node=self._node, pids=swept)
@@ -167,6 +168,8 @@ class Agent:
 
     def _drain(self, within_s: float) -> None:
         """What trainers left in this node's memory is made durable: it goes with this process."""
+        from checkpointing.service.ending import end_services  # numpy: too long for a beginning
+
         root = checkpoint_root(self._spec, self._run)
         if not end_services(str(local_folder(root) or root), run_name(self._spec), within_s):
             with EventLog(self._run.events) as events:
@@ -174,8 +177,6 @@ class Agent:
                 events.emit("degraded", node=self._node, what=what)
 
     def _look(self) -> None:
-        if self._standby is not None:
-            self._standby.look()
         while self._heard:
             self._channel.send({"kind": "signal", "name": self._heard.pop(0)})
         if self._checkup is not None and self._checkup.done():

@@ -118,9 +118,9 @@ class Pulse:
 def _parse(line: bytes) -> Message | None:
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
-    if not isinstance(message, dict):
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         log.warning("passed over what is no message: %.80r", line)
         return None
     return message

@@ -25,41 +25,47 @@ class StoreError(RuntimeError):
 class RendezvousStore:
     """Runs the server while the `with` block lasts; `host` and `port` say where.
 
-    Raises:
-        StoreError: on entry, when it does not come up.
+    It imports torch first, which is not waited for before somebody asks for the port.
     """
 
     def __init__(self, host: str, env: Mapping[str, str], output: Path) -> None:
-        self._host = host
+        self.host = host
         self._env = env
         self._output = output
+        self._port: int | None = None
 
     def __enter__(self) -> RendezvousStore:
         self._start()
         return self
 
     def ensure(self) -> None:
-        """Start the server anew if it has died; it may then be elsewhere.
-
-        Raises:
-            StoreError: it does not come up.
-        """
+        """Start the server anew if it has died; it may then be at another port."""
         if not self.alive():
             self.__exit__()
             self._start()
 
+    @property
+    def port(self) -> int:
+        """Waits until it serves.
+
+        Raises:
+            StoreError: it does not come up.
+        """
+        if self._port is None:
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline().decode()
+            if not line.startswith(_READY):
+                raise StoreError(
+                    f"the rendezvous store did not come up on {self.host} (cluster.address): "
+                    f"see {self._output}"
+                )
+            self._port = int(line.removeprefix(_READY))
+        return self._port
+
     def _start(self) -> None:
-        command = [sys.executable, "-m", "hpckit.elastic.store", self._host]
+        command = [sys.executable, "-m", "hpckit.elastic.store", self.host]
         self._process = spawn_piped(command, self._env, self._output)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode()
-        if not line.startswith(_READY):
-            kill_all([self._process])
-            raise StoreError(
-                f"the rendezvous store did not come up on {self._host} (cluster.address): "
-                f"see {self._output}"
-            )
-        self.host, self.port = self._host, int(line.removeprefix(_READY))
+        self._port = None
 
     def alive(self) -> bool:
         return self._process.poll() is None

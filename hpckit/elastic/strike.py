@@ -1,15 +1,18 @@
 """A real fault for a drill, on the machine where its victims are: run there as
-`python -m hpckit.elastic.strike RUN {worker,agent,node,hang} NUMBER`.
+`python -m hpckit.elastic.strike RUN FAULT NUMBER`, with one of `Fault`.
 
 Victims are known by the run and node in their environment, workers by their name. Checkpoint
-services are spared: they are there to outlive what a drill kills.
+services are spared by all faults but their own: they are there to outlive what a drill kills.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 
@@ -31,6 +34,23 @@ class Fault(StrEnum):
     """SIGKILL of all processes of one node."""
     HANG = "hang"
     """SIGSTOP of the worker of one rank."""
+    SLOW = "slow"
+    """The worker of one rank runs a tenth of the time, for `SLOW_S`."""
+    SERVICE = "service"
+    """SIGKILL of the checkpoint service of one node."""
+    FULL = "full"
+    """The checkpoint service of one node can write to no file, for `FULL_S`."""
+    NAN = "nan"
+    """A parameter of one rank becomes NaN; its worker has to take `SIGNALS`."""
+    MEMORY = "memory"
+    """One rank gets no memory; its worker has to take `SIGNALS`."""
+
+
+SLOW_S, FULL_S = 10.0, 8.0
+SIGNALS = {Fault.NAN: signal.SIGRTMIN + 1, Fault.MEMORY: signal.SIGRTMIN + 2}
+"""By which a worker is told to do it to itself."""
+_RUN_S, _STOP_S = 0.02, 0.18
+_OF_SERVICE = (Fault.SERVICE, Fault.FULL)
 
 
 def victims(run: str, fault: Fault, number: int) -> list[psutil.Process]:
@@ -43,11 +63,12 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
         if process.uids().real != os.getuid() or process.pid == os.getpid():
             return False
         env = process.environ()
-        if env.get("HPCKIT_RUN") != run or "HPCKIT_SERVICE" in env:
+        is_service = "HPCKIT_SERVICE" in env
+        if env.get("HPCKIT_RUN") != run or is_service is not (fault in _OF_SERVICE):
             return False
-        if fault in (Fault.NODE, Fault.AGENT):
-            is_agent = process.cmdline()[1:] == _AGENT
-            return env.get("HPCKIT_NODE") == str(number) and (is_agent or fault is Fault.NODE)
+        if fault in (Fault.NODE, Fault.AGENT, *_OF_SERVICE):
+            is_it = fault is not Fault.AGENT or process.cmdline()[1:] == _AGENT
+            return env.get("HPCKIT_NODE") == str(number) and is_it
         if process.name() != rank_name(number):
             return False
         parent = process.parent()  # a fork of a worker has its name, too
@@ -59,10 +80,43 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
 def strike(run: str, fault: Fault, number: int) -> list[int]:
     """Do it; the processes that it hit."""
     hit = victims(run, fault, number)
-    for process in hit:
-        with suppress(psutil.NoSuchProcess):  # it died of another's death
-            process.send_signal(signal.SIGSTOP if fault is Fault.HANG else signal.SIGKILL)
+    match fault:
+        case Fault.SLOW:
+            _slow_down(hit)
+        case Fault.FULL:
+            _refuse_writes(hit)
+        case _:
+            _signal(hit, {Fault.HANG: signal.SIGSTOP, **SIGNALS}.get(fault, signal.SIGKILL))
     return [process.pid for process in hit]
+
+
+def _signal(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # it died of another's death
+            process.send_signal(number)
+
+
+def _refuse_writes(processes: Sequence[psutil.Process]) -> None:
+    """By the limit on the size of files: EFBIG, as of a disk that takes no more."""
+    limits = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            limits.append((process, process.rlimit(resource.RLIMIT_FSIZE)))
+            process.rlimit(resource.RLIMIT_FSIZE, (0, limits[-1][1][1]))
+    time.sleep(FULL_S)
+    for process, limit in limits:
+        with suppress(psutil.NoSuchProcess):
+            process.rlimit(resource.RLIMIT_FSIZE, limit)
+
+
+def _slow_down(processes: Sequence[psutil.Process]) -> None:
+    end_s = time.monotonic() + SLOW_S
+    with suppress(psutil.NoSuchProcess):  # it ended, of another fault
+        while processes and time.monotonic() < end_s:
+            for number, pause_s in ((signal.SIGSTOP, _STOP_S), (signal.SIGCONT, _RUN_S)):
+                for process in processes:
+                    process.send_signal(number)
+                time.sleep(pause_s)
 
 
 def main(arguments: list[str]) -> int:

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.spec import RunSpec
 
-# Interval x attempts: seconds of silence after which the others hold a node for lost.
-KEEP_ALIVE_INTERVAL_S = 1
-KEEP_ALIVE_ATTEMPTS = 3
 # Seconds for the nodes of a generation to meet: a cold file system makes imports slow.
 JOIN_TIMEOUT_S = 600
 MONITOR_INTERVAL_S = 0.1
 
 FORKING = (sys.executable, "-m", "hpckit.training.forking")
-"""Takes torchrun's arguments; without any it stands by."""
-GENTLE = (sys.executable, "-m", "hpckit.training.gentle")
-"""Stands by too, and leaves the processor to others until somebody waits for it."""
+"""Takes torchrun's arguments."""
+SERVER = (sys.executable, "-m", "hpckit.training.forkserver")
+"""Begins torchruns of that kind, imports done."""
 PLAIN = (sys.executable, "-m", "torch.distributed.run")
 THREADS = "OMP_NUM_THREADS"
 
@@ -31,16 +28,14 @@ class Rendezvous:
     port: int
     local: str
     """This node's own address, by which the others reach it."""
+    place: int
+    """Of this node among those of the generation."""
 
 
 def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
     """Those of the torchrun of node `at`."""
-    conf = {
-        "is_host": 0,
-        "join_timeout": JOIN_TIMEOUT_S,
-        "keep_alive_interval": KEEP_ALIVE_INTERVAL_S,
-        "keep_alive_max_attempt": KEEP_ALIVE_ATTEMPTS,
-    }
+    backend, conf = _backend(spec, meet)
+    conf["join_timeout"] = JOIN_TIMEOUT_S
     return [
         f"--nnodes={at.nodes}",
         f"--nproc-per-node={spec.launch.gpus_per_node}",
@@ -48,7 +43,7 @@ def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> 
         f"--monitor-interval={MONITOR_INTERVAL_S}",
         # others are the agent's affair: SIGTERM may be Slurm's, to all processes of a step
         "--signals-to-handle=SIGINT",
-        "--rdzv-backend=c10d",
+        f"--rdzv-backend={backend}",
         f"--rdzv-endpoint={meet.host}:{meet.port}",
         f"--rdzv-id={at.run.name}-g{at.generation}",
         f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
@@ -58,8 +53,16 @@ def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> 
     ]
 
 
+def _backend(spec: RunSpec, meet: Rendezvous) -> tuple[str, dict[str, int]]:
+    """That of `hpckit.training.rendezvous`, which is known to forks alone; and how it is set."""
+    if spec.launch.preload:
+        return "hpckit", {"place": meet.place}
+    # seconds x attempts of silence, after which the others hold a node for lost
+    return "c10d", {"is_host": 0, "keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+
+
 def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
-    """What the node's agent runs, or has one that stands by become."""
+    """What the node's agent runs, by its fork server if it can."""
     program = FORKING if spec.launch.preload else PLAIN
     return [*program, *torchrun_arguments(spec, at, meet)]
 
@@ -68,10 +71,12 @@ def torchrun_variables(threads: int) -> dict[str, str]:
     """Environment of torchrun and its workers.
 
     The rendezvous store is not shared with the workers' process group: with a shared one a restart
-    on several nodes meets the keys of the attempt before and mostly hangs (pytorch#135712).
+    on several nodes meets the keys of the attempt before and mostly hangs (pytorch#135712). All
+    nodes have as many workers, so that torchrun need not ask each how many.
     """
     return {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_ELASTIC_WORKER_IDENTICAL": "1",
         THREADS: str(threads),
         "PYTHONUNBUFFERED": "1",
     }

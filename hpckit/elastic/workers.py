@@ -13,10 +13,10 @@ from pathlib import Path
 
 from hpckit.elastic import stacks, watch
 from hpckit.elastic.exhaustion import Exhaustion
+from hpckit.elastic.forkserver import ForkServer
 from hpckit.elastic.recorder import Recorder
 from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.elastic.site import variables_of
-from hpckit.elastic.standby import Standby
 from hpckit.elastic.torchrun import PLAIN, Rendezvous, torchrun_arguments, torchrun_variables
 from hpckit.run.board import Board, Request, Slot
 from hpckit.run.environment import NodeEnvironment, worker_variables
@@ -48,7 +48,7 @@ class Workers:
     """From their start to their end. `poll` is to be called often.
 
     Args:
-        standby: what is to be their torchrun; None: one that starts them as programs.
+        server: what begins their torchrun; None: it is one that starts them as programs.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Workers:
         spec: RunSpec,
         meet: Rendezvous,
         means: Means,
-        standby: Standby | None,
+        server: ForkServer | None,
     ) -> None:
         self.at, self._spec = at, spec
         self._asked = Request.NONE
@@ -82,10 +82,11 @@ class Workers:
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
         arguments, output = torchrun_arguments(spec, at, meet), logs / "torchrun.log"
-        if standby is not None:
-            self._torchrun = standby.become(arguments, env, output)
-        else:
-            self._torchrun = spawn([*PLAIN, *arguments], env, output, STEP_SIGNALS)
+        self._torchrun = (
+            spawn([*PLAIN, *arguments], env, output, STEP_SIGNALS)
+            if server is None
+            else server.begin(arguments, env, output)
+        )
 
     def ask(self, request: Request) -> None:
         """Have the workers save and leave."""

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 QUIT_S = 5.0
+RECALL_S, MOST_RECALL_S = 10.0, 300.0
+"""Seconds until a node without an agent is tried again; each time twice as many."""
 _WELL = (NodeExit.DONE, NodeExit.LEFT)
 
 
@@ -86,6 +88,23 @@ class Member:
                 pipe.close()
 
 
+class Recall:
+    """When a node is to be tried again."""
+
+    def __init__(self) -> None:
+        self._wait_s = RECALL_S
+        self._due_s = time.monotonic() + RECALL_S
+
+    def is_due(self) -> bool:
+        """And then not soon again."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        self._wait_s = min(2 * self._wait_s, MOST_RECALL_S)
+        self._due_s = now_s + self._wait_s
+        return True
+
+
 class Crew:
     """Agents by node, for as long as the `with` block lasts. For one thread."""
 
@@ -109,6 +128,7 @@ class Crew:
         self._now: frozenset[int] = frozenset()  # the nodes of this generation
         self._silent: set[int] = set()  # nodes that fell silent in the generation before
         self._generation = 0
+        self._recalls: dict[int, Recall] = {}
 
     def __enter__(self) -> Crew:
         self._pulse = Pulse()
@@ -133,6 +153,7 @@ class Crew:
         stood by for who knows how long, look at their nodes once more."""
         took_part, self._now, self._generation = self._now, frozenset[int](), generation
         self._silent.clear()
+        self._recalls.clear()
         for node in sorted(nodes):
             member = self._members.get(node)
             if member is not None and member.is_lost():
@@ -144,6 +165,17 @@ class Crew:
             elif took_part and (node not in took_part or self._has_failed(node)):
                 self._members[node].look_again()
             self._members[node].report = None
+
+    def recall(self) -> None:
+        """Have agents again on nodes that take no part, if they are back: the next generation
+        finds them with all their imports done."""
+        for node, member in list(self._members.items()):
+            if node in self._now or not member.is_lost():
+                continue
+            recall = self._recalls.setdefault(node, Recall())
+            if recall.is_due():
+                self._members.pop(node).close()
+                self._enlist(node)
 
     def hellos(self) -> dict[int, Message]:
         """What each agent that is there has said of itself, by node, if the node is healthy."""

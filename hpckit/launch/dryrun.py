@@ -121,7 +121,7 @@ def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:
     for node in range(nodes):
         at = NodeEnvironment(run, earlier + 1, generation, node, nodes)
         assert spec.cluster.address is not None  # the spec was checked
-        meet = Rendezvous(spec.cluster.address, 0, spec.cluster.address)
+        meet = Rendezvous(spec.cluster.address, 0, spec.cluster.address, node)
         command = shlex.join(torchrun_command(spec, at, meet))
         yield f"# node {node} (port 0: a free one, found by the supervisor):"
         yield command

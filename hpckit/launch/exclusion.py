@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
 AGAIN_S = 0.5
+_UNKNOWN = "the nodes of the partition are not known"
 _GONE = ("down", "drain", "fail", "error", "maint", "unknown")
 
 
@@ -30,16 +31,19 @@ class Exclusion:
         assert spec.cluster.slurm is not None  # the spec was checked
         self._run, self._spec, self._events = run, spec, events
         self._by_config = spec.cluster.slurm.exclude
+        self._known: set[str] | None = None  # nodes that the job may get, when Slurm last told
 
     def hosts(self) -> tuple[str, ...]:
         """Beside those of the config, by the run's events up to now."""
         bad = bad_hosts(read_events(self._run.events), time.time())
+        self._known = self._nodes() or self._known
         if not bad:
             return ()
-        nodes = self._nodes()
-        if nodes is None:  # plenty, as far as is known
-            return tuple(one.host for one in bad)
-        excluded, spared = choose(bad, nodes, fewest_nodes(self._spec))
+        if not self._known:  # a job without nodes that it may get would wait for ever
+            names = ", ".join(one.host for one in bad)
+            self._events.emit("degraded", what=f"the next job may get {names} again: {_UNKNOWN}")
+            return ()
+        excluded, spared = choose(bad, self._known, fewest_nodes(self._spec))
         if spared:
             what = f"too few nodes would be left without {', '.join(spared)}: not excluded"
             log.warning(what)
@@ -74,7 +78,7 @@ class Exclusion:
             nodes = partition_nodes(os.environ)
             return nodes - set(hostnames(",".join(self._by_config)) if self._by_config else ())
         except (OSError, subprocess.SubprocessError) as error:
-            log.warning("the nodes of the partition are not known: %s", error)
+            log.warning("%s: %s", _UNKNOWN, error)
             return None
 
 

@@ -92,6 +92,7 @@ class LocalNodes:
             node: Start(
                 generation=generation,
                 nodes=len(hellos),
+                place=place,
                 host=store.host,
                 port=store.port,
                 device=devices.kind,
@@ -141,6 +142,7 @@ class SlurmNodes:
             node: Start(
                 generation=generation,
                 nodes=len(hellos),
+                place=place,
                 host=hello["launcher"] or store.host,
                 port=store.port,
                 device=devices.kind,
@@ -148,7 +150,7 @@ class SlurmNodes:
                 threads=launch.threads_per_worker or None,
                 is_memory_lost=is_after_loss,  # Slurm ends all that a step has left
             )
-            for node, hello in hellos.items()
+            for place, (node, hello) in enumerate(hellos.items())
         }
         return Orders(starts, devices.note)
 

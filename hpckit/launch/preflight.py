@@ -24,6 +24,7 @@ from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.modelcheck import decoder_of
+from hpckit.run.private import folder_problem
 from hpckit.run.spec import PackSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def preflight(
     """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
     problems = shadowed_packages(project)
     problems += entry_problems(spec.entry, project.root)
+    if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
+        problems.append(f"root: {problem}")
     problems += _unwritable("root", run.path)
     problems += _store_problems(spec.checkpoint.url)
     if spec.cluster.kind == "local":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 
 import submitit
 
@@ -35,8 +37,13 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
     executor = submitit.LocalExecutor(folder=run.submitit)
     executor.update_parameters(timeout_min=_NO_LIMIT_MIN)
     gpus = visible_gpus(os.environ)  # submitit's local executor hides them from its jobs
-    with _environment(job_variables(run, submission)), _ignored(_TERMINAL_SIGNALS):
+    with (
+        _environment(job_variables(run, submission)),
+        _ignored(_TERMINAL_SIGNALS),
+        _streams_to(run.submitit / "controller.log"),
+    ):
         job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission, gpus)
+    _close(run.submitit)
     return job
 
 
@@ -89,8 +96,15 @@ def _executor(spec: RunSpec, place: batch.Place) -> Iterator[submitit.SlurmExecu
         executor.update_parameters(**batch.parameters(spec, place))
         with redirect_stderr(io.StringIO()):  # it prints there what it raises
             yield executor
+        _close(place.folder)
     except (OSError, RuntimeError) as error:
         raise SubmitError(str(error).strip() or type(error).__name__) from error
+
+
+def _close(folder: Path) -> None:
+    """What submitit has pickled there is for nobody else to read, let alone to change."""
+    for path in folder.glob("*_submitted.pkl"):
+        path.chmod(0o600)
 
 
 def job_variables(run: RunDir, submission: int) -> dict[str, str]:
@@ -115,6 +129,27 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _streams_to(path: Path) -> Iterator[None]:
+    """A process started meanwhile says what it says there: it outlives the terminal, or the pipe
+    whose other end waits for all who may write to it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    path.parent.mkdir(exist_ok=True)
+    before = [os.dup(number) for number in (0, 1, 2)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for number, to in enumerate((nothing, log, log)):
+        os.dup2(to, number)
+    try:
+        yield
+    finally:
+        for number, to in enumerate(before):
+            os.dup2(to, number)
+        for number in (*before, nothing, log):
+            os.close(number)
 
 
 @contextmanager

@@ -293,6 +293,7 @@ class Supervisor:
         while crew.is_under_way():
             asked = self._hear(crew)  # which may wait for Slurm: agents are heard after it
             crew.tick()
+            crew.recall()
             self._fitness.tell(self._generation, crew.unhealthy())  # nodes that stand by, too
             for event in tail.read():
                 if event.kind == "step":

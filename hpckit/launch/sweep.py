@@ -108,7 +108,8 @@ def write_folder(folder: Path, tasks: Sequence[tuple[Task, int]]) -> None:
     """Raises:
     OSError: it cannot be written, or somebody else was faster.
     """
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
     for name in ("runs", "code"):
         (folder / name).mkdir()
     for index, (task, number) in enumerate(tasks):

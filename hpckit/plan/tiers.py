@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from statistics import mean, stdev
 from typing import Any
 
-from hpckit.plan.simulation import Job, Recovery, Saves, Time, simulate
+from hpckit.plan.simulation import Fault, Job, Saves, Time, simulate
 
 TIERS = ("store", "memory", "neighbours")
 """Where a run can go on from: the store alone; the memory of nodes that are still there, too; or
@@ -16,10 +17,9 @@ that of the next node, too, which holds a copy."""
 OVERLAPPED = 0.15
 """What a snapshot makes training wait, over the time of one bare copy (`benchmarks.staging_stall`;
 the rest happens during forward and backward)."""
-COMMIT_S = 2.0
-"""From the last byte in the store to the commit that all ranks have agreed on."""
-FEWEST_S = 1.0
-"""Between two snapshots: oftener makes no difference."""
+FEWEST_S = 6.0
+"""Between two snapshots: a step of Llama 3 405B, of 16M tokens at 400 TFLOP/s from each of 16,384
+GPUs (Grattafiori et al. 2024, table 4), since saves fall between steps."""
 _HOUR, _DAY = 3600.0, 86400.0
 
 
@@ -32,19 +32,37 @@ class Fleet:
     state_gb: float
     """Of parameters and the optimizer's state, over all ranks."""
     mtbf_hours: float
-    """Of one node."""
+    """Of one node: between two faults of the kinds worker, node and hang together."""
     lost_share: float
-    """Of failures, those that take the node away."""
+    """Of them, those that take the node away."""
+    hang_share: float
+    """Of them, those after which nothing ends, and nothing goes on."""
+    preempt_hours: float
+    """Between two preemptions of the job; infinite: none."""
     spares: int
+    shrink: int
+    """Nodes that it trains without rather than wait."""
     repair_hours: float
+    queue_s: float
+    """Mean time that the successor of a preempted job waits."""
     store_gbps: float
     """GB/s of the store, for all together."""
+    manifest_s: float
+    """To write a checkpoint's manifest after its last byte, and to read it before the first."""
     host_gbps: float
     """GB/s from the GPUs of a node to its memory."""
     network_gbps: float
     """GB/s from a node to the next one."""
     detect_s: float
+    """Until a fault is known that is no hang."""
+    hang_s: float
+    """Until a hang is known."""
     restart_s: float
+    """Of processes and rendezvous."""
+    interval_s: float | None
+    """Between two snapshots; None: what costs least."""
+    stall_s: float | None
+    """That training waits for one; None: a share of the copy to the node's memory."""
 
     @property
     def nodes(self) -> int:
@@ -52,8 +70,8 @@ class Fleet:
 
     @property
     def mtbf_s(self) -> float:
-        """Between two failures of the whole job."""
-        return _HOUR * self.mtbf_hours / self.nodes
+        """Between two faults of the whole job."""
+        return 1 / sum(1 / fault.mtbf_s for fault in faults(self))
 
 
 @dataclass(frozen=True)
@@ -65,45 +83,71 @@ class Outcome:
     goodput: float
     spread: float
     """Standard deviation over courses."""
+    lowest: float
+    highest: float
     shares: dict[str, float]
     """Of the time, by part."""
+    shares_of: dict[str, dict[str, float]]
+    """By kind of fault and part."""
 
     def record(self) -> dict[str, Any]:
         """For programs."""
         return vars(self)
 
 
-def scenario(fleet: Fleet, tier: str) -> tuple[Job, Saves, Recovery]:
+def faults(fleet: Fleet) -> tuple[Fault, ...]:
+    """What befalls the job, by kind."""
+
+    def mtbf_s(share: float) -> float:
+        return _HOUR * fleet.mtbf_hours / fleet.nodes / share if share > 0 else inf
+
+    crashes = max(0.0, 1 - fleet.lost_share - fleet.hang_share)
+    detect_s, meet_s = fleet.detect_s, fleet.restart_s
+    return (
+        Fault("worker", mtbf_s(crashes), "worker", detect_s, meet_s),
+        Fault("node", mtbf_s(fleet.lost_share), "node", detect_s, meet_s),
+        Fault("hang", mtbf_s(fleet.hang_share), "worker", fleet.hang_s, meet_s),
+        Fault("preemption", _HOUR * fleet.preempt_hours, "job", 0.0, meet_s),
+    )
+
+
+def scenario(fleet: Fleet, tier: str) -> tuple[Job, Saves]:
     """What is simulated.
 
-    Saves are as far apart as costs least (Young 1974), but where only the store counts no closer
-    than it takes them.
+    Saves are as far apart as was said or costs least (Young 1974), but where only the store counts
+    no closer than it takes them.
     """
     own_gb = fleet.state_gb / fleet.nodes
-    stall_s = OVERLAPPED * own_gb / fleet.host_gbps
-    durable_s = fleet.state_gb / fleet.store_gbps + COMMIT_S
-    best_s = sqrt(2 * stall_s * fleet.mtbf_s)
-    interval_s = max(best_s, durable_s if tier == "store" else FEWEST_S)
+    stall_s = OVERLAPPED * own_gb / fleet.host_gbps if fleet.stall_s is None else fleet.stall_s
+    durable_s = fleet.state_gb / fleet.store_gbps + fleet.manifest_s
+    best_s = max(FEWEST_S, sqrt(2 * stall_s * fleet.mtbf_s))
+    interval_s = best_s if fleet.interval_s is None else fleet.interval_s
     replicas = int(tier == "neighbours")
-    load_s = own_gb / fleet.host_gbps + replicas * own_gb / fleet.network_gbps
     return (
         Job(
             fleet.nodes,
-            _HOUR * fleet.mtbf_hours,
-            fleet.lost_share,
             fleet.spares,
+            fleet.nodes - fleet.shrink,
             _HOUR * fleet.repair_hours,
+            fleet.queue_s,
         ),
-        Saves(interval_s, stall_s, durable_s, tier != "store", replicas),
-        Recovery(fleet.detect_s, fleet.restart_s, load_s, fleet.state_gb / fleet.store_gbps),
+        Saves(
+            interval_s=max(interval_s, durable_s) if tier == "store" else interval_s,
+            stall_s=stall_s,
+            durable_s=durable_s,
+            in_memory=tier != "store",
+            replicas=replicas,
+            load_memory_s=own_gb / fleet.host_gbps + replicas * own_gb / fleet.network_gbps,
+            load_store_s=fleet.manifest_s + fleet.state_gb / fleet.store_gbps,
+        ),
     )
 
 
 def outcome(fleet: Fleet, tier: str, days: float, courses: int, seed: int) -> Outcome:
     """Of `courses` of `days` each; the same for the same seed."""
-    job, saves, recovery = scenario(fleet, tier)
+    job, saves = scenario(fleet, tier)
     times = [
-        simulate(job, saves, recovery, days * _DAY, random.Random(f"{seed}/{number}"))
+        simulate(job, faults(fleet), saves, days * _DAY, random.Random(f"{seed}/{number}"))
         for number in range(courses)
     ]
     goodputs = [time.goodput for time in times]
@@ -112,10 +156,20 @@ def outcome(fleet: Fleet, tier: str, days: float, courses: int, seed: int) -> Ou
         interval_s=saves.interval_s,
         goodput=mean(goodputs),
         spread=stdev(goodputs) if courses > 1 else 0.0,
-        shares=_mean_shares(times),
+        lowest=min(goodputs),
+        highest=max(goodputs),
+        shares=_mean(time.shares() for time in times),
+        shares_of=_mean_of(times),
     )
 
 
-def _mean_shares(times: list[Time]) -> dict[str, float]:
-    each = [time.shares() for time in times]
-    return {part: mean(shares[part] for shares in each) for part in each[0]}
+def _mean_of(times: list[Time]) -> dict[str, dict[str, float]]:
+    kinds = sorted({kind for time in times for kind in time.costs})
+    each = [time.shares_of() for time in times]
+    return {kind: _mean(shares.get(kind, {}) for shares in each) for kind in kinds}
+
+
+def _mean(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found = list(each)
+    parts = dict.fromkeys(part for shares in found for part in shares)
+    return {part: mean(shares.get(part, 0.0) for shares in found) for part in parts}

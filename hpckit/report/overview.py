@@ -91,6 +91,8 @@ class Overview:
             "step_time": p.step_time,
             "step_s": p.step_s,
             "tokens_per_s": p.tokens_per_s,
+            "data_wait": p.data_wait,
+            "ettr": p.ettr,
             "loss": p.loss,
             "saved_step": p.saved_step,
             "saved_time": p.saved_time,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from hpckit.report.ettr import training_share
 from hpckit.run.events import Event
 from hpckit.run.validationcheck import PREFIX
 
@@ -28,6 +29,10 @@ class Progress:
     step_s: float | None
     """Median seconds of a step, recently."""
     tokens_per_s: float | None
+    data_wait: float | None
+    """Share of the time that the newest step recorded waited for data."""
+    ettr: float | None
+    """Since the run began first, see `hpckit.report.ettr`."""
     loss: float | None
     validated: str | None
     """What the newest validation has found, in words."""
@@ -76,6 +81,8 @@ def build_progress(events: Sequence[Event]) -> Progress:
         step_time=step.time if step else None,
         step_s=median([float(e["step_s"]) for e in recent]) if recent else None,
         tokens_per_s=_get(recent[-1], "tokens_per_s") if recent else None,
+        data_wait=_get(recent[-1], "data_wait_share") if recent else None,
+        ettr=_ettr([e for e in events if e.kind == "step"]),
         loss=_get(step, "loss"),
         validated=_validated(_last(events, "validated")),
         saved_step=_get(saved, "step") or 0,
@@ -94,6 +101,12 @@ def build_progress(events: Sequence[Event]) -> Progress:
         degraded=_get(worst, "what"),
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
     )
+
+
+def _ettr(steps: Sequence[Event]) -> float | None:
+    if len(steps) < 2:
+        return None
+    return min(1.0, training_share(steps, median(float(e["step_s"]) for e in steps)))
 
 
 def interruptions(events: Sequence[Event]) -> dict[str, int]:

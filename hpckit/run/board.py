@@ -79,6 +79,7 @@ class Board:
     def create(cls, ranks: int) -> tuple[Board, str]:
         """A new board, and the path under which this node's workers can attach to it."""
         handle = os.memfd_create("hpckit-board", os.MFD_CLOEXEC)
+        os.fchmod(handle, 0o600)  # for workers of this user alone
         os.ftruncate(handle, _size(ranks))
         return cls(handle, ranks), f"/proc/{os.getpid()}/fd/{handle}"
 

@@ -48,7 +48,7 @@ def read_golden(path: Path) -> Golden:
         return TypeAdapter(Golden).validate_python(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ValueError(f"there is no {path}; debug.canary.mode=record makes it") from None
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, ValidationError, RecursionError) as error:
         raise ValueError(f"{path} holds no recorded values ({_first_line(error)})") from None
 
 

@@ -9,6 +9,7 @@ from hpckit.run.expertcheck import bad_experts
 from hpckit.run.levercheck import bad_levers
 from hpckit.run.modelcheck import model_violations
 from hpckit.run.optimcheck import optim_violations
+from hpckit.run.secretcheck import secret_violations
 from hpckit.run.sitecheck import site_violations
 from hpckit.run.spec import RunSpec
 from hpckit.run.tuningcheck import tuning_violations
@@ -21,7 +22,7 @@ def violations(spec: RunSpec) -> list[str]:
     found = [*_cluster(spec), *_elastic(spec), *model_violations(spec), *bad_experts(spec)]
     found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
     found += [*tuning_violations(spec), *validation_violations(spec)]
-    return [*found, *debug_violations(spec)]
+    return [*found, *debug_violations(spec), *secret_violations(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:

@@ -37,7 +37,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         log.warning("%s is damaged and taken for missing: %s", path, error)
         return None
 

@@ -22,6 +22,8 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+_YEAR_10000_S = 253_402_300_800  # from when on no calendar here can say the date
+
 
 @dataclass(frozen=True)
 class Event:
@@ -48,7 +50,8 @@ class EventLog:
         self._one_at_a_time = threading.Lock()  # the file lock does not tell threads apart
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Append one event, now. Values have to be plain JSON; NaN and infinity are kept.
+        """Append one event, of now or of `time`. Values have to be plain JSON; NaN and infinity are
+        kept.
 
         An event that the disk does not take goes to the log: no run is to end for want of one.
         """
@@ -114,7 +117,11 @@ def read_events(path: Path) -> list[Event]:
 def _parse(line: bytes, path: Path) -> Event | None:
     try:
         fields = json.loads(line)
-        return Event(time=float(fields.pop("time")), kind=str(fields.pop("kind")), fields=fields)
-    except (ValueError, KeyError, AttributeError, TypeError):
+        event = Event(time=float(fields.pop("time")), kind=str(fields.pop("kind")), fields=fields)
+        if 0 <= event.time < _YEAR_10000_S:
+            return event
+        log.warning("%s: passed over an event of no time: %.80r", path, line)
+        return None
+    except (ValueError, OverflowError, RecursionError, KeyError, AttributeError, TypeError):
         log.warning("%s: passed over a torn line: %.80r", path, line)
         return None

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hpckit.run.private import make_private
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -72,14 +74,18 @@ class RunLock:
 
 @contextmanager
 def hold_all(paths: Iterable[Path], what: str) -> Iterator[None]:
-    """Hold the locks at `paths`, in their order, while the block lasts; folders are made.
+    """Hold the locks at `paths`, in their order, while the block lasts; folders are made, the
+    first one, the run's, for this user alone.
 
     Raises:
         RunHeldError: one of them is held by somebody else.
     """
     with ExitStack() as stack:
-        for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        for number, path in enumerate(paths):
+            if number:  # a store's, which obeys the umask
+                path.parent.mkdir(parents=True, exist_ok=True)
+            else:
+                make_private(path.parent)
             stack.enter_context(RunLock(path, what))
         yield
 
@@ -96,7 +102,7 @@ def read_owner(path: Path) -> Owner | None:
     """What the lock file says of its holder, who may be gone since."""
     try:
         return Owner(**json.loads(path.read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
 
 

@@ -38,6 +38,7 @@ _NOT_IDENTITY = (
     ("debug", "drill"),
     ("train", "micro_batch"),
     ("train", "log_every"),
+    ("train", "require_finite"),
     ("train", "validate_every"),
     ("train", "validate_samples"),
     ("train", "trace_share"),
@@ -47,6 +48,15 @@ _NOT_IDENTITY = (
     ("data", "cache"),
     ("data", "cache_gb"),
 )
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without aliases, of which a few lines can make gigabytes: no spec is written with any."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, which no spec has")
+        return super().compose_node(parent, index)
 
 
 class SpecError(ValueError):
@@ -70,7 +80,7 @@ def parse_spec(values: Mapping[str, Any]) -> RunSpec:
         spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(values))
     except ValidationError as error:
         raise SpecError(list(_explain(error))) from None
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise SpecError([f"config: holds a value that is no plain data ({error})"]) from None
     if found := violations(spec):
         raise SpecError(found)
@@ -84,8 +94,8 @@ def read_spec(path: Path) -> RunSpec:
         SpecError: the file is damaged, or not valid (any more).
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SpecError([f"{path}: no YAML ({' '.join(str(error).split())})"]) from None
     if not isinstance(values, dict):
         raise SpecError([f"{path}: holds no spec"])

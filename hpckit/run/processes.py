@@ -12,11 +12,22 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 
 import psutil
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
+
+
+class Child(Protocol):
+    """What can be asked of a `Process`, and of others that end with this one."""
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +45,14 @@ def die_with_parent(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_to(path: Path) -> None:
+    """Send this process's output, C code's too, to the file at `path`, after what is there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, sys.stdout.fileno())
+    os.dup2(handle, sys.stderr.fileno())
+    os.close(handle)
 
 
 def name_process(name: str) -> None:
@@ -77,14 +96,13 @@ def spawn_piped(
         return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
 
 
-def spawn_waiting(
+def spawn_serving(
     command: Sequence[str], env: Mapping[str, str], ignore: Collection[signal.Signals] = ()
 ) -> Process:
-    """As `spawn`, with standard input to be written, up to 1 MiB at once. What it says goes where
-    this process's errors go."""
-    return _popen(
-        command, env, stdin=subprocess.PIPE, stdout=sys.stderr, stderr=sys.stderr, ignore=ignore
-    )
+    """As `spawn`, with standard input to be written, up to 1 MiB at once, and standard output to be
+    read. Errors go where this process's go."""
+    pipe = subprocess.PIPE
+    return _popen(command, env, stdin=pipe, stdout=pipe, stderr=sys.stderr, ignore=ignore)
 
 
 def _popen(
@@ -115,7 +133,7 @@ def _popen(
     )
 
 
-def kill_all(processes: Iterable[Process]) -> None:
+def kill_all(processes: Iterable[Child]) -> None:
     """SIGKILL, and reap."""
     alive = [process for process in processes if process.poll() is None]
     for process in alive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,16 @@ def check_all_reduce(device: torch.device) -> float:
 def wrong_sums(numbers: torch.Tensor, world: int) -> int:
     """How many of the sums of 1 to `world` are not right."""
     return int((numbers != world * (world + 1) // 2).sum().item())
+
+
+def reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
+    """Each of them over all ranks. Collective."""
+    if dist.get_world_size() == 1:
+        return list(numbers)
+    packed = torch.tensor(numbers, dtype=torch.float64, device=meeting_device())
+    dist.all_reduce(packed, op=how)
+    found: list[float] = packed.tolist()
+    return found
 
 
 def meeting_device() -> str:

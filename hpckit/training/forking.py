@@ -3,17 +3,13 @@
 `python -m hpckit.training.forking` takes torchrun's arguments. Importing torch and its FSDP takes
 some seconds of processor time, in every worker, at every restart; here it is done once on a node.
 Nothing but imports happens before the forks: no CUDA, no thread pool, no code of the user's.
-
-Without arguments it stands by: it imports, and waits on its standard input for what it is to be.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import signal
-import sys
 
 import numpy as np
 import torch
@@ -22,13 +18,14 @@ from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
 import hpckit.training.language_model  # noqa: F401  for what it imports
-from hpckit.training import worker
+from hpckit.training import rendezvous, worker
 from hpckit.training.errors import TrainingError
 
 
 @record
 def main(arguments: list[str] | None = None) -> None:
     """Run the workers of one node to their end, restarts included."""
+    rendezvous.register()
     config, _, _ = config_from_args(parse_args(arguments))  # type: ignore[no-untyped-call]
     config.start_method = "fork"
     elastic_launch(config, entrypoint=begin)()
@@ -54,34 +51,5 @@ def begin() -> None:
         atexit._run_exitfuncs()  # as a program does at its end, and a fork of multiprocessing not
 
 
-def stand_by() -> None:
-    """Become the torchrun that standard input describes; none if it ends without a word."""
-    text = sys.stdin.buffer.read()
-    if not text:
-        return
-    orders = json.loads(text)
-    _redirect(orders["output"])
-    threads = os.environ["OMP_NUM_THREADS"]
-    os.environ.clear()
-    os.environ.update(orders["environment"])
-    if os.environ["OMP_NUM_THREADS"] != threads:  # libraries take it when they are loaded
-        program = [sys.executable, "-m", "hpckit.training.forking"]
-        os.execv(program[0], [*program, *orders["arguments"]])
-    main(orders["arguments"])
-
-
-def _redirect(output: str) -> None:
-    """As `hpckit.run.processes.spawn` would have started it."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for have, want in ((nothing, sys.stdin), (sink, sys.stdout), (sink, sys.stderr)):
-        os.dup2(have, want.fileno())
-    os.close(nothing)
-    os.close(sink)
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main()
-    else:
-        stand_by()
+    main()

@@ -17,13 +17,13 @@ from torch import Tensor
 from hpckit.run import parts
 from hpckit.run.events import EventLog
 from hpckit.training import footprint, intake, watching
-from hpckit.training.collective import meeting_device
+from hpckit.training.collective import reduced
 from hpckit.training.errors import TrainingError
 from hpckit.training.footprint import peak_bytes, peak_name
 from hpckit.training.intake import Intake
 from hpckit.training.parts import Parts
 from hpckit.training.peaks import known_peak
-from hpckit.training.scalars import Scalars
+from hpckit.training.records import Records
 from hpckit.training.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Metrics:
         self._parts, self._watch, self._device = spent, watch, device
         self._peak_flops = known_peak(device)
         self._has_said = False
-        self._scalars = Scalars(tensorboard, events, at) if tensorboard else None
+        self._records = Records(events, tensorboard, at) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
         self._counted = {TOKENS: 0.0, SAMPLES: 0.0, FLOPS: 0.0}
@@ -91,6 +91,7 @@ class Metrics:
         self._since = (at, time.monotonic())
         self.newest: dict[str, float] = {}
         """What was logged, averaged over ranks, of the newest step that was written down."""
+        self._logged: Mapping[str, Value] = {}
         self.step_s = 0.0
         """Seconds of a step before that, on the rank where they took longest."""
 
@@ -111,6 +112,7 @@ class Metrics:
         Collective when a record is due: every rank has to call it for the same steps.
         """
         logged, self._step_values = self._step_values, {}
+        self._logged = logged
         for name in self._counted:
             self._counted[name] += float(logged.pop(name, 0))
         if step % self._every and not last:
@@ -131,17 +133,24 @@ class Metrics:
             **self._watch.record(step, *times),
         }
         self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0.0)
-        self._write(step, record)
+        if self._records is not None:
+            self._records.write("step", step, record)
         news = self._told.news(taken, now - since)
-        if news and self._scalars is not None:
+        if news and self._records is not None:
             self._events.emit("data_bound", step=step, **news)
         return True
 
+    def means(self, names: Sequence[str]) -> dict[str, float]:
+        """Over ranks, of what was logged under these names in the step that ended last, 0 for what
+        was not. Collective."""
+        sums = reduced([_number(self._logged.get(n, 0.0)) for n in names], dist.ReduceOp.SUM)
+        world = dist.get_world_size()
+        return {name: total / world for name, total in zip(names, sums, strict=True)}
+
     def validated(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Write down what validation after `step` has found, the same on all ranks."""
-        if self._scalars is not None:
-            self._events.emit("validated", step=step, seconds=seconds, **values)
-            self._scalars.write(step, values)
+        if self._records is not None:
+            self._records.write("validated", step, values, seconds=seconds)
 
     def _extremes(
         self, names: Sequence[str], spent: Sequence[float]
@@ -155,7 +164,7 @@ class Metrics:
         by_name = dict(zip(parts.NAMES, spent, strict=True))
         waits = [by_name[name] for name in SLOWEST]
         about = [digest, -digest, sum(spent), peak_bytes(self._device)]
-        extremes = _reduced([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
+        extremes = reduced([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
         highest, lowest, self.step_s, peak, *others = extremes
         if highest != -lowest:
             raise TrainingError(
@@ -174,7 +183,7 @@ class Metrics:
         names, world = sorted(logged), dist.get_world_size()
         values = [_number(logged[name]) for name in names]
         own = [*self._counted.values(), self._peak_flops, *(s / world for s in spent)]
-        sums = _reduced([*values, *own, *self._intake.taken()], dist.ReduceOp.SUM)
+        sums = reduced([*values, *own, *self._intake.taken()], dist.ReduceOp.SUM)
         means = {name: total / world for name, total in zip(names, sums, strict=False)}
         rest = sums[len(names) :]
         return means, rest[: len(own)], rest[len(own) :]
@@ -185,15 +194,15 @@ class Metrics:
             self._has_said = True
             log.info("no MFU in the records: what this card can do is not known")
 
-    def _write(self, step: int, record: Mapping[str, float]) -> None:
-        if self._scalars is not None:
-            self._events.emit("step", step=step, **record)
-            self._scalars.write(step, record)
+    def flush(self) -> None:
+        """Wait until all records are written."""
+        if self._records is not None:
+            self._records.flush()
 
     def close(self) -> None:
         """Write out what is buffered."""
-        if self._scalars is not None:
-            self._scalars.close()
+        if self._records is not None:
+            self._records.close()
 
 
 def _problem(name: str, value: object) -> str | None:
@@ -225,13 +234,3 @@ def _split(means: Sequence[float]) -> dict[str, float]:
 def _number(value: Value) -> float:
     """Of a tensor, once all that is queued before it is done."""
     return float(value.item() if isinstance(value, Tensor) else value)
-
-
-def _reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
-    """Over all ranks. Collective."""
-    if dist.get_world_size() == 1:
-        return list(numbers)
-    packed = torch.tensor(numbers, dtype=torch.float64, device=meeting_device())
-    dist.all_reduce(packed, op=how)
-    reduced: list[float] = packed.tolist()
-    return reduced

@@ -35,6 +35,7 @@ from hpckit.training.canary import Canary, build_canary
 from hpckit.training.capability import require
 from hpckit.training.collective import check_all_reduce
 from hpckit.training.errors import TrainingError
+from hpckit.training.finite import NAMES, FiniteCheck
 from hpckit.training.intake import Intake
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
@@ -92,7 +93,8 @@ class TrainingRun:
         self._resumed_at = 0
         self._left = False
         self._validation = Validation(cfg)
-        self._tracked: dict[str, Any] = {}
+        self.tracked: dict[str, Any] = {}
+        """Its state, by the names of `track`."""
         self._begin: Callable[[], None] | None = None
         self._beat(Phase.STARTING)
         if cfg.debug.deterministic:
@@ -124,6 +126,7 @@ class TrainingRun:
         if cfg.health.all_reduce:
             seconds = check_all_reduce(self.device)
             self.tell("all_reduce", seconds=seconds, world_size=self.world_size)
+        self._finite = FiniteCheck(cfg, at.run.events, self._events)
         self._agreement = Agreement()
         self._checkpointer = Checkpointer(
             checkpoint_root(cfg, at.run),
@@ -160,7 +163,7 @@ class TrainingRun:
 
         All of it is restored by `steps` and saved from then on.
         """
-        self._tracked.update(state)
+        self.tracked.update(state)
 
     def when_new(self, begin: Callable[[], None]) -> None:
         """Have `steps` call `begin`, on all ranks, where there is no checkpoint to go on from: to
@@ -171,7 +174,8 @@ class TrainingRun:
         """Metrics of this step: means over the rank's samples, or its counts of `tokens`,
         `samples` and of the model's `flops`.
 
-        They are averaged over ranks (counts are summed) when the step is written down.
+        They are averaged over ranks (counts are summed) when the step is written down. A `loss` or
+        `grad_norm` that is not finite ends the attempt before it is saved, see `FiniteCheck`.
         """
         if self._metrics is None:
             raise TrainingError("run.log belongs inside the loop over run.steps(loader)")
@@ -201,7 +205,7 @@ class TrainingRun:
             raise TrainingError("run.steps was called twice: a run has one loop over its steps")
         if validate is None and self._cfg.train.validate_every is not None:
             raise TrainingError("train.validate_every: give run.steps(loader, validate=...) too")
-        self._waits.watch(self._tracked.values())
+        self._waits.watch(self.tracked.values())
         self._resume(loader)
         self._metrics, self._ledger = self._open_records(loader)
         told = self._env.at.run.events
@@ -228,6 +232,7 @@ class TrainingRun:
             self._watch.end()
             self._step += 1
             if self._metrics.end_step(self._step, last=self._step == total):
+                self._finite.require(self._step, self._metrics.newest)
                 self._agreement.pace(self._metrics.step_s)
             self._beat(Phase.TRAINING)
             if self._canary:
@@ -296,7 +301,7 @@ class TrainingRun:
         self._beat(Phase.VALIDATING)
         seed_all(mix(self._cfg.train.seed, "validation", self.place.data))
         try:
-            with self.timed("validation"), evaluating(self._tracked.values()):
+            with self.timed("validation"), evaluating(self.tracked.values()):
                 found = over_ranks(validate())
         except CutShortError:
             log.info("validation after step %d is left to the next generation", self._step)
@@ -332,7 +337,7 @@ class TrainingRun:
 
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}
-        return {**self._tracked, **canary, "run": {"step": self._step}}
+        return {**self.tracked, **canary, "run": {"step": self._step}}
 
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
@@ -386,7 +391,9 @@ class TrainingRun:
         is_old = self._step == self._resumed_at and not self._validation.judges(self._step)
         if is_old or self._metrics is None:
             return  # nothing new
+        self._finite.require(self._step, self._metrics.means(NAMES))
         metrics = {**self._metrics.newest, **self._validation.metrics(self._step)}
         left_s = max(0.0, self._board.seconds_left()) if self._left else None
+        self._metrics.flush()  # or the steps that it keeps might never be told
         self._checkpointer.save(self._step, self._state(), metrics=metrics, deadline_s=left_s)
         self._waits.expect()

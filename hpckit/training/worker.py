@@ -21,7 +21,7 @@ from hpckit.run.environment import STACKS_SIGNAL, WorkerEnvironment
 from hpckit.run.events import EventLog
 from hpckit.run.memory import Memory
 from hpckit.run.parse import SpecError, read_spec
-from hpckit.run.processes import die_with_parent, name_process, rank_name
+from hpckit.run.processes import die_with_parent, name_process, rank_name, write_to
 from hpckit.run.spec import RunSpec
 from hpckit.training.errors import TrainingError
 from hpckit.training.exhaustion import memory_of
@@ -38,7 +38,7 @@ def main() -> int:
     env = WorkerEnvironment.from_env()
     name_process(rank_name(env.rank))
     at = env.at
-    _write_to(at.run.rank_log(at.generation, at.node, env.rank))
+    write_to(at.run.rank_log(at.generation, at.node, env.rank))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
     )
@@ -83,14 +83,6 @@ def is_permanent(error: BaseException) -> bool:
             return False
         cause = cause.__cause__
     return isinstance(error, PERMANENT)
-
-
-def _write_to(path: Path) -> None:
-    """Send this process's output, C code's too, to the file at `path`, after what is there."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(handle, sys.stdout.fileno())
-    os.dup2(handle, sys.stderr.fileno())
-    os.close(handle)
 
 
 def _show_stacks_on_demand(path: Path) -> None:

@@ -70,10 +70,10 @@ class Slurm:
         """Of the nodes: "idle", "allocated*" and so on."""
         return set(self.run("sinfo", "--noheader", "--Node", "--format=%T").split())
 
-    def wait_for_idle(self) -> None:
-        wait_for(lambda: self.states() == {"idle"}, "all nodes idle")
+    def wait_for_idle(self, within_s: float = 60) -> None:
+        wait_for(lambda: self.states() == {"idle"}, "all nodes idle", within_s)
 
-    def reset(self) -> None:
+    def reset(self, within_s: float = 60) -> None:
         """Everything as it was after the start, and no job left."""
         self.cluster.controller.start()
         for node in self.cluster.nodes:
@@ -81,4 +81,4 @@ class Slurm:
             if self.cluster.plan.network:
                 node.heal()
         self.run("scancel", "--user", self.cluster.plan.user)
-        self.wait_for_idle()
+        self.wait_for_idle(within_s)

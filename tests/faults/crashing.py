@@ -16,6 +16,7 @@ from checkpointing.format import names
 from checkpointing.format.names import Save
 from checkpointing.retention import KeepPolicy, Last, Only
 from checkpointing.storage import Entry, Storage, open_storage
+from checkpointing.storage.memory import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store import prune as prune_module
 from checkpointing.store.checkpoint import Checkpoint
@@ -168,6 +169,14 @@ def _check_contents(store: Store) -> None:
         }
         assert saves.contents(checkpoint) == kept, found.stored.key
         assert "model" in checkpoint.items
+
+
+def age(storage: MemoryStorage, seconds: float) -> None:
+    """Let all leases be so much older."""
+    objects = storage._place.objects
+    for key, (data, modified) in list(objects.items()):
+        if key.endswith(".lease"):
+            objects[key] = (data, modified - seconds)
 
 
 @contextmanager

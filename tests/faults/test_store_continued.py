@@ -14,7 +14,7 @@ from checkpointing.storage import Storage
 from checkpointing.storage.memory import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.commit import commit, has_part, write_part
+from checkpointing.store.commit import commit, having_parts, write_part
 from checkpointing.store.index import Known
 from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
@@ -37,7 +37,7 @@ def _save(storage: Storage) -> Save:
     with Session(store, RUN, session=SESSION) as session:
         save = session.begin(NEW_STEP)
         for rank in range(RANKS):
-            if not has_part(store, save, rank):
+            if not having_parts(store, save, [rank]):
                 mine = saves.pieces(NEW, rank, RANKS)
                 made = write(store, save, mine, {}, Known(store, RUN).index(), saves.PLAIN)
                 write_part(store, Header(save, 1.0, RANKS), rank, made)

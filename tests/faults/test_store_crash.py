@@ -52,7 +52,7 @@ def test_killed_anywhere_in_memory(populated: MemoryStorage, points: int) -> Non
         with pytest.raises(SystemExit):
             crashing.work(CrashStorage(storage, kill_at, when, _exit), TTL_S)
         crashing.check_at_once(storage)
-        _age(storage, 2 * TTL_S)
+        crashing.age(storage, 2 * TTL_S)
         crashing.check_after_all(storage)
 
 
@@ -99,11 +99,3 @@ def test_killed_at_many_points_in_s3(
 
 def _exit() -> NoReturn:
     raise SystemExit(9)
-
-
-def _age(storage: MemoryStorage, seconds: float) -> None:
-    """Let all leases be so much older."""
-    objects = storage._place.objects
-    for key, (data, modified) in list(objects.items()):
-        if key.endswith(".lease"):
-            objects[key] = (data, modified - seconds)

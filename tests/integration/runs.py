@@ -117,9 +117,9 @@ def complete(root: Path, arguments: list[str], cwd: Path = REPO) -> tuple[int, s
         return it.finish()
 
 
-def end_leftovers(root: Path) -> None:
+def end_leftovers(root: Path, names: str = "t-*") -> None:
     """Kill what still runs for the runs below `root`."""
-    for path in root.glob("t-*"):
+    for path in root.glob(names):
         for event in read_events(RunDir(path).events):
             if event.kind == "run_started":
                 kill(event["pid"])

@@ -44,13 +44,25 @@ PosixStorage.put = broken
 """
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums come to other bits on other numbers of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def state_of(step: int) -> dict[str, Any]:
     """A model with its optimizer, buffers and values; every kind of piece."""
     torch.manual_seed(step)
     model = nn.Sequential(nn.Linear(400, 200), nn.BatchNorm1d(200), nn.Linear(200, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    model(torch.randn(4, 400)).square().mean().backward()
-    optimizer.step()
+    with one_thread():  # the same bits in each process
+        model(torch.randn(4, 400)).square().mean().backward()
+        optimizer.step()
     return {
         "model": model,
         "optimizer": optimizer,

@@ -417,6 +417,13 @@ class TestFolder:
         for path in (tmp_path / "cache").rglob("*"):
             assert not path.stat().st_mode & 0o077
 
+    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o722])
+    def test_one_that_others_can_write_in_is_refused(self, tmp_path: Path, mode: int) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache").chmod(mode)
+        with pytest.raises(DataError, match="others can write in it"):
+            make(tmp_path)
+
     def test_a_link_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")

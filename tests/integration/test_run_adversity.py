@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from checkpointing import list_run
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
+from hpckit.run.events import read_events
 from tests.integration.damage import check
 from tests.integration.runs import (
     REPO,
@@ -145,3 +147,22 @@ def test_a_machine_that_is_not_healthy_is_told_and_not_tried_again(
     assert verdict["reason"].startswith(f"too few healthy nodes: this machine (disk of {run.path}")
     assert "less than health.disk_free_gib=1e+09" in verdict["reason"]
     assert run.generation_numbers() == [1]
+
+
+def test_a_loss_that_is_no_number_again_ends_the_run_with_what_was_good(
+    tmp_path: Path, shards: Path
+) -> None:
+    words = ("optim.lr=1e30", "checkpoint.every_steps=1", "train.log_every=1")
+    with started(tmp_path, command(tmp_path, shards, *words)) as it:
+        status, output = it.finish()
+    assert status == 70, output
+    told = read_events(it.run.events)
+    first, second = (event["step"] for event in told if event.kind == "not_finite")
+    assert first == second
+    saved = list_run(str(it.run.checkpoints), it.run.name)
+    assert [info.step for info in saved] == [*range(1, first)]
+    verdict = read_json(it.run.verdict)
+    assert verdict is not None
+    assert verdict["kind"] == "permanent"
+    assert f"step {first}: " in verdict["reason"]
+    assert "as when it was computed before" in verdict["reason"]

@@ -32,8 +32,8 @@ def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ty
 
 
 def detach(words: list[str]) -> None:
-    """Start something that goes on by itself, and would keep a pipe open."""
-    subprocess.run([*words, "--detach"], check=True, stdout=subprocess.DEVNULL)
+    """Start something that goes on by itself, and keeps no pipe open."""
+    subprocess.run([*words, "--detach"], check=True, capture_output=True)
 
 
 def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
@@ -60,7 +60,9 @@ def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
 
 def test_drills_are_come_through(typed: Typed) -> None:
     assert "say --yes" in typed.refusal("drill", "worker")
-    assert "2 is none of the 2" in typed.refusal("drill", "worker", "--rank=2", "--yes")
+    assert "2 is none of this generation's: 0, 1" in typed.refusal(
+        "drill", "worker", "--rank=2", "--yes"
+    )
     assert "a drill is preempt" in typed.refusal("drill", "fire", "--yes")
     assert typed.json("status")["interruptions"] == {}
     pid = typed.json("drill", "worker", "--yes", "--rank=1")["done"].split()[-1]

@@ -17,6 +17,7 @@ from checkpointing.errors import ServiceError
 from checkpointing.service import starting
 from checkpointing.service.address import address
 from checkpointing.service.config import Config
+from checkpointing.service.ending import end_services
 from checkpointing.service.starting import connect
 from tests.integration.ckpt_commands import ckpt, document, ok
 from tests.integration.service_nodes import (
@@ -59,6 +60,25 @@ def assert_nothing_left(runtime: Path) -> None:
 
 
 # ends
+
+
+def test_the_end_of_a_run_removes_what_a_killed_service_left(store: Path, runtime: Path) -> None:
+    killed, alive = one(config(store)), one(config(store, "b"))
+    other = address("another run's", "r2")
+    other.touch()
+    kill(config(store))
+    killed.close()
+    sockets = {address(str(store), RUN, node) for node in "ab"}
+    assert sockets <= set(runtime.iterdir())
+    assert end_services("another store", RUN, 1.0), "of which there is none"
+    assert sockets & set(runtime.iterdir()) == {address(str(store), RUN, "b")}, "it is alive"
+    assert other.exists()
+    other.unlink()
+    alive.close()
+    until(lambda: not services(runtime), "the other one has ended, too")
+    left = {path.suffix for path in runtime.iterdir()}
+    assert left == {".log"}, "what the killed one said"
+    assert memfds() == []
 
 
 def test_after_all_goodbyes_nothing_is_left(store: Path, runtime: Path) -> None:

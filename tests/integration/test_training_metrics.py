@@ -30,6 +30,7 @@ from tests.integration.worlds import run_world
 WORLD, SLOW_RANK = 3, 1
 SLEEP_S = 0.2
 _EARLIER = (None, None, None)  # steps in which TensorBoard is opened, and waited for
+TIMES = 3  # another process on the machine may take as long as a part in one of them
 CPU = torch.device("cpu")
 
 
@@ -54,6 +55,7 @@ class Loop:
             yield step
             self._watch.end()
             self.metrics.end_step(step, last=step == count)
+            self.metrics.flush()
 
     def events(self, kind: str) -> list[Event]:
         return [event for event in read_events(self._path) if event.kind == kind]
@@ -70,9 +72,9 @@ def work(rank: int, tmp: Path) -> dict[str, Any]:
 
 
 def each_part_slow_in_turn(rank: int, tmp: Path) -> list[Event]:
-    """On one rank it takes longer."""
+    """In `TIMES` steps each; on one rank it takes longer."""
     loop = Loop(tmp, "parts", share=0.0)
-    slow: list[Part | None] = [*_EARLIER, *PARTS]
+    slow: list[Part | None] = [*_EARLIER, *(part for part in PARTS for _ in range(TIMES))]
     for step in loop.steps(len(slow)):
         if (part := slow[step - 1]) is not None:
             with loop.parts.timed(part):
@@ -131,14 +133,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def test_a_slow_part_is_seen_as_that_part_and_all_add_up(world: list[dict[str, Any]]) -> None:
     records = world[0]["parts"]
-    assert len(records) == len(PARTS)
-    for name, record in zip(NAMES, records, strict=True):
-        assert max(NAMES, key=lambda other: record[other]) == name
-        assert record[name] >= SLEEP_S * (WORLD + 0.5) / WORLD, "the mean over ranks"
-        assert sum(record[part] for part in NAMES) == pytest.approx(record["step_s"])
-        if name in SLOWEST:
-            assert record[f"{name}_max"] >= 1.5 * SLEEP_S
-        assert {*record.fields} <= RESERVED
+    assert len(records) == TIMES * len(PARTS)
+    for at, name in enumerate(NAMES):
+        same = records[TIMES * at : TIMES * (at + 1)]
+        assert name in [max(NAMES, key=lambda other: record[other]) for record in same]
+        for record in same:
+            assert record[name] >= SLEEP_S * (WORLD + 0.5) / WORLD, "the mean over ranks"
+            assert sum(record[part] for part in NAMES) == pytest.approx(record["step_s"])
+            assert name not in SLOWEST or record[f"{name}_max"] >= 1.5 * SLEEP_S
+            assert {*record.fields} <= RESERVED
     assert not world[1]["parts"], "one rank writes"
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
-from typer.core import TyperGroup
 
+from hpckit.cli.defaulting import Defaulting
 from hpckit.cli.plan.estimate import estimate
 from hpckit.cli.plan.simulate import simulate
 
 
-class _Estimating(TyperGroup):
-    """Takes what is no command for the words of `estimate`, which most people mean."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
-            args = ["estimate", *args]
-        return super().parse_args(ctx, args)
+class _Estimating(Defaulting):
+    default = "estimate"
+    is_default_alone = True
 
 
 app = typer.Typer(

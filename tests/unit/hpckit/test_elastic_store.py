@@ -28,13 +28,19 @@ def test_a_store_that_cannot_start_is_an_error_that_names_host_and_log(tmp_path:
     (tmp_path / "torch.py").write_text("raise ImportError('torch is broken')\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     log = tmp_path / "store.log"
-    with pytest.raises(StoreError, match=r"127\.0\.0\.1") as caught:
-        RendezvousStore("127.0.0.1", env, log).__enter__()
+    with (
+        RendezvousStore("127.0.0.1", env, log) as store,
+        pytest.raises(StoreError, match=r"127\.0\.0\.1") as caught,
+    ):
+        _ = store.port
     assert "torch is broken" in log.read_text()
     assert str(log) in str(caught.value)
 
 
 @pytest.mark.timeout(15)
 def test_an_address_that_is_not_this_machines_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=UNBINDABLE):
-        RendezvousStore(UNBINDABLE, os.environ, tmp_path / "store.log").__enter__()
+    with (
+        RendezvousStore(UNBINDABLE, os.environ, tmp_path / "store.log") as store,
+        pytest.raises(StoreError, match=UNBINDABLE),
+    ):
+        _ = store.port

@@ -21,16 +21,16 @@ AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1
 
 def test_golden_arguments() -> None:
     spec = make_spec({"launch.gpus_per_node": 2, "retry.in_place": 5})
-    assert torchrun_arguments(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7")) == [
+    assert torchrun_arguments(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7", 2)) == [
         "--nnodes=4",
         "--nproc-per-node=2",
         "--max-restarts=5",
         "--monitor-interval=0.1",
         "--signals-to-handle=SIGINT",
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=hpckit",
         "--rdzv-endpoint=10.0.0.1:29511",
         "--rdzv-id=gpt-12345678-g3",
-        "--rdzv-conf=is_host=0,join_timeout=600,keep_alive_interval=1,keep_alive_max_attempt=3",
+        "--rdzv-conf=place=2,join_timeout=600",
         "--local-addr=10.0.0.7",
         "--log-dir=/runs/gpt-12345678/logs/g003/n1/torchrun",
         "-m",
@@ -38,8 +38,16 @@ def test_golden_arguments() -> None:
     ]
 
 
+def test_programs_of_their_own_meet_by_torchs_own_means() -> None:
+    spec = make_spec({"launch.preload": False})
+    command = torchrun_arguments(spec, AT, Rendezvous("h", 1, "a", 0))
+    assert "--rdzv-backend=c10d" in command
+    conf = "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=3,join_timeout=600"
+    assert f"--rdzv-conf={conf}" in command
+
+
 def rendezvous_of(at: NodeEnvironment) -> list[str]:
-    command = torchrun_arguments(make_spec(), at, Rendezvous("h", 1, "a"))
+    command = torchrun_arguments(make_spec(), at, Rendezvous("h", 1, "a", 0))
     return [word for word in command if word.startswith("--rdzv")]
 
 
@@ -57,7 +65,7 @@ def test_workers_do_not_share_the_rendezvous_store() -> None:
 
 
 def test_workers_are_forks_or_programs_of_their_own() -> None:
-    meet = Rendezvous("h", 1, "a")
+    meet = Rendezvous("h", 1, "a", 0)
     for preload, program in ((True, FORKING), (False, PLAIN)):
         spec = make_spec({"launch.preload": preload})
         command = torchrun_command(spec, AT, meet)

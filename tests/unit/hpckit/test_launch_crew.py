@@ -83,7 +83,7 @@ class Parts:
         """Those that are there."""
         self.crew.call(nodes, generation)
         there = set(muster(self.crew, Need(len(nodes), 1, lambda count: True), (), lambda: False))
-        start = Start(generation, len(nodes), "127.0.0.1", 1, "cpu", "", 1)
+        start = Start(generation, len(nodes), 0, "127.0.0.1", 1, "cpu", "", 1)
         self.crew.begin(dict.fromkeys(there, start))
         return there
 
@@ -218,7 +218,7 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
     time.sleep(0.3)
     parts.crew.tick()
     assert parts.crew.reports() == ()
-    parts.crew.begin({0: Start(2, 2, "127.0.0.1", 1, "cpu", "", 1)})
+    parts.crew.begin({0: Start(2, 2, 0, "127.0.0.1", 1, "cpu", "", 1)})
 
     def has_failed() -> bool:
         parts.crew.tick()
@@ -264,7 +264,41 @@ def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) 
         return len(parts.crew.hellos()) == 2
 
     until(are_there)
-    parts.crew.begin({0: Start(1, 1, "127.0.0.1", 1, "cpu", "", 1)})
+    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "cpu", "", 1)})
     parts.crew.end(5.0)
     assert parts.begin(2, 0, 1) == {0}
     assert parts.crew.unhealthy() == {1: ["broken"]}
+
+
+def test_a_node_without_an_agent_is_tried_again_while_the_others_train(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECALL_S", 0.2)
+    parts.how[1] = "absent"
+    assert parts.begin(1, 0, 1) == {0}
+    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "cpu", "", 1)})  # without it
+
+    def is_tried(times: int) -> bool:
+        parts.crew.tick()
+        parts.crew.recall()
+        return len(parts.started) == 2 + times
+
+    until(lambda: is_tried(1))
+    parts.how[1] = "good"
+    until(lambda: is_tried(2))
+    until(lambda: is_tried(2) and len(parts.crew.hellos()) == 2)
+    assert parts.crew.is_under_way()
+    assert parts.begin(2, 0, 1) == {0, 1}
+    assert len(parts.started) == 4, "it is the one that came back"
+    parts.started[3].kill()
+    until(lambda: is_tried(2) and parts.crew.lost() == [1])  # who takes part is not tried again
+
+
+def test_tries_are_farther_and_farther_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    recall, tries = module.Recall(), []
+    for now_s in range(1000):
+        if recall.is_due():
+            tries.append(now_s)
+    assert tries == [10, 30, 70, 150, 310, 610, 910]

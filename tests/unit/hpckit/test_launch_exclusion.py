@@ -57,7 +57,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
     found.log.close()
 
 
-def test_without_a_bad_node_slurm_is_asked_nothing(parts: Parts) -> None:
+def test_without_a_bad_node_nothing_is_asked_of_slurm(parts: Parts) -> None:
     parts.put("sinfo", "exit 1")
     parts.exclusion(2).keep_from("7", 1.0)
     assert parts.asked() == []
@@ -79,10 +79,21 @@ def test_not_if_too_few_would_be_left(parts: Parts, nodes: int, by_config: tuple
     assert "too few nodes would be left without n2" in parts.told("degraded")[0]["what"]
 
 
-def test_all_of_them_where_slurm_does_not_tell_its_nodes(parts: Parts) -> None:
+def test_none_of_them_where_slurm_never_told_its_nodes(parts: Parts) -> None:
+    """Or the job might be left without any, and wait for ever."""
     parts.put("sinfo", "exit 1")
     parts.found("n1", "n2")
-    assert parts.exclusion(8).hosts() == ("n1", "n2")
+    assert parts.exclusion(8).hosts() == ()
+    (what,) = [event["what"] for event in parts.told("degraded")]
+    assert what == "the next job may get n1, n2 again: the nodes of the partition are not known"
+
+
+def test_where_slurm_does_not_tell_its_nodes_they_are_those_of_before(parts: Parts) -> None:
+    exclusion = parts.exclusion(2)
+    assert exclusion.hosts() == ()
+    parts.put("sinfo", "exit 1")
+    parts.found("n1", "n2")
+    assert len(exclusion.hosts()) == 1, "there are three, and two are needed"
 
 
 @pytest.mark.parametrize("script", ["echo 'Job is no longer pending' >&2; exit 1", "exit 1"])

@@ -75,3 +75,8 @@ def test_a_board_outlives_its_agent_for_those_who_hold_it() -> None:
         agent.wait()
         board.report(1, Phase.DONE, 5, 0)
         assert board.slots()[1].phase is Phase.DONE
+
+
+def test_a_board_is_its_users_alone() -> None:
+    _, path = Board.create(1)
+    assert os.stat(path).st_mode & 0o777 == 0o600  # noqa: PTH116 (Path would follow the name)

@@ -91,6 +91,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "train.seed": 2,
     "train.log_every": 3,
     "train.trace_share": 0.01,
+    "train.require_finite": False,
     "train.validate_every": 50,
     "train.validate_samples": 100,
     "model.vocab": 300,
@@ -250,6 +251,7 @@ NO_PART_OF_IDENTITY = (
 )
 NOR_THESE = (
     *("train.micro_batch", "train.log_every", "train.trace_share"),
+    "train.require_finite",
     *("train.validate_every", "train.validate_samples", "data.validation"),
     *("data.prefetch", "data.threads"),
     *("data.cache", "data.cache_gb"),

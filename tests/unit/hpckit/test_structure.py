@@ -20,6 +20,11 @@ MAY_IMPORT = {
     "launch": {"hpckit.launch"},
     "hpckit": {"hpckit.run", "hpckit.training"},
     "hpckit.cli": {
+        *("hpckit.drill", "hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report"),
+        *("hpckit.plan", "hpckit.run", "hpckit.doctor", "checkpointing", "data"),
+    },
+    "hpckit.doctor": {"hpckit.run", "checkpointing"},
+    "hpckit.drill": {
         *("hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.plan"),
         *("hpckit.run", "checkpointing", "data"),
     },
@@ -107,7 +112,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
         *("hpckit", "hpckit.launch.main", "hpckit.launch.supervise", "hpckit.launch.submit"),
         *("hpckit.launch.prepare", "hpckit.launch.follow", "hpckit.elastic.agent"),
         *("hpckit.elastic.store", "hpckit.report.summary", "hpckit.cli.main"),
-        *("hpckit.report.overview", "hpckit.launch.cancel", "hpckit.launch.drill"),
+        *("hpckit.report.overview", "hpckit.launch.cancel", "hpckit.drill.campaign"),
         *("hpckit.plan.documents", "hpckit.cli.plan"),
     ],
 )

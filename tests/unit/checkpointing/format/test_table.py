@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.table import ROW, Spec, Table, from_bytes, gap, merge, to_bytes
+from checkpointing.format.table import ROW, Spec, Table, from_bytes, gap, merge, misplaced, to_bytes
 from checkpointing.format.tiles import Box, tiles, whole
 from tests.unit.checkpointing.format.forms import PACKS, SHAPES, chunk, filled
 
@@ -124,6 +124,33 @@ def test_what_is_wrong_with_boxes(
 ) -> None:
     found = gap(Spec("int8", (4, 4), (2, 4)), [Box(*box) for box in boxes])
     assert (found is None) if problem is None else (found is not None and problem in found)
+
+
+@given(
+    st.integers(0, 2).flatmap(
+        lambda dims: st.lists(
+            st.builds(
+                Box,
+                st.tuples(*[st.integers(0, 6)] * dims),
+                st.tuples(*[st.integers(1, 4)] * dims),
+            ),
+            max_size=5,
+        )
+    )
+)
+def test_boxes_overlap_if_any_two_do(boxes: list[Box]) -> None:
+    """Ranks that share one tile are thousands, so not every two are compared."""
+    shape = (10,) * max((len(box.sizes) for box in boxes), default=0)
+    problem = misplaced(Spec("int8", shape, shape), boxes)
+    expected = any(a.intersect(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert problem == ("overlap" if expected else None)
+
+
+def test_a_table_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = filled(TILED)
+    monkeypatch.setattr("checkpointing.format.table.MAX_TABLE", 500)
+    with pytest.raises(ValueError, match="more than the 500"):
+        to_bytes(table, INDEX)
 
 
 # --- damage -------------------------------------------------------------------------------------

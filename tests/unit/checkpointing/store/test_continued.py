@@ -11,7 +11,7 @@ from checkpointing.format.names import Save
 from checkpointing.format.records import dump_lease
 from checkpointing.storage.memory import MemoryStorage
 from checkpointing.store import leases, owners, tombs
-from checkpointing.store.commit import commit, has_part, write_part
+from checkpointing.store.commit import commit, having_parts, write_part
 from checkpointing.store.index import Known
 from checkpointing.store.leases import Held
 from checkpointing.store.session import Session
@@ -53,16 +53,16 @@ def _lease_keys(store: Store) -> list[str]:
 def test_the_second_process_goes_on_where_the_first_was(store: Store) -> None:
     first = Session(store, RUN, session=ID)
     save = first.begin(1)
-    assert not has_part(store, save, 0)
+    assert not having_parts(store, save, [0])
     _write(first, save, 0)
     _killed(first)
     with Session(store, RUN, session=ID) as second:
         assert second.begin(1) == save
-        assert has_part(store, save, 0)
-        assert not has_part(store, save, 1)
+        assert having_parts(store, save, [0])
+        assert not having_parts(store, save, [1])
         _write(second, save, 1)
         commit(store, save, 2, check=second.check)
-        assert has_part(store, save, 0), "it is committed"
+        assert having_parts(store, save, [0]), "it is committed"
         second.end(save.manifest())
     assert _lease_keys(store) == []
     assert saves.problems(store) == []
@@ -142,7 +142,7 @@ def test_a_save_that_the_first_had_committed_is_a_success(store: Store) -> None:
     _killed(first)
     with Session(store, RUN, session=ID) as second:
         second.begin(1)
-        assert all(has_part(store, save, rank) for rank in range(2))
+        assert having_parts(store, save, range(2)) == {0, 1}
         assert commit(store, save, 2, check=second.check) == content
         second.end(save.manifest())
     assert _lease_keys(store) == []

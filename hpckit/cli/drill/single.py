@@ -1,4 +1,4 @@
-"""`hpckit drill`."""
+"""`hpckit drill RUN KIND`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import typer
 from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption, RunPath, YesOption, submitted_run
 
-_KINDS = "preempt, timeout, worker, agent, node or hang"
+_KINDS = "preempt, timeout, worker, agent, node, hang, slow, service, full or supervisor"
 
 
-def drill(
+def single(
     run: RunPath,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{_KINDS}.")],
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Of worker and hang; the last one if left out.")
+        int | None, typer.Option(min=0, help="Of worker, hang and slow; the last one if left out.")
     ] = None,
     node: Annotated[
-        int | None, typer.Option(min=0, help="Of agent and node; the last one if left out.")
+        int | None,
+        typer.Option(min=0, help="Of agent, node and service; the last one if left out."),
     ] = None,
     yes: YesOption = False,
     json: JsonOption = False,
@@ -27,10 +28,13 @@ def drill(
     """Cause a real fault in a run that trains, to see that it comes back.
 
     preempt and timeout send what Slurm would send (timeout moves the end of the job,
-    too), worker, agent and node kill, hang stops a rank for good.
+    too), worker, agent, node, service and supervisor kill, hang stops a rank for good, slow
+    stops it most of the time for a while, and full keeps the checkpoint service from writing
+    for a while.
     """
     from hpckit.cli.ckpt.output import Out
-    from hpckit.launch.drill import DrillError, DrillKind, plan_drill, play
+    from hpckit.drill.faults import DrillError, DrillKind, plan_drill
+    from hpckit.drill.playing import play
     from hpckit.report.overview import Queue, look
 
     with refusing():

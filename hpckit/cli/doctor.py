@@ -1,0 +1,73 @@
+"""`hpckit doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import refusing
+from hpckit.cli.runpath import JsonOption
+
+if TYPE_CHECKING:
+    from hpckit.doctor.finding import Finding
+
+BAD = 1
+"""Exit status: a run of this config would not work."""
+_STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="OVERRIDES", help="As of launch.py: cluster=slurm, key=value."),
+    ] = None,
+    node: Annotated[
+        bool, typer.Option("--node", help="Ask a node of the cluster, too: by a job of a moment.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Look at this site for what a run needs, and say what to change.
+
+    hpckit doctor cluster=slurm checkpoint.url=s3://bucket/ckpts --node
+
+    This machine; the place of the checkpoints, by writing 16 MiB there and removing them; and
+    with cluster=slurm the settings of Slurm that decide what becomes of a run. Exit status 1:
+    something will not work.
+
+    Keys of --json: findings (part, level: ok, note, warn or fail, subject, what, do), worst.
+    """
+    from rich.text import Text
+
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.doctor.examine import examine
+    from hpckit.doctor.finding import Level, worst
+    from hpckit.launch.compose import compose_spec
+    from hpckit.launch.preflight import with_absolute_paths
+
+    with refusing():
+        out, spec = Out(json), with_absolute_paths(compose_spec(overrides or ()), Path.cwd())
+        found: list[tuple[str, Finding]] = []
+        for part, one in examine(spec, Path(spec.root), node):
+            if not found or found[-1][0] != part:
+                out.line(Text(part, style="bold"))
+            found.append((part, one))
+            mark = Text(f"  {one.level:<5}", style=_STYLES[one.level])
+            out.line(mark + Text(f" {one.subject}: {one.what}"))
+            if one.do:
+                out.dim(f"        {one.do}")
+        result = worst(one for _, one in found)
+        out.document({"findings": [_record(*pair) for pair in found], "worst": result.value})
+    if result is Level.FAIL:
+        raise typer.Exit(BAD)
+
+
+def _record(part: str, one: Finding) -> dict[str, str]:
+    return {
+        "part": part,
+        "level": one.level.value,
+        "subject": one.subject,
+        "what": one.what,
+        "do": one.do,
+    }

@@ -1,0 +1,186 @@
+"""`hpckit drill campaign`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.drill.outcome import Result
+    from hpckit.drill.schedule import Planned
+    from hpckit.drill.site import Site
+    from hpckit.run.directory import RunDir
+
+VIOLATED = 1
+"""Exit status: something was wrong."""
+
+
+def campaign(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Of launch.py: cluster=slurm elastic=spares ...")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="Of training at an even pace; faults come on top.")
+    ] = 5.0,
+    every: Annotated[float, typer.Option(min=1, help="Seconds of training between faults.")] = 20.0,
+    seed: Annotated[int, typer.Option(help="The same faults for the same seed.")] = 0,
+    faults: Annotated[
+        str | None, typer.Option(metavar="KIND=RATE,...", help="Only these, by relative rate.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="The faults of this file, and no others.")
+    ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(help="Faults by commands of yours, see slurm/devcluster/faults.yaml."),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The undisturbed run of an earlier campaign of this config.")
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="For its runs and results; not there yet, seen by all nodes.")
+    ] = Path("campaign"),
+    tries: Annotated[
+        int, typer.Option(min=0, help="Runs to find fewer faults that fail as well.")
+    ] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Break a run again and again, and prove that nothing was lost.
+
+    hpckit drill campaign --minutes 10 --seed 3 cluster=slurm elastic=spares
+
+    A run is trained to its end undisturbed, another one under random faults. Then, from its
+    events, ledgers and checkpoints alone: each step took the samples that the order has, its loss
+    is that of the undisturbed run (bit for bit on as many ranks), each checkpoint that was told
+    to be durable is there and whole, and nothing is left running. Exit status 1: something was
+    not so. FOLDER has the faults as they were planned (for --replay), result.json and result.md.
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.drill.campaign import CampaignError
+    from hpckit.drill.schedule import STEP_S
+
+    with refusing():
+        out, steps = Out(json), max(1, round(60 * minutes / STEP_S))
+        own = _site(site)
+        schedule = _schedule(seed, steps, max(1, round(every / STEP_S)), faults, replay, own)
+        words = ["experiment=campaign", f"train.steps={steps}", *(overrides or ())]
+        place = folder.absolute()
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            raise CommandError(f"{folder} is there already: name another --folder") from None
+        try:
+            out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
+            whole = _undisturbed(place, words, reference)
+            result = _play(place / "1", words, schedule, whole, own, out)
+            if result.problems and tries:
+                _minimise(place, words, schedule, whole, own, tries, out)
+        except CampaignError as error:
+            raise CommandError(str(error)) from None
+        _tell(out, place, result)
+    if result.problems:
+        raise typer.Exit(VIOLATED)
+
+
+def _undisturbed(place: Path, words: Sequence[str], known: Path | None) -> RunDir:
+    from hpckit.drill.campaign import known_reference, undisturbed
+    from hpckit.run.directory import RunDir
+
+    return undisturbed(place, words) if known is None else known_reference(RunDir(known), words)
+
+
+def _site(path: Path | None) -> Site:
+    from hpckit.drill.site import Site, load_site
+
+    try:
+        return Site({}, Path()) if path is None else load_site(path)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _schedule(
+    seed: int, steps: int, every: int, faults: str | None, replay: Path | None, site: Site
+) -> Sequence[Planned]:
+    from hpckit.drill.schedule import USUAL, load_schedule, make_schedule, parse_rates
+
+    usual = {**USUAL, **{name: fault.rate for name, fault in site.faults.items()}}
+    try:
+        if replay is not None:
+            return load_schedule(replay, usual)
+        rates = usual if faults is None else parse_rates(faults, usual)
+        return make_schedule(seed, steps, every, rates)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _play(
+    place: Path,
+    words: Sequence[str],
+    schedule: Sequence[Planned],
+    reference: RunDir,
+    site: Site,
+    out: Out,
+) -> Result:
+    from hpckit.drill.campaign import campaign
+    from hpckit.drill.outcome import markdown, result_of
+    from hpckit.drill.schedule import save_schedule
+    from hpckit.run.durable import write_json
+
+    place.mkdir()
+    save_schedule(place / "faults.jsonl", schedule)
+    result = result_of(campaign(place / "runs", words, schedule, reference, site, out.note))
+    write_json(place / "result.json", result.record())
+    (place / "result.md").write_text(markdown(result), encoding="utf-8")
+    return result
+
+
+def _minimise(
+    place: Path,
+    words: Sequence[str],
+    schedule: Sequence[Planned],
+    reference: RunDir,
+    site: Site,
+    tries: int,
+    out: Out,
+) -> None:
+    from itertools import count
+
+    from hpckit.drill.minimise import minimise
+    from hpckit.drill.schedule import save_schedule
+
+    numbers = count(2)
+
+    def fails(part: Sequence[Planned]) -> bool:
+        out.note(f"once more, with {len(part)} faults")
+        return bool(_play(place / str(next(numbers)), words, part, reference, site, out).problems)
+
+    shortest = minimise(schedule, fails, tries)
+    save_schedule(place / "shortest.jsonl", shortest)
+    out.note(f"{len(shortest)} faults fail as well: --replay {place / 'shortest.jsonl'}")
+
+
+def _tell(out: Out, place: Path, result: Result) -> None:
+    from hpckit.cli.ckpt.output import table
+    from hpckit.drill.outcome import PARTS, cells
+
+    out.fact("faults", f"{result.faults} in {result.steps:,} steps, {result.seconds:,.0f} s")
+    told = f"({result.predicted:.3f} by the seconds of each kind of fault)"
+    out.fact("ETTR", f"{result.ettr:.3f} of the time was in steps that count {told}")
+    head = ("fault", "times", "s, median", "slowest", *PARTS)
+    shown = table(*head, right=head[1:])
+    for row in result.rows:
+        shown.add_row(*cells(row))
+    out.table(shown)
+    out.fact("violations", str(len(result.problems)))
+    for problem in result.problems:
+        out.line(f"  {problem}")
+    out.dim(f"    {place}")
+    out.document(result.record())

@@ -1,0 +1,18 @@
+"""`hpckit launch`."""
+
+from __future__ import annotations
+
+import typer
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Every word is launch.py's to understand."""
+
+
+def launch(ctx: typer.Context) -> None:
+    """Start a run, or go on with it: launch.py, wherever hpckit is installed.
+
+    hpckit launch --help tells of it.
+    """
+    from hpckit.launch.main import main
+
+    raise typer.Exit(main(ctx.args))

@@ -1,0 +1,148 @@
+"""What a machine has for a run: asked there, judged anywhere."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from hpckit.doctor.finding import Finding, Level
+
+FILES = 4096
+"""Open files that a rank with its shards, sockets and snapshots may come to."""
+SHARED_BYTES = 4 << 30
+"""Less than this of /dev/shm holds the snapshot of a small model alone."""
+_SHARED = "/dev/shm"
+_PATIENCE_S = 20.0
+_GPUS = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+_CLOCK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What was asked; plain JSON."""
+
+    host: str
+    python: str
+    torch: str | None
+    """Version; None: it is not installed."""
+    gpus: tuple[str, ...]
+    """Name and driver of each."""
+    shared_bytes: int
+    """Free in /dev/shm."""
+    memory_bytes: int
+    files: int
+    """That a process may open."""
+    interfaces: tuple[str, ...]
+    """That are up, but for the loopback."""
+    is_synchronised: bool | None
+    """The clock; None: nobody says."""
+    has_py_spy: bool
+
+
+def ask() -> MachineFacts:
+    """This machine."""
+    return MachineFacts(
+        host=socket.gethostname(),
+        python=platform.python_version(),
+        torch=_version("torch"),
+        gpus=tuple(_lines(_GPUS)),
+        shared_bytes=psutil.disk_usage(_SHARED).free if Path(_SHARED).is_dir() else 0,
+        memory_bytes=psutil.virtual_memory().total,
+        files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        interfaces=tuple(n for n, s in psutil.net_if_stats().items() if s.isup and n != "lo"),
+        is_synchronised={"yes": True, "no": False}.get("".join(_lines(_CLOCK))),
+        has_py_spy=shutil.which("py-spy") is not None,
+    )
+
+
+def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
+    """Pure.
+
+    Args:
+        wants_gpus: the config is for GPUs, or takes those that there are.
+    """
+    torch = "no torch" if facts.torch is None else f"torch {facts.torch}"
+    software = f"{facts.host}: Python {facts.python}, {torch}"
+    if facts.torch is None:
+        yield Finding(Level.FAIL, "software", software, "pip install hpckit in this environment")
+    elif facts.gpus and wants_gpus and "+cpu" in facts.torch:
+        do = "a build of torch for CUDA, or cluster.device=cpu"
+        yield Finding(Level.FAIL, "software", f"{software}, which knows no GPU", do)
+    else:
+        yield Finding(Level.OK, "software", software)
+    yield _gpus(facts, wants_gpus)
+    yield _shared(facts)
+    if facts.files < FILES:
+        do = "ulimit -n 65536 in cluster.slurm.setup, or /etc/security/limits.conf"
+        yield Finding(Level.WARN, "files", f"a process may open {facts.files}", do)
+    if facts.interfaces:
+        yield Finding(Level.OK, "network", ", ".join(facts.interfaces))
+    else:
+        yield Finding(Level.NOTE, "network", "no interface but the loopback is up")
+    if facts.is_synchronised is False:
+        do = "an administrator: chrony or systemd-timesyncd"
+        yield Finding(Level.WARN, "clock", "it is not synchronised", do)
+    if not facts.has_py_spy:
+        do = "pip install py-spy: stacks of ranks that hang in C code, too"
+        yield Finding(Level.NOTE, "py-spy", "not installed", do)
+
+
+def _gpus(facts: MachineFacts, wants_gpus: bool) -> Finding:
+    if facts.gpus:
+        kinds = {name: facts.gpus.count(name) for name in facts.gpus}
+        return Finding(
+            Level.OK, "GPUs", "; ".join(f"{count} x {name}" for name, count in kinds.items())
+        )
+    do = "cluster.device=cpu, or ask on a node that has some: --node" if wants_gpus else ""
+    return Finding(Level.NOTE if wants_gpus else Level.OK, "GPUs", "none is seen here", do)
+
+
+def _shared(facts: MachineFacts) -> Finding:
+    gib = 1 << 30
+    what = (
+        f"{facts.shared_bytes / gib:.1f} GiB of /dev/shm, {facts.memory_bytes / gib:.0f} of memory"
+    )
+    if facts.shared_bytes < SHARED_BYTES:
+        do = "a larger /dev/shm (containers: --shm-size); snapshots of checkpoints lie there"
+        return Finding(Level.WARN, "memory", what, do)
+    return Finding(Level.OK, "memory", what)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _lines(command: tuple[str, ...]) -> list[str]:
+    """What a program says; none where there is none, or it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = [line.strip() for line in done.stdout.splitlines()]
+    return [line for line in found if line] if done.returncode == 0 else []
+
+
+def main() -> int:
+    """For another machine: the facts as JSON."""
+    json.dump(asdict(ask()), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""What Slurm's own configuration means for a run: its text to findings. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpckit.doctor.finding import Finding, Level
+from hpckit.run.spec import RunSpec, SlurmSpec
+
+CONFIG = ("scontrol", "show", "config")
+PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+OLDEST = (20, 11)
+"""The first Slurm whose srun knows --overlap."""
+HOLD_S = 120
+"""Slurm's default of cred_expire, for which a requeued job is held back."""
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Of `CONFIG`: the value of each key."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, sign, value in pairs if sign}
+
+
+def parse_partitions(text: str) -> list[dict[str, str]]:
+    """Of `PARTITIONS`: one of each line."""
+    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip()]
+
+
+def findings(
+    config: Mapping[str, str], partitions: Sequence[Mapping[str, str]], spec: RunSpec
+) -> Iterator[Finding]:
+    """What matters to a run of `spec`, which is for Slurm."""
+    assert spec.cluster.slurm is not None
+    yield _version(config.get("SLURM_VERSION", ""))
+    yield _tracking(config.get("ProctrackType", ""))
+    if (silent := _silence(config)) is not None:
+        yield silent
+    if spec.launch.continuation == "requeue":
+        yield _requeue(config)
+    partition = _partition(partitions, spec.cluster.slurm)
+    if partition is None:
+        named = spec.cluster.slurm.partition
+        there = ", ".join(one.get("PartitionName", "?") for one in partitions)
+        what = f"there is no partition {named}" if named else "there is no default partition"
+        do = f"cluster.slurm.partition: one of {there}"
+        yield Finding(Level.FAIL, "partition", what, do)
+        return
+    yield from _of_partition(partition, config, spec)
+
+
+def _version(text: str) -> Finding:
+    found = re.match(r"(\d+)\.(\d+)", text)
+    if found is None:
+        return Finding(Level.WARN, "slurm", f"its version is not known: {text or 'not told'}")
+    if (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return Finding(Level.FAIL, "slurm", text, f"hpckit needs Slurm {oldest} or newer")
+    return Finding(Level.OK, "slurm", text)
+
+
+def _tracking(kind: str) -> Finding:
+    subject = "processes"
+    if kind == "proctrack/cgroup":
+        return Finding(Level.OK, subject, "tracked by cgroups")
+    what = f"tracked by {kind or 'something unknown'}, from which some can escape"
+    do = "an administrator: ProctrackType=proctrack/cgroup in slurm.conf"
+    return Finding(Level.WARN, subject, what, do)
+
+
+def _silence(config: Mapping[str, str]) -> Finding | None:
+    seconds = _seconds(config.get("SlurmdTimeout", ""))
+    if seconds is None or seconds <= 300:
+        return None
+    what = f"Slurm takes {seconds} s to see that the node of a job's first process is lost"
+    do = "an administrator: SlurmdTimeout=300 or less; other nodes hpckit finds in seconds"
+    return Finding(Level.NOTE, "lost nodes", what, do)
+
+
+def _requeue(config: Mapping[str, str]) -> Finding:
+    told = re.search(r"cred_expire=(\d+)", config.get("AuthInfo", ""))
+    held_s = int(told[1]) if told else HOLD_S
+    what = f"launch.continuation=requeue: Slurm holds a requeued job back for {held_s + 1} s"
+    if held_s < HOLD_S:
+        return Finding(Level.OK, "requeue", what)
+    return Finding(Level.NOTE, "requeue", what, "launch.continuation=chain does not wait")
+
+
+def _partition(
+    partitions: Sequence[Mapping[str, str]], slurm: SlurmSpec
+) -> Mapping[str, str] | None:
+    def is_it(one: Mapping[str, str]) -> bool:
+        if slurm.partition is None:
+            return one.get("Default") == "YES"
+        return one.get("PartitionName") in slurm.partition.split(",")
+
+    return next(filter(is_it, partitions), None)
+
+
+def _of_partition(
+    partition: Mapping[str, str], config: Mapping[str, str], spec: RunSpec
+) -> Iterator[Finding]:
+    name = partition.get("PartitionName", "?")
+    if (state := partition.get("State", "UP")) != "UP":
+        do = "another cluster.slurm.partition, or ask the site"
+        yield Finding(Level.WARN, "partition", f"{name} is {state}", do)
+    else:
+        yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
+    yield _grace(name, partition, config, spec.cluster.grace_s)
+    longest, wanted = _minutes(partition.get("MaxTime", "")), spec.cluster.slurm
+    assert wanted is not None
+    asked = _minutes(wanted.time_limit or "")
+    if longest is not None and asked is not None and asked > longest:
+        what = f"{wanted.time_limit} is more than {name} gives: {partition['MaxTime']}"
+        do = f'cluster.slurm.time_limit="{partition["MaxTime"]}"; the run goes on in the next job'
+        yield Finding(Level.FAIL, "time limit", what, do)
+
+
+def _grace(
+    name: str, partition: Mapping[str, str], config: Mapping[str, str], wanted_s: float
+) -> Finding:
+    """Between a preemption's signal and the end. Without a GraceTime there is KillWait alone."""
+    subject = "preemption"
+    mode = partition.get("PreemptMode") or config.get("PreemptMode", "OFF")
+    if config.get("PreemptType", "preempt/none") == "preempt/none" or mode == "OFF":
+        return Finding(Level.OK, subject, f"jobs of {name} are not preempted")
+    grace_s = _seconds(partition.get("GraceTime", "")) or 0
+    kill_s = _seconds(config.get("KillWait", "")) or 0
+    given_s = grace_s or kill_s
+    source = "GraceTime" if grace_s else "KillWait, without a GraceTime"
+    what = f"a preempted job of {name} has {given_s} s ({source})"
+    if wanted_s > given_s:
+        do = f"cluster.grace_s={max(1, given_s - 5)}; if a save takes longer, ask for a GraceTime"
+        return Finding(Level.WARN, subject, f"{what}, and cluster.grace_s={wanted_s:g}", do)
+    return Finding(Level.OK, subject, what)
+
+
+def _seconds(text: str) -> int | None:
+    """Of "30" or "30 sec"."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None
+
+
+def _minutes(text: str) -> float | None:
+    """Of "1-00:00:00", "12:00:00", "30:00" or "30"; None: no limit, or none told."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if found is None:
+        return None
+    days, *parts = (int(part) if part is not None else None for part in found.groups())
+    first, second, third = parts
+    if days is not None:  # D-HH[:MM[:SS]]
+        return days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
+    if third is not None:
+        return (first or 0) * 60 + (second or 0) + third / 60
+    return (first or 0) + (second or 0) / 60

@@ -1,0 +1,213 @@
+"""Real faults in a run that is under way: what each is about to do to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from checkpointing import local_folder
+from hpckit.drill.damage import newest_pack
+from hpckit.elastic.strike import FULL_S, SLOW_S
+from hpckit.report.overview import Overview
+from hpckit.report.state import State
+from hpckit.run.directory import checkpoint_root
+from hpckit.run.events import Event, read_events
+
+_TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
+
+
+class DrillError(RuntimeError):
+    """The fault cannot be played; says why."""
+
+
+class DrillKind(StrEnum):
+    """What to play."""
+
+    PREEMPT = "preempt"
+    TIMEOUT = "timeout"
+    WORKER = "worker"
+    AGENT = "agent"
+    NODE = "node"
+    HANG = "hang"
+    SLOW = "slow"
+    SERVICE = "service"
+    SUPERVISOR = "supervisor"
+    FULL = "full"
+    NAN = "nan"
+    MEMORY = "memory"
+    DAMAGE = "damage"
+
+
+OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE)
+"""Only for a run of `WORKLOAD`: it does them to itself, or they harm what a run cannot heal."""
+WORKLOAD = "hpckit.drill.workload:main"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is about to be done to whom, and what is to come of it."""
+
+    kind: DrillKind
+    what: str
+    expect: str
+    number: int = 0
+    """Of the rank or the node."""
+    node: int = 0
+    """Where that is."""
+    path: Path | None = None
+    """Of the object that is damaged."""
+
+
+def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None) -> Plan:
+    """What a drill of this kind does to the run; ranks and nodes count from the end if not given.
+
+    Raises:
+        DrillError: it cannot be played on this run now.
+    """
+    if it.state is not State.RUNNING:
+        raise DrillError(f"{it.run.name} is {it.word}: a drill takes a run that trains")
+    if it.spec is None:
+        raise DrillError(f"{it.run.name}: {it.problem}")
+    if kind in OF_WORKLOAD and it.spec.entry != WORKLOAD:
+        raise DrillError(f"{kind}: only for a run of a campaign, with entry={WORKLOAD}")
+    match kind:
+        case DrillKind.PREEMPT | DrillKind.TIMEOUT:
+            return _plan_request(it, kind)
+        case DrillKind.NODE | DrillKind.AGENT:
+            return _plan_loss(it, kind, _chosen("node", node, training_nodes(it)))
+        case DrillKind.SERVICE:
+            return _plan_service(_chosen("node", node, training_nodes(it)))
+        case DrillKind.FULL:
+            return _plan_full(_chosen("node", node, training_nodes(it)))
+        case DrillKind.DAMAGE:
+            return _plan_damage(it, rank or 0)
+        case DrillKind.SUPERVISOR:
+            return _plan_supervisor(it)
+    chosen = _chosen("rank", rank, range(it.progress.ranks))
+    where = _node_of(it, chosen)
+    if kind is DrillKind.SLOW:
+        what = f"rank {chosen}, on node {where}, runs a tenth of the time for {SLOW_S:g} s"
+        return Plan(kind, what, "steps take longer, and nothing is started again", chosen, where)
+    _require_retry("retry.in_place", it.spec.retry.in_place)
+    if kind is DrillKind.HANG:
+        return _plan_hang(it, chosen, where)
+    what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
+    expect = "all workers are started again within the generation"
+    return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
+
+
+def _plan_loss(it: Overview, kind: DrillKind, node: int) -> Plan:
+    assert it.spec is not None
+    _require_retry("retry.infra", it.spec.retry.infra)
+    rest = " and all its processes" if kind is DrillKind.NODE else ""
+    what = f"SIGKILL of the agent of node {node}{rest}"
+    expect = "the generation ends as infra; the next one begins with a new agent"
+    return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", node, node)
+
+
+def _plan_service(node: int) -> Plan:
+    what = f"SIGKILL of the checkpoint service of node {node}"
+    expect = "training goes on; the ranks save by themselves, or by a new service"
+    return Plan(DrillKind.SERVICE, what, expect, node, node)
+
+
+def _plan_full(node: int) -> Plan:
+    what = f"the checkpoint service of node {node} can write to no file for {FULL_S:g} s"
+    expect = "training goes on; saves fail, and come when it can write again"
+    return Plan(DrillKind.FULL, what, expect, node, node)
+
+
+def _plan_damage(it: Overview, number: int) -> Plan:
+    assert it.spec is not None
+    root = checkpoint_root(it.spec, it.run)
+    folder = local_folder(root)
+    path = newest_pack(folder, number) if folder is not None else None
+    if path is None:
+        raise DrillError(f"damage: {root} has no file of a checkpoint")
+    expect = "whoever reads it finds it, and takes another checkpoint"
+    return Plan(DrillKind.DAMAGE, f"a bit of {path.name} is flipped", expect, path=path)
+
+
+def _plan_supervisor(it: Overview) -> Plan:
+    what = "SIGKILL of the supervisor"
+    if not it.is_slurm:
+        return Plan(DrillKind.SUPERVISOR, what, "all of the run ends; `hpckit resume` goes on")
+    successor = _successor(it)
+    expect = f"job {it.progress.job} ends, and job {successor} goes on"
+    return Plan(DrillKind.SUPERVISOR, what, f"{expect} from step {it.progress.saved_step:,}")
+
+
+def _plan_hang(it: Overview, rank: int, node: int) -> Plan:
+    assert it.spec is not None
+    limit_s = it.spec.hang.step_s
+    if limit_s is None:
+        raise DrillError("hang.step_s is null: nobody would look for a rank that hangs")
+    what = f"SIGSTOP of the worker of rank {rank}, on node {node}"
+    expect = f"in {limit_s:g} s all stacks are written down, and all workers started again"
+    return Plan(DrillKind.HANG, what, expect, rank, node)
+
+
+def _plan_request(it: Overview, kind: DrillKind) -> Plan:
+    assert it.spec is not None
+    follows = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    if not it.is_slurm:
+        name = "SIGTERM" if kind is DrillKind.PREEMPT else "SIGUSR2"
+        return Plan(kind, f"{name} to the supervisor, as Slurm would send it", follows)
+    job, successor = it.progress.job, _successor(it)
+    expect = f"every rank saves and leaves, job {job} ends, and job {successor} goes on"
+    if kind is DrillKind.PREEMPT:
+        what = f"SIGTERM to the steps of job {job}, as Slurm does to preempt a job"
+    else:
+        what = f"the time limit of job {job} moved to now, and SIGUSR2, as Slurm sends before it"
+    return Plan(kind, what, f"{expect}, nothing is lost")
+
+
+def _successor(it: Overview) -> str:
+    job, successor = it.progress.job, it.progress.successor
+    if successor is None:
+        assert it.spec is not None
+        raise DrillError(
+            f"job {job} has no successor in the queue (launch.continuation="
+            f"{it.spec.launch.continuation}): the run would end here"
+        )
+    return successor
+
+
+def training_nodes(it: Overview) -> Sequence[int]:
+    """Numbers of those of this generation, among all that the job has."""
+    return nodes_of(read_events(it.run.events), it.progress.generation, it.progress.nodes)
+
+
+def nodes_of(events: Sequence[Event], generation: int, count: int) -> Sequence[int]:
+    """Numbers of the nodes of a generation of `count`: where others stand by, it was told which."""
+    chosen = (e for e in events if e.kind == "nodes_chosen" and e["generation"] == generation)
+    found: list[int] | None = next((e["nodes"] for e in chosen), None)
+    return range(count) if found is None else found
+
+
+def _chosen(what: str, wanted: int | None, there: Sequence[int]) -> int:
+    if wanted is None:
+        return there[-1]
+    if wanted not in there:
+        known = ", ".join(map(str, there))
+        raise DrillError(f"--{what}: {wanted} is none of this generation's: {known}")
+    return wanted
+
+
+def _require_retry(key: str, allowed: int) -> None:
+    if not allowed:
+        raise DrillError(f"{key}=0: the run would end of it, and not come back")
+
+
+def _node_of(it: Overview, rank: int) -> int:
+    events = read_events(it.run.events)
+    found = [e for e in events if e.kind == "worker_started" and _is_of(e, it, rank)]
+    if not found:
+        raise DrillError(f"--rank: {rank} is not there in generation {it.progress.generation}")
+    return int(found[-1]["node"])
+
+
+def _is_of(event: Event, it: Overview, rank: int) -> bool:
+    return (event["rank"], event["generation"]) == (rank, it.progress.generation)

@@ -1,0 +1,153 @@
+"""What must hold of a run that was broken again and again: told by its events, its ledgers, its
+store and the machine, and by a run of the same config that nobody disturbed.
+
+Each function returns what is wrong, a line each; none if nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+import psutil
+
+from checkpointing import list_run, verify
+from checkpointing.service.address import all_sockets
+from data import open_dataset
+from data.reader.stream import order_of
+from hpckit.report.history import History, build_history
+from hpckit.report.samples import Entry, count_epochs, kept_entries, read_ledgers
+from hpckit.run.directory import RunDir, checkpoint_root, run_name
+from hpckit.run.durable import read_json
+from hpckit.run.events import Event, read_events
+from hpckit.run.length import last_step
+from hpckit.run.lock import holder
+from hpckit.run.parse import read_spec
+from hpckit.run.processes import strays
+from hpckit.run.spec import RunSpec
+
+MOST = 5
+"""Lines of one kind that are told; of others, how many there are."""
+CLOSE = 1e-3
+"""Relative difference of losses between worlds of different size: sums in another order."""
+
+
+def violations(run: RunDir, reference: RunDir, harmed: Collection[str] = ()) -> list[str]:
+    """All that is wrong with `run`, which has ended.
+
+    Args:
+        harmed: names of objects of its store that were changed, which may be found damaged.
+    """
+    spec = read_spec(run.spec(run.submission_numbers()[-1]))
+    events = read_events(run.events)
+    history = build_history(events)
+    whole = build_history(read_events(reference.events))
+    entries = kept_entries(read_ledgers(run.ledger), last_step(spec))
+    found = (
+        verdict_problems(read_json(run.verdict)),
+        sample_problems(spec, entries),
+        loss_problems(history, whole),
+        checkpoint_problems(spec, run, events, harmed),
+        leftovers(spec, run),
+    )
+    return list(chain.from_iterable(_few(lines) for lines in found))
+
+
+def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
+    """It is to have done all that it was to do."""
+    if verdict is None:
+        return ["verdict: there is none"]
+    if verdict.get("kind") != "done":
+        return [f"verdict: {verdict.get('kind')}: {verdict.get('reason')}"]
+    return []
+
+
+def sample_problems(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
+    """Each step takes its own positions of the stream, and there the samples that the order has;
+    so each sample of an epoch once."""
+    batch, steps = spec.train.global_batch, last_step(spec)
+    taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
+    for entry in entries:
+        taken[entry.step].extend(entry.positions)
+    found = [
+        f"step {step}: positions {sorted(positions)} instead of {(step - 1) * batch} to"
+        f" {step * batch - 1}"
+        for step, positions in taken.items()
+        if sorted(positions) != list(range((step - 1) * batch, step * batch))
+    ]
+    dataset = open_dataset(spec.data.shards)
+    order = order_of(
+        dataset, seed=spec.train.seed, streams=spec.data.streams, window=spec.data.window
+    )
+    for entry in entries:
+        shards, samples = order.locate(entry.positions)
+        for position, shard, sample, key in zip(
+            entry.positions, shards.tolist(), samples.tolist(), entry.keys, strict=True
+        ):
+            number = dataset.first[shard] + sample
+            due = f"{dataset.opened(shard).index.key(sample)}#{number}"
+            if key != due:
+                found.append(f"step {entry.step}: position {position} is {key}, and not {due}")
+    for epoch in count_epochs(entries, len(dataset), steps * batch):
+        if epoch.missing or epoch.twice:
+            lack = f"{epoch.missing} samples missing, {len(epoch.twice)} more than once"
+            found.append(f"epoch {epoch.epoch}: {lack}")
+    return found
+
+
+def loss_problems(history: History, whole: History) -> list[str]:
+    """Bit for bit those of the run that was not disturbed, on as many ranks; nearly, on others."""
+    mine = {step: event["loss"] for step, event in history.kept.items()}
+    due = {step: event["loss"] for step, event in whole.kept.items()}
+    worlds = {life.world_size for life in (*history.lives, *whole.lives)}
+    within = CLOSE if len(worlds) > 1 else 0.0
+    missing = sorted(due.keys() - mine.keys())
+    return [f"step {step}: its loss was not told" for step in missing] + [
+        f"step {step}: loss {mine[step]!r}, and {due[step]!r} undisturbed"
+        for step in sorted(due.keys() & mine.keys())
+        if abs(mine[step] - due[step]) > within * abs(due[step])
+    ]
+
+
+def checkpoint_problems(
+    spec: RunSpec, run: RunDir, events: Sequence[Event], harmed: Collection[str] = ()
+) -> list[str]:
+    """What was told to be durable is there, as far as it is not old enough to be pruned (who
+    prunes may be killed before it says so); and all that is there is whole."""
+    url, name = str(checkpoint_root(spec, run)), run_name(spec)
+    there = {info.id: info for info in list_run(url, name)}
+    told = [e for e in events if e.kind == "checkpoint_committed"]
+    newest = sorted(told, key=lambda e: (e["step"], e.time))[-spec.checkpoint.keep.last :]
+    found = [
+        f"checkpoint {e['id']} of step {e['step']} was told to be durable, and is not there"
+        for e in newest
+        if e["id"] not in there
+    ]
+    if not there:
+        found.append("checkpoints: there are none")
+    for info in there.values():
+        problems = verify(url, info)
+        own = [one for one in problems if not any(name in one for name in harmed)]
+        found += [f"checkpoint {info.id}: {problem}" for problem in own]
+    return found
+
+
+def leftovers(spec: RunSpec, run: RunDir) -> list[str]:
+    """Nothing of it runs, listens, or is held."""
+    name = run_name(spec)
+    found = [f"process {p.pid} is left: {' '.join(_words(p))}" for p in strays(run.path)]
+    found += [f"socket {path} is left" for path in all_sockets() if path.name.startswith(name)]
+    owner = holder(run.lock)
+    return found + ([f"the run is still held by {owner}"] if owner is not None else [])
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MOST
+    return [*lines[:MOST], *([f"and {rest} more of that kind"] if rest > 0 else [])]

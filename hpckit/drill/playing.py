@@ -1,0 +1,106 @@
+"""Doing what `hpckit.drill.faults` has planned: by signals, on this machine or in a Slurm job."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from hpckit.drill.commands import run
+from hpckit.drill.damage import flip_bit
+from hpckit.drill.faults import DrillError, DrillKind, Plan
+from hpckit.elastic.strike import Fault, strike
+from hpckit.report.overview import Overview
+from hpckit.run.directory import RunDir
+from hpckit.run.supervisor import find_supervisor
+
+
+def play(it: Overview, plan: Plan) -> str:
+    """Do it; what was done, in a line.
+
+    Raises:
+        DrillError: it was not done.
+        SupervisorError: the supervisor is on another machine.
+    """
+    if plan.kind in (DrillKind.PREEMPT, DrillKind.TIMEOUT, DrillKind.SUPERVISOR):
+        return _request(it, plan)
+    if plan.path is not None:
+        return _flip(plan.path)
+    fault = Fault(plan.kind.value)
+    hit = _strike_job(it, fault, plan) if it.is_slurm else _strike_here(it.run, fault, plan)
+    if not hit:
+        raise DrillError(f"{plan.what}: there is no such process any more")
+    return f"hit: process{'es' if len(hit) > 1 else ''} {' '.join(hit)}"
+
+
+def _request(it: Overview, plan: Plan) -> str:
+    if it.is_slurm:
+        job = str(it.progress.job)
+        if plan.kind is DrillKind.TIMEOUT:
+            run(["scontrol", "update", f"JobId={job}", f"EndTime={_end_of_job(it)}"], "scontrol")
+        run(["scancel", *_BY_SLURM[plan.kind], job], "scancel")
+        return f"signalled: job {job}"
+    try:
+        supervisor = find_supervisor(it.run)
+        if supervisor is None:
+            raise DrillError(f"{it.run.name} has ended meanwhile")
+        supervisor.send_signal(_HERE[plan.kind])
+    except psutil.NoSuchProcess:
+        raise DrillError(f"{it.run.name} has ended meanwhile") from None
+    return f"signalled: process {supervisor.pid}"
+
+
+def _flip(path: Path) -> str:
+    try:
+        flip_bit(path)
+    except OSError as error:
+        raise DrillError(f"damage: {error}") from error
+    return f"changed: {path}"
+
+
+_BY_SLURM = {
+    DrillKind.PREEMPT: ("--signal=TERM",),
+    DrillKind.TIMEOUT: ("--batch", "--signal=USR2"),
+    DrillKind.SUPERVISOR: ("--batch", "--signal=KILL"),
+}
+_HERE = {
+    DrillKind.PREEMPT: signal.SIGTERM,
+    DrillKind.TIMEOUT: signal.SIGUSR2,
+    DrillKind.SUPERVISOR: signal.SIGKILL,
+}
+
+
+def _end_of_job(it: Overview) -> str:
+    """So far from now as Slurm tells the job of it."""
+    assert it.spec is not None
+    assert it.spec.cluster.slurm is not None  # the spec was checked
+    end = time.time() + it.spec.cluster.slurm.notice_s
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end))
+
+
+def _strike_here(run: RunDir, fault: Fault, plan: Plan) -> list[str]:
+    find_supervisor(run)  # or it is on another machine
+    return [str(pid) for pid in strike(str(run.path), fault, plan.number)]
+
+
+def _strike_job(it: Overview, fault: Fault, plan: Plan) -> list[str]:
+    """By a step of the job, on the node, with the run's own code: that is visible there."""
+    if plan.node >= len(it.progress.hosts):
+        raise DrillError(f"job {it.progress.job} has no node {plan.node}")
+    assert it.spec is not None
+    assert it.spec.cluster.slurm is not None  # the spec was checked
+    code = it.run.code(it.run.submission_numbers()[-1])
+    return run(
+        [
+            *("srun", f"--jobid={it.progress.job}", f"--nodelist={it.progress.hosts[plan.node]}"),
+            *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+            *("--quiet", "--job-name=hpckit-drill"),
+            *("env", f"PYTHONPATH={code}", "PYTHONSAFEPATH=1"),
+            *(it.spec.cluster.slurm.python or sys.executable, "-m", "hpckit.elastic.strike"),
+            *(str(it.run.path), fault.value, str(plan.number)),
+        ],
+        "srun",
+    ).split()

@@ -1,0 +1,115 @@
+"""Faults that only a site can cause, by its own commands: a node's power, its network, slurmctld.
+
+A YAML file names them:
+
+gone:
+  do: [./node, kill, "{host}"]
+  undo: [./node, start, "{host}"]
+  after_s: 20
+  rate: 2
+
+The words of a command go to no shell; `{host}`, `{node}` and `{job}` in them are the victim's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from typing import Annotated
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from hpckit.drill.commands import run
+from hpckit.drill.faults import DrillError, DrillKind
+from hpckit.run.spec.fields import GROUP, Positive, Text
+
+Command = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, config=GROUP)
+class SiteFault:
+    """One of them."""
+
+    do: Command
+    """Run in the folder of the file; exit status 0: done."""
+    undo: Command | None = None
+    """Run `after_s` later, whatever came of the run."""
+    after_s: Positive = 20.0
+    rate: Positive = 1.0
+    """As of the other kinds of faults."""
+    restarts: bool = True
+    """Whether ranks are to be started anew for it."""
+
+
+class Site:
+    """The faults of one file, and what has to be undone."""
+
+    def __init__(self, faults: Mapping[str, SiteFault], folder: Path) -> None:
+        self.faults, self._folder = faults, folder
+        self._timers: list[Timer] = []
+        self._problems: list[str] = []
+
+    def play(self, kind: str, host: str, node: int, job: str | None) -> None:
+        """Do it; it is undone by itself.
+
+        Raises:
+            DrillError: the command failed.
+        """
+        fault = self.faults[kind]
+        places = {"{host}": host, "{node}": str(node), "{job}": job or ""}
+        self._run(_filled(fault.do, places))
+        if fault.undo is not None:
+            timer = Timer(fault.after_s, self._undo, [_filled(fault.undo, places)])
+            timer.start()
+            self._timers.append(timer)
+
+    def settle(self) -> list[str]:
+        """Wait until all is undone; what was not, a line each."""
+        for timer in self._timers:
+            timer.join()
+        self._timers, problems, self._problems = [], self._problems, []
+        return problems
+
+    def _undo(self, command: Sequence[str]) -> None:
+        try:
+            self._run(command)
+        except DrillError as error:
+            self._problems.append(f"not undone: {error}")
+
+    def _run(self, command: Sequence[str]) -> None:
+        run(command, " ".join(command), self._folder)
+
+
+def load_site(path: Path) -> Site:
+    """Of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is none, with the reason.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = TypeAdapter(dict[str, SiteFault]).validate_json(json.dumps(values))
+    except (yaml.YAMLError, TypeError, UnicodeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{path}: {where}: {first['msg']}") from None
+    for name in found:
+        if not name.isidentifier() or name in list(DrillKind):
+            raise ValueError(f"{path}: {name!r} is another fault's name, or no plain word")
+    return Site(found, path.parent.absolute())
+
+
+def _filled(words: Sequence[str], places: Mapping[str, str]) -> list[str]:
+    found = []
+    for word in words:
+        for place, value in places.items():
+            word = word.replace(place, value)
+        found.append(word)
+    return found

@@ -1,0 +1,23 @@
+"""ETTR, the effective training time ratio (Kokolis et al. 2024, "Revisiting Reliability in
+Large-Scale Machine Learning Research Clusters"): the share of a run's time that went into steps
+which count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.run.events import Event
+
+
+def training_share(steps: Sequence[Event], step_s: float) -> float:
+    """Time in steps that count, of the time from the first record to the last.
+
+    Args:
+        steps: records of steps, in the order in which they ended.
+        step_s: seconds of an undisturbed step.
+    """
+    if len(steps) < 2:
+        return 0.0
+    numbers = [event["step"] for event in steps]
+    whole_s = steps[-1].time - steps[0].time
+    return float((max(numbers) - min(numbers)) * step_s / whole_s) if whole_s > 0 else 0.0

@@ -1,0 +1,73 @@
+"""A loss that is no number: noticed before anything of it is saved. Once, it may be a machine's
+fault, and is computed again; at the same step again, it is the training's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch.distributed as dist
+
+from hpckit.run.events import Event, EventLog, read_events
+from hpckit.run.lineage import since_start
+from hpckit.run.spec import RunSpec
+from hpckit.training.collective import reduced
+from hpckit.training.errors import TrainingError
+
+NAMES = ("loss", "grad_norm")
+"""Metrics that are looked at, if a training function logs them."""
+_KIND = "not_finite"
+
+
+class NotFiniteError(RuntimeError):
+    """The loss, or the norm of the gradients, is NaN or infinite; another attempt may help."""
+
+
+class FiniteCheck:
+    """Ends an attempt that has diverged, on all ranks alike."""
+
+    def __init__(self, cfg: RunSpec, told: Path, events: EventLog) -> None:
+        """
+        Args:
+            told: the events of the run so far.
+            events: for this rank's own.
+        """
+        # of fp16, steps that overflow are skipped, and counted by `LossScale`
+        self._is_on = cfg.train.require_finite and cfg.precision.compute != "fp16"
+        self._every = cfg.train.log_every
+        self._told, self._events = told, events
+
+    def require(self, step: int, means: Mapping[str, float]) -> None:
+        """Of the means over ranks of `step`, which all of them know.
+
+        Raises:
+            NotFiniteError: one of `NAMES` is not.
+            TrainingError: it was not when the step was computed before, either.
+        """
+        found = {name: means[name] for name in NAMES if not math.isfinite(means.get(name, 0.0))}
+        if not self._is_on or not found:
+            return
+        what = f"step {step}: {' and '.join(f'{name} is {value}' for name, value in found.items())}"
+        is_again = self._was_seen(step)
+        if dist.get_rank() == 0:
+            self._events.emit(_KIND, step=step, what=what)
+        if is_again:
+            raise TrainingError(
+                f"{what}, as when it was computed before: no machine's fault. Nothing of it is "
+                "saved. A lower optim.lr or optim.grad_clip, another precision, or a look at its "
+                "samples (hpckit data where) may help; train.require_finite=false goes on anyway"
+            )
+        raise NotFiniteError(f"{what}; nothing of it is saved, and it is computed once more")
+
+    def _was_seen(self, step: int) -> bool:
+        """As rank 0 reads it, since what others read may be older. Collective."""
+        is_known = dist.get_rank() == 0 and was_seen(read_events(self._told), step, self._every)
+        return bool(reduced([float(is_known)], dist.ReduceOp.MAX)[0])
+
+
+def was_seen(events: Iterable[Event], step: int, every: int) -> bool:
+    """Whether the run, since a person has started it, was not finite at `step` before, as far as
+    checks every so many steps can tell."""
+    known = (event["step"] for event in since_start(events) if event.kind == _KIND)
+    return any(abs(one - step) < every for one in known)

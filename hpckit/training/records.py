@@ -1,0 +1,43 @@
+"""Records of steps, written down beside training: a file on the network, and its lock, may take
+milliseconds each time, which no step has to wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from hpckit.run.events import EventLog
+from hpckit.training.scalars import Scalars
+
+
+class Records:
+    """To the events and TensorBoard files, in the order in which they come, by one thread."""
+
+    def __init__(self, events: EventLog, tensorboard: Path, at: int) -> None:
+        """`at`: as of `Scalars`."""
+        self._events, self._scalars = events, Scalars(tensorboard, events, at)
+        self._thread = ThreadPoolExecutor(1, "records")
+        self._last: Future[None] | None = None
+
+    def write(self, kind: str, step: int, values: Mapping[str, float], **more: float) -> None:
+        """An event, of now, with `values` and `more`; and scalars, of `values` alone."""
+        now_s = time.time()
+
+        def write() -> None:
+            self._events.emit(kind, time=now_s, step=step, **more, **values)
+            self._scalars.write(step, values)
+
+        self._last = self._thread.submit(write)
+
+    def flush(self) -> None:
+        """Wait until all of them are written. What a save makes durable is told before, whoever is
+        killed then."""
+        if self._last is not None:
+            self._last.result()
+
+    def close(self) -> None:
+        self.flush()
+        self._thread.shutdown()
+        self._scalars.close()

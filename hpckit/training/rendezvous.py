@@ -1,0 +1,104 @@
+"""Where the torchruns of a generation meet: a barrier of nodes that are known, in their order.
+
+torchrun's own (c10d) finds out who is there, and asks its store once a second; here the supervisor
+has chosen the nodes, and watches them. So a node is told when the last one has come, and where none
+is lost, each one's ranks are the same in every round.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from torch.distributed import (  # type: ignore[attr-defined]  # not in its __all__
+    DistError,
+    PrefixStore,
+    TCPStore,
+)
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+BACKEND = "hpckit"
+_JOINED, _COMPLETE = "joined", "complete"
+
+
+class KnownNodes(RendezvousHandler):
+    """Round after round: the first is the beginning, each other one a restart of all workers."""
+
+    def __init__(self, store: TCPStore, run_id: str, place: int, nodes: int, address: str) -> None:
+        """
+        Args:
+            store: the supervisor's; its timeout is that of a round.
+            run_id: what no other generation has.
+            place: of this node among `nodes`.
+            address: by which the others reach this node.
+        """
+        self._store, self._run_id = store, run_id
+        self._place, self._nodes, self._address = place, nodes, address
+        self._round = 0
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for all nodes.
+
+        Raises:
+            RendezvousConnectionError: they do not come in time, or the store is gone.
+        """
+        self._round += 1
+        store = self._of(self._round)
+        try:
+            if store.add(_JOINED, 1) == self._nodes:
+                store.set(_COMPLETE, "")
+            store.wait([_COMPLETE])
+            meet = RendezvousStoreInfo.build(self._place, store, self._address)
+        except DistError as error:
+            raise RendezvousConnectionError(f"round {self._round}: {error}") from error
+        return RendezvousInfo(store, self._place, self._nodes, meet)
+
+    def num_nodes_waiting(self) -> int:
+        """1: workers have failed elsewhere, and are to be started anew here too.
+
+        Raises:
+            RendezvousConnectionError: the store is gone.
+        """
+        try:
+            return int(self._of(self._round + 1).check([_JOINED]))
+        except DistError as error:
+            raise RendezvousConnectionError(str(error)) from error
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """The supervisor knows."""
+
+    def shutdown(self) -> bool:
+        return True
+
+    def _of(self, number: int) -> PrefixStore:
+        return PrefixStore(f"{self._run_id}/{number}", self._store)
+
+
+def register() -> None:
+    """Let torchrun have it by its name."""
+    rendezvous_handler_registry.register(BACKEND, _create)
+
+
+def _create(given: RendezvousParameters) -> KnownNodes:
+    host, port = parse_rendezvous_endpoint(given.endpoint, -1)
+    within = timedelta(seconds=float(given.config["join_timeout"]))
+    store = TCPStore(host, port, is_master=False, timeout=within)
+    assert given.local_addr is not None
+    place = int(given.config["place"])
+    return KnownNodes(store, given.run_id, place, given.max_nodes, given.local_addr)

@@ -1,0 +1,479 @@
+"""Every reader of bytes that somebody else may have written, with valid bytes to begin from.
+
+A "sealed" reader is given what lies below the hashes: the mutated bytes get the right hash, as from
+a hostile writer, and the checks behind it are tried and not the hash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from blake3 import blake3
+
+from checkpointing import canonical
+from checkpointing.codec import Codec, Layout, decode
+from checkpointing.errors import CheckpointError, DamagedError, FormatError, ServiceError
+from checkpointing.format import container, manifest, packs, records, table
+from checkpointing.format.chunks import Chunk, checksum
+from checkpointing.interop import pickles
+from checkpointing.interop.dcp_metadata import ALLOWED
+from checkpointing.service import messages, peering, spoolfile
+from checkpointing.service.peering import Node, Ring
+from checkpointing.service.snapshots import Generation
+from checkpointing.service.spoolfile import Spooled
+from checkpointing.service.wire import Wire
+from checkpointing.values import decode as decode_value
+from data.errors import IndexFileError, ShardError
+from data.indexing import columns, rows, shard, sidecar
+from data.indexing.manifest import Manifest
+from data.indexing.scan import PassingIndex
+from data.indexing.shard import ShardIndex
+from hpckit.elastic.channel import Channel
+from hpckit.run.durable import read_json
+from hpckit.run.events import EventTail
+from hpckit.run.parse import SpecError, dump_spec, read_spec
+from tests.faults.fuzzing import MOST, Reader
+from tests.unit.checkpointing.codec.test_forged import BASE, COUNT, FORGED, LAYOUT, WHOLE
+from tests.unit.checkpointing.format.forms import chunk, filled
+from tests.unit.checkpointing.format.test_manifest import document, split, whole
+from tests.unit.checkpointing.service import test_messages as sample
+from tests.unit.data.tars import tar_bytes
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+Json = dict[str, Any]
+Content = tuple[str, dict[str, Any], dict[str, np.ndarray[Any, Any]]]
+
+DAMAGED = (DamagedError, FormatError)
+REFUSED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, CheckpointError)
+"""What the service answers a trainer's message with a refusal for."""
+
+
+def readers(work: Path) -> list[Reader]:
+    """All of them; `work` is an empty folder for the files of some."""
+    return [*_checkpoints(), *_small(), *_data(), *_run(work), *_service(work), *_foreign()]
+
+
+# --- checkpoints
+
+
+def _checkpoints() -> list[Reader]:
+    made = whole()
+    manifest_bytes = manifest.build_manifest(made)
+    parts = [manifest.build_part(part, rank) for rank, part in enumerate(split(made, 2))]
+    tables = [_raw(made.items[name]) for name in ("model", "optimizer", "run")]
+    tables.append(_raw(filled({"a": ("float32", (7, 5)), "b": ("bfloat16", ())}, depth=2)))
+    pack = _pack()
+    return [
+        Reader("manifest", [manifest_bytes, manifest.build_abandoned(made.header.save)], _document,
+               DAMAGED),
+        Reader("part", parts, _document, DAMAGED),
+        _sealed_document("manifest-sealed", manifest_bytes),
+        _sealed_document("part-sealed", parts[1]),
+        Reader("table", [zstandard.compress(raw) for raw in tables], _table, DAMAGED),
+        Reader("table-sealed", tables, lambda data: _table(zstandard.compress(data)), DAMAGED),
+        Reader("pack", [pack], _read_pack, DAMAGED),
+        Reader("pack-sealed", [pack[8 + 8 * 40 :]], lambda data: _read_pack(_sealed_pack(data)),
+               DAMAGED),
+        Reader("chunk", [_coded(*form) for form in [*WHOLE.values(), *FORGED.values()]], _chunk,
+               DAMAGED),
+    ]  # fmt: skip
+
+
+def _document(data: bytes) -> None:
+    read = document(data)
+    if read.kind == manifest.PART:
+        read.rank  # noqa: B018 (is read when asked for)
+    if read.kind != manifest.ABANDONED:
+        for one in read.content().items.values():
+            _use(one)
+
+
+def _use(read: table.Table) -> None:
+    for value in read.values.values():
+        decode_value(value)
+    for found in read.all_chunks():
+        assert found.base is not found
+
+
+def _table(data: bytes) -> None:
+    for is_part in (False, True):
+        _use(table.from_bytes(data, [bytes([n]) * 16 for n in range(1, 5)], "it", is_part=is_part))
+
+
+def _raw(one: table.Table) -> bytes:
+    indices = {pack: n for n, pack in enumerate(sorted(one.packs()))}
+    return zstandard.decompress(table.to_bytes(one, indices))
+
+
+def _sealed_document(name: str, data: bytes) -> Reader:
+    """Of the header of a container, whose sections follow as they were."""
+    end = container.PREFIX + int.from_bytes(data[8 : container.PREFIX], "little")
+
+    def read(head: bytes) -> None:
+        sealed = _sealed(head)
+        _document(container.MAGIC + len(sealed).to_bytes(4, "little") + sealed + data[end:])
+
+    return Reader(name, [data[container.PREFIX : end]], read, DAMAGED)
+
+
+def _sealed(data: bytes) -> bytes:
+    """JSON with the right hash in it; other bytes as they are."""
+    try:
+        body = json.loads(data)
+        body.pop("blake3", None)
+        return canonical.dump(body)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return data
+
+
+def _pack() -> bytes:
+    offset = 8
+    chunks: list[Chunk] = []
+    for n in range(8):
+        one = dataclasses.replace(chunk(n + 1), offset=offset, length=40)
+        chunks.append(dataclasses.replace(one, base=chunks[-1] if n % 2 else None))
+        offset += 40
+    return packs.MAGIC + bytes(8 * 40) + packs.footer(chunks)
+
+
+def _read_pack(data: bytes) -> None:
+    trailer = data[-packs.TRAILER.itemsize :]
+    start, length = packs.parse_trailer(trailer, len(data))
+    found = packs.parse_footer(data[start : start + length], trailer)
+    ends = [int(row["offset"]) + int(row["length"]) for row in found]
+    assert all(end <= start for end in ends), "a chunk outside its pack"
+
+
+def _sealed_pack(data: bytes) -> bytes:
+    """The end of a pack with the right checksum and size; the number of rows is as it came."""
+    rest, trailer = data[: -packs.TRAILER.itemsize], bytearray(data[-packs.TRAILER.itemsize :])
+    count = int.from_bytes(trailer[8:16], "little")
+    if len(trailer) < packs.TRAILER.itemsize or count * packs.ROW.itemsize > len(rest):
+        return data
+    footer = rest[len(rest) - count * packs.ROW.itemsize :]
+    size = 8 + 8 * 40 + len(data)
+    trailer[:8], trailer[16:24] = checksum(footer).to_bytes(8, "little"), size.to_bytes(8, "little")
+    return packs.MAGIC + bytes(8 * 40) + rest + bytes(trailer)
+
+
+def _coded(codec: Codec, stored: bytes) -> bytes:
+    return bytes([codec]) + stored
+
+
+def _chunk(data: bytes) -> None:
+    try:
+        codec = Codec(data[0])
+    except (ValueError, IndexError):
+        return  # as the table says it
+    for base in (None, BASE):
+        try:
+            decode(codec, data[1:], memoryview(bytearray(2 * COUNT)), LAYOUT, base)
+        except DAMAGED:
+            decode(codec, data[1:], memoryview(bytearray(8)), Layout(4, True, 4), None)
+
+
+# --- the store's small records
+
+
+def _small() -> list[Reader]:
+    forms: dict[str, tuple[bytes, Callable[[bytes, str], object]]] = {
+        "store": (records.dump_store(records.StoreRecord("ab" * 16, 1.5)), records.load_store),
+        "lease": (
+            records.dump_lease(
+                records.Lease("0123abcd", "gpt", "me", 60.0, 3, {"runs/a": ("tombs/b",)}, ("c",))
+            ),
+            records.load_lease,
+        ),
+        "owner": (records.dump_owner(records.Owner("nonce", "host", 2.0)), records.load_owner),
+        "tomb": (records.dump_tomb(records.Tomb(("packs/aa",), ("runs/b",))), records.load_tomb),
+        "mark": (
+            records.dump_mark(records.Mark("0000000100-89abcdef", True, "best", 3.0)),
+            records.load_mark,
+        ),
+    }
+
+    def reader(name: str, seed: bytes, load: Callable[[bytes, str], object]) -> Reader:
+        def read(data: bytes) -> None:
+            load(_sealed(data), "it")
+
+        return Reader(f"{name}-sealed", [seed], read, DAMAGED, 0.5)
+
+    return [reader(name, *form) for name, form in forms.items()]
+
+
+# --- data
+
+
+def _data() -> list[Reader]:
+    files = [(f"{n:03}.{kind}", b"x" * n) for n in range(4) for kind in ("txt", "jpg")]
+    files += [("d" * 90 + "/" + "f" * 60 + ".txt", b"long"), ("é/ü.json", b"{}")]
+    tars = [tar_bytes(files, format) for format in (1, 2)] + [tar_bytes(files[:2], 0)]
+    index = _passed(tars[0])
+    listed = [
+        rows.ShardRow("/a/s-0.tar", 3, 10240, "tag", None, "ab" * 32, 7),
+        rows.ShardRow("s3://b/s-1.tar", 4, 10240, None, "cd" * 32, "ef" * 32, 8),
+    ]
+    indexes = [sidecar.to_bytes(index), rows.pack_rows(listed, "/a/", "npy")]
+    return [
+        Reader("tar", tars, lambda data: _use_index(_passed(data)), (ShardError,)),
+        Reader("sidecar", indexes[:1], _sidecar, (IndexFileError,)),
+        Reader("sidecar-sealed", [indexes[0][:-32]], lambda d: _sidecar(_hashed(d)),
+               (IndexFileError,)),
+        Reader("dataset", indexes[1:], _dataset, (IndexFileError,)),
+        Reader("dataset-sealed", [indexes[1][:-32]], lambda d: _dataset(_hashed(d)),
+               (IndexFileError,)),
+        Reader("columns-sealed", [_described(*_unpacked(one)) for one in indexes], _described_read,
+               (IndexFileError,)),
+    ]  # fmt: skip
+
+
+def _passed(data: bytes) -> ShardIndex:
+    passing = PassingIndex("s.tar")
+    for at in range(0, len(data), 700):
+        passing.feed(memoryview(data)[at : at + 700])
+    return passing.finish()
+
+
+def _hashed(data: bytes) -> bytes:
+    return data + blake3(data).digest()
+
+
+def _use_index(index: ShardIndex) -> None:
+    """Everything that a reader of samples asks for; no place is outside the shard."""
+    index.digest  # noqa: B018 (is made when asked for)
+    for i in range(len(index)):
+        begin, end = index.span(i)
+        assert 0 <= begin <= end <= index.bytes
+        index.key(i)
+        for member in index.members(i):
+            assert begin < member.offset <= member.offset + member.size <= end
+
+
+def _sidecar(data: bytes) -> None:
+    _use_index(sidecar.from_bytes(data, "s.tar.index"))
+
+
+def _dataset(data: bytes) -> None:
+    _use_manifest(Manifest(columns.unpack(data, rows.KIND, "d.index"), "/base/", "d.index"))
+
+
+def _use_manifest(found: Manifest) -> None:
+    assert found.total_samples >= 0
+    assert len(found.fingerprint) == 64
+    for i in range(len(found)):
+        row = found.row(i)
+        assert min(row.samples, row.bytes, row.tokens or 0) >= 0
+        assert len(row.digest) == 64
+        found.is_version(i, row.bytes, None)
+
+
+def _unpacked(data: bytes) -> Content:
+    kind = shard.KIND if b'"shard"' in data[:40] else rows.KIND
+    found = columns.unpack(data, kind, "it")
+    return kind, dict(found.meta), dict(found.columns)
+
+
+def _described(kind: str, meta: Json, named: dict[str, Any]) -> bytes:
+    """A container as JSON, so that its numbers are words to mutate."""
+    listed = {name: [column.dtype.str[1:], column.tolist()] for name, column in named.items()}
+    return json.dumps([kind, meta, listed]).encode()
+
+
+def _described_read(data: bytes) -> None:
+    """A container of other columns, whose hash and sizes are right."""
+    try:
+        kind, meta, listed = json.loads(data)
+        named = {name: np.array(values, dtype) for name, (dtype, values) in listed.items()}
+        content = columns.pack(kind, meta, named)
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, SyntaxError):
+        return  # cannot be written
+    (_sidecar if kind == shard.KIND else _dataset)(content)
+
+
+# --- the run's directory, and what agents and supervisors tell each other
+
+
+def _run(work: Path) -> list[Reader]:
+    lines = [
+        {"time": 1.5, "kind": "generation_started", "generation": 1, "nodes": [0, 1]},
+        {"time": 2.5, "kind": "step", "node": 0, "loss": 0.25, "text": "é\n"},
+    ]
+    events = b"".join(json.dumps(line).encode() + b"\n" for line in lines * 3)
+    spec = make_spec({"root": str(work)}, cluster="slurm")
+    said = [
+        {"kind": "start", "start": {"generation": 1, "host": "n0", "port": 29500}},
+        {"kind": "ended", "generation": 1, "report": {"node": 0, "exit": "done", "error": None}},
+    ]
+    talk = b"\n".join(json.dumps(message).encode() for message in said) + b"\n\n"
+    return [
+        Reader("events", [events, events[:-20]], lambda data: _events(work / "e.jsonl", data)),
+        Reader("spec", _yaml_seeds(dump_spec(spec)), lambda data: _spec(work / "spec.yaml", data),
+               (SpecError,), 0.02),
+        Reader("channel", [talk], _channel),
+        Reader("durable-json", [events[:80], talk[:60]], lambda d: _json(work / "v.json", d),
+               weight=0.5),
+    ]  # fmt: skip
+
+
+def _yaml_seeds(text: str) -> list[bytes]:
+    bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\nd: &d {e: *d}\n"
+    return [text.encode(), text.encode()[:600], bomb.encode()]
+
+
+def _events(path: Path, data: bytes) -> None:
+    """In two parts, as they are appended."""
+    half = len(data) // 2
+    path.write_bytes(data[:half])
+    tail = EventTail(path)
+    found = list(tail.read())
+    with path.open("ab") as file:
+        file.write(data[half:])
+    found += tail.read()
+    assert all(isinstance(event.time, float) and abs(event.time) < 1e18 for event in found)
+
+
+def _spec(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    read_spec(path)
+
+
+def _json(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    read_json(path)
+
+
+def _channel(data: bytes) -> None:
+    read, write = os.pipe()
+    back = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.write(write, data)
+        os.close(write)
+        assert all(isinstance(m["kind"], str) for m in Channel(read, back).receive())
+    finally:
+        os.close(read)
+        os.close(back)
+
+
+# --- the checkpoint service
+
+
+def _service(work: Path) -> list[Reader]:
+    seat = messages.dump_seat(1, frozenset({0, 1}), Generation("0123abcd", 4, 7))
+    nodes = (Node("n0", "10.0.0.1", 4000, (0, 1)), Node("n1", "10.0.0.2", 4001, (2, 3)))
+    ring = peering.dump_ring(Ring(Generation("0123abcd", 4, 7), nodes, 1, bytes(32)))
+    layout, snapshot = messages.dump_layout(sample.LAYOUT), messages.dump_snapshot(sample.SNAPSHOT)
+    spooled = Spooled(sample.SNAPSHOT, 5, "ab" * 16, 4, 2, 4096)
+    path = work / spooled.name
+    spoolfile.write(path, spooled, np.arange(4096, dtype=np.uint8), 1)
+    content = path.read_bytes()
+    end = 16 + int.from_bytes(content[12:16], "little")
+    frames = b"".join(_frame({"kind": kind, **seat}) for kind in ("join", "staged"))
+    return [
+        Reader("wire", [frames, _frame({"kind": "layout", **layout})], _wire, (ServiceError,)),
+        Reader("seat", [_text(seat)], lambda d: _message(d, messages.load_seat), REFUSED),
+        Reader("layout", [_text(layout)], lambda d: _message(d, messages.load_layout), REFUSED),
+        Reader("snapshot", [_text(snapshot)], lambda d: _message(d, _load_snapshot), REFUSED),
+        Reader("ring", [_text(ring)], lambda d: _message(d, peering.load_ring), REFUSED),
+        Reader("spool", [content], lambda data: _spool(path, data), DAMAGED, 0.5),
+        Reader("spool-sealed", [content[16:end]],
+               lambda data: _spool(path, _spooled(data, content[end + 32 :])), DAMAGED, 0.5),
+    ]  # fmt: skip
+
+
+def _text(plain: Json) -> bytes:
+    return json.dumps(plain).encode()
+
+
+def _frame(message: Json) -> bytes:
+    body = _text(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+def _wire(data: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    wire = Wire(ours)
+    try:
+        theirs.sendall(data[:MOST])
+        theirs.shutdown(socket.SHUT_WR)
+        while (received := wire.receive()) is not None:
+            assert isinstance(received[0]["kind"], str)
+    finally:
+        wire.close()
+        theirs.close()
+
+
+def _message(data: bytes, load: Callable[[Json], object]) -> None:
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError):
+        return  # no message, as the wire says
+    if isinstance(plain, dict):
+        load(plain)
+
+
+def _load_snapshot(plain: Json) -> object:
+    return messages.load_snapshot(plain, {sample.LAYOUT.digest: sample.LAYOUT})
+
+
+def _spool(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    with spoolfile.opened(path) as (fd, head):
+        into = np.zeros(head.spooled.bytes, np.uint8)
+        spoolfile.read(fd, head, into, 1, path)
+
+
+def _spooled(header: bytes, rest: bytes) -> bytes:
+    head = b"HPKSPL01" + (1).to_bytes(4, "little") + len(header).to_bytes(4, "little") + header
+    return head + blake3(head).digest() + rest
+
+
+# --- formats of others
+
+
+def _foreign() -> list[Reader]:
+    tree: Sequence[object] = [{"a": [1, 2.5, (3,)], "b": "é"}, [None, True, b"x", 2**70], ("t",)]
+    seeds = [pickle.dumps(one, protocol) for one in tree for protocol in (2, 4, 5)]
+    return [
+        Reader("pickle", seeds, lambda d: pickles.read(d, ALLOWED, "it"), DAMAGED, 0.5),
+        Reader("safetensors", [_safetensors()], _read_safetensors, DAMAGED),
+    ]
+
+
+def _safetensors() -> bytes:
+    body = {
+        "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]},
+        "__metadata__": {"format": "pt"},
+    }
+    text = json.dumps(body).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(32)
+
+
+class _Memory:
+    """As `interop.files.InputFile`, of bytes."""
+
+    path = Path("it.safetensors")
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size = data, len(data)
+
+    def read(self, start: int, length: int) -> bytes:
+        if start + length > self.size:
+            raise DamagedError("it ends before")
+        return self._data[start : start + length]
+
+
+def _read_safetensors(data: bytes) -> None:
+    from checkpointing.interop import safetensors_header
+
+    entries, start = safetensors_header.read(_Memory(data))  # type: ignore[arg-type]
+    assert all(start + one.start + one.size <= len(data) for one in entries.values())

@@ -1,0 +1,71 @@
+"""Invariants 1, 4 and 5 under schedules by chance: in memory, on a disk and in S3."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from checkpointing.store import sweep
+from tests.faults import schedules
+from tests.faults.crashing import Place, opened
+from tests.services.s3 import S3Place
+
+COUNT = int(os.environ.get("HPCKIT_TEST_SCHEDULES", "60"))
+ON_DISK, IN_S3 = COUNT // 8, COUNT // 15
+SHORT_TTL_S = 10.0  # where the clock is the store's
+_PARALLEL = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leases() -> Iterator[None]:
+    with schedules.leases_of(SHORT_TTL_S):
+        yield
+
+
+def test_nothing_is_lost_in_memory() -> None:
+    with schedules.leases_of(schedules.TTL_S):
+        _play_in_memory(COUNT)
+
+
+def test_nothing_is_lost_on_a_disk(tmp_path: Path) -> None:
+    _play_all([Place(str(tmp_path / str(seed)), {}) for seed in range(ON_DISK)])
+
+
+def test_nothing_is_lost_in_s3(s3_url: S3Place) -> None:
+    _play_all([Place(f"{s3_url.url}/{seed}", s3_url.options) for seed in range(IN_S3)])
+
+
+def test_a_sweep_that_forgets_what_is_needed_is_found_out() -> None:
+    """Or the schedules would prove nothing."""
+    with (
+        schedules.leases_of(schedules.TTL_S),
+        mock.patch.object(sweep, "live_packs", return_value=set()),
+        pytest.raises(AssertionError),
+    ):
+        _play_in_memory(COUNT)
+
+
+def _play_in_memory(count: int) -> None:
+    for seed in range(count):
+        schedules.play_in_memory(seed)
+
+
+def _play_all(places: list[Place]) -> None:
+    """Some at a time; at the end of all, the leases run out by the store's clock."""
+    with ExitStack() as stack:
+        storages = [stack.enter_context(opened(place)) for place in places]
+
+        def one(seed: int) -> schedules.World:
+            return schedules.play(storages[seed], seed, SHORT_TTL_S, lambda: None)
+
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            worlds = list(pool.map(one, range(len(places))))
+            time.sleep(SHORT_TTL_S + 1)
+            list(pool.map(schedules.World.check_end, worlds))

@@ -1,0 +1,181 @@
+"""A campaign, and an oracle that is shown to see what it is there for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpckit.drill.faults import DrillKind
+from hpckit.drill.oracle import violations
+from hpckit.drill.schedule import Planned, save_schedule
+from hpckit.run.directory import RunDir
+from tests.integration.run_commands import HPCKIT
+from tests.integration.runs import end_leftovers
+
+STEPS = 110
+SCHEDULE = (
+    Planned(12, DrillKind.WORKER, 0.9),
+    Planned(22, DrillKind.DAMAGE, 0.9),
+    Planned(30, DrillKind.SERVICE, 0.0),
+    Planned(40, DrillKind.NAN, 0.0),
+    Planned(50, DrillKind.SUPERVISOR, 0.0),
+    Planned(60, DrillKind.AGENT, 0.9),
+    Planned(75, DrillKind.MEMORY, 0.9),
+    Planned(85, DrillKind.FULL, 0.0),
+)
+
+
+def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [HPCKIT, "drill", "campaign", f"--folder={folder}", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[Path]:
+    """The folder of a campaign that went well."""
+    root = tmp_path_factory.mktemp("campaign")
+    save_schedule(root / "faults.jsonl", SCHEDULE)
+    try:
+        done = drill(
+            root / "c",
+            *(f"--replay={root / 'faults.jsonl'}", f"--minutes={STEPS * 0.2 / 60}", "--json"),
+            *("data=shards", f"data.shards={shards}", "checkpoint.every_steps=10"),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads(done.stdout)
+        assert result["problems"] == []
+        assert (result["faults"], result["steps"]) == (len(SCHEDULE), STEPS)
+        assert {row["kind"] for row in result["rows"]} >= {
+            *("worker", "supervisor", "agent", "nan", "memory")
+        }
+        assert all(
+            line in done.stderr
+            for line in (f"{len(SCHEDULE)} faults in {STEPS} steps", "SIGKILL of the super")
+        )
+        yield root / "c"
+    finally:
+        for runs in root.glob("c/**/campaign-*"):
+            end_leftovers(runs.parent, "campaign-*")
+
+
+def runs_of(folder: Path) -> tuple[RunDir, RunDir]:
+    """That which was broken, and the one that was not."""
+    (run,), (reference,) = folder.glob("1/runs/*"), folder.glob("reference/*")
+    return RunDir(run), RunDir(reference)
+
+
+def test_a_campaign_leaves_its_faults_and_its_result(broken: Path) -> None:
+    assert len((broken / "1/faults.jsonl").read_text().splitlines()) == len(SCHEDULE)
+    page = (broken / "1/result.md").read_text()
+    assert f"{len(SCHEDULE)} faults in" in page
+    assert "0 violations" in page
+    assert violations(*runs_of(broken)) == []
+
+
+def change_lines(path: Path, change: Callable[[str], str]) -> None:
+    path.write_text("".join(change(line) for line in path.read_text().splitlines(keepends=True)))
+
+
+def drop_a_ledger_line(run: RunDir) -> None:
+    path = sorted(run.ledger.iterdir())[-1]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def swap_keys(run: RunDir) -> None:
+    path = sorted(run.ledger.iterdir())[-1]
+    *lines, last = path.read_text().splitlines(keepends=True)
+    entry = json.loads(last)
+    entry["keys"][:2] = reversed(entry["keys"][:2])
+    path.write_text("".join([*lines, json.dumps(entry) + "\n"]))
+
+
+def change_a_loss(run: RunDir) -> None:
+    def change(line: str) -> str:
+        event = json.loads(line)
+        if event["kind"] == "step" and event["step"] == 88:
+            event["loss"] += 1e-9
+        return json.dumps(event) + "\n"
+
+    change_lines(run.events, change)
+
+
+def lose_a_checkpoint(run: RunDir) -> None:
+    newest = sorted(run.checkpoints.glob(f"**/*{STEPS:010d}*"))
+    assert newest
+    for path in newest:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def flip_bytes(run: RunDir) -> None:
+    """One of each pack: some packs have bytes that no checkpoint needs any more."""
+    for pack in (path for path in run.checkpoints.glob("packs/**/*") if path.is_file()):
+        data = bytearray(pack.read_bytes())
+        data[len(data) // 2] ^= 1
+        pack.chmod(0o600)
+        pack.write_bytes(data)
+
+
+def say_crash(run: RunDir) -> None:
+    verdict = json.loads(run.verdict.read_text())
+    run.verdict.write_text(json.dumps(verdict | {"kind": "crash", "reason": "KeyError"}))
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (drop_a_ledger_line, f"step {STEPS}: positions"),
+        (swap_keys, ", and not "),
+        (change_a_loss, "step 88: loss"),
+        (lose_a_checkpoint, f"of step {STEPS} was told to be durable, and is not there"),
+        (flip_bytes, "checkpoint 00000000"),
+        (say_crash, "verdict: crash: KeyError"),
+    ],
+)
+def test_the_oracle_sees(
+    broken: Path, tmp_path: Path, harm: Callable[[RunDir], None], says: str
+) -> None:
+    run, reference = runs_of(broken)
+    copy = RunDir(tmp_path / run.name)
+    shutil.copytree(run.path, copy.path, symlinks=True)
+    harm(copy)
+    found = violations(copy, reference)
+    assert any(says in line for line in found), found
+
+
+@contextmanager
+def left_behind(run: RunDir) -> Iterator[int]:
+    env = os.environ | {"HPCKIT_RUN": str(run.path)}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env) as one:
+        yield one.pid
+
+
+def test_the_oracle_sees_a_process_that_is_left(broken: Path) -> None:
+    run, reference = runs_of(broken)
+    with left_behind(run) as pid:
+        (found,) = violations(run, reference)
+    assert found.startswith(f"process {pid} is left: ")
+
+
+def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    there = drill(tmp_path)
+    assert (there.returncode, there.stderr) == (
+        2,
+        f"error: {tmp_path} is there already: name another --folder\n",
+    )
+    for words, says in (
+        (("--faults=fire",), "'fire' is no fault: they are"),
+        ((f"--replay={tmp_path / 'none'}",), "No such file"),
+        (("no.such=1", "--minutes=0.1"), "error: launch.py: no: unknown key"),
+    ):
+        done = drill(tmp_path / "c", *words)
+        assert done.returncode == 2
+        assert says in done.stderr
+        shutil.rmtree(tmp_path / "c", ignore_errors=True)

@@ -1,0 +1,16 @@
+"""Whom a fault may hit."""
+
+from __future__ import annotations
+
+from hpckit.drill.faults import nodes_of
+from hpckit.run.events import Event
+
+
+def test_spares_are_no_nodes_of_the_generation() -> None:
+    events = [
+        Event(1.0, "nodes_chosen", {"generation": 1, "nodes": [0, 1]}),
+        Event(2.0, "nodes_chosen", {"generation": 2, "nodes": [1, 2]}),
+    ]
+    assert list(nodes_of(events, 1, 2)) == [0, 1]
+    assert list(nodes_of(events, 2, 2)) == [1, 2]
+    assert list(nodes_of(events, 3, 2)) == [0, 1], "it was not told: all that there are"

@@ -1,0 +1,48 @@
+"""A spec with a secret in it is refused, and the refusal does not show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpckit.run.check import violations
+from hpckit.run.parse import SpecError
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+CANARY = "hush5ecret"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.shards", f"https://me:{CANARY}@host/{{0..9}}.tar"),
+        ("data.shards", f"https://{CANARY}@host/a.tar"),
+        ("data.validation", f"https://host/a.tar?X-Amz-Signature={CANARY}&a=1"),
+        ("data.validation", f"https://host/a.tar?a=1&sig={CANARY}"),
+        ("data.shards", f"s3://key:{CANARY}@bucket/a"),
+        ("checkpoint.url", f"sftp://me:{CANARY}@host/ckpts"),
+        ("checkpoint.url", f"gs://bucket/a?access_token={CANARY}"),
+        ("cluster.slurm.env", {"HF_TOKEN": CANARY}),
+        ("cluster.slurm.env", {"AWS_SECRET_ACCESS_KEY": CANARY}),
+        ("cluster.slurm.env", {"WANDB_API_KEY": CANARY}),
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(key: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=rf"(?m)^{key}.*written to the run's directory") as caught:
+        make_spec({key: value}, cluster="slurm")
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.shards", "https://host/a.tar?versionId=7"),
+        ("data.shards", "/data/me:you@there/a?b"),
+        ("checkpoint.url", "sftp://me@host/ckpts"),
+        ("checkpoint.url", "s3://bucket/ckpts"),
+        ("cluster.slurm.env", {"TOKENIZERS_PARALLELISM": "false", "NCCL_DEBUG": "WARN"}),
+    ],
+)
+def test_what_is_no_secret_is_taken(key: str, value: Any) -> None:
+    assert violations(make_spec({key: value}, cluster="slurm")) == []

@@ -1,0 +1,75 @@
+"""Records that are written beside training, into real files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpckit.run.events import EventLog, read_events
+from hpckit.training.records import Records
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def lock_held(path: Path) -> Iterator[None]:
+    """By another process, as by one on another node that is slow to write."""
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        yield
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    with EventLog(tmp_path / "events.jsonl", rank=0) as events:
+        found = Records(events, tmp_path / "tensorboard", at=0)
+        yield found
+        found.close()
+
+
+def steps(folder: Path) -> list[int]:
+    return [event["step"] for event in read_events(folder / "events.jsonl")]
+
+
+def test_all_are_there_in_order_once_they_are_waited_for(records: Records, tmp_path: Path) -> None:
+    records.flush()  # of none
+    begun_s = time.time()
+    for step in range(50):
+        records.write("step", step, {"loss": 1.0 / (step + 1)})
+    records.write("validated", 50, {"val_loss": 2.0}, seconds=3.0)
+    records.flush()
+    *found, last = read_events(tmp_path / "events.jsonl")
+    assert [event["step"] for event in found] == list(range(50))
+    assert found[1]["loss"] == 0.5
+    assert all(begun_s - 1e-5 <= event.time <= time.time() for event in found)
+    assert (last.kind, last["val_loss"], last["seconds"], last["rank"]) == ("validated", 2, 3, 0)
+    assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_training_does_not_wait_for_a_lock_but_a_save_does(
+    records: Records, tmp_path: Path
+) -> None:
+    with lock_held(tmp_path / "events.jsonl"):
+        told_s = time.time()
+        records.write("step", 1, {"loss": 1.0})
+        records.write("step", 2, {"loss": 1.0})
+        assert steps(tmp_path) == []
+    records.flush()
+    assert steps(tmp_path) == [1, 2]
+    first, _ = read_events(tmp_path / "events.jsonl")
+    assert first.time == pytest.approx(told_s, abs=1.0), "when it was told, not when written"

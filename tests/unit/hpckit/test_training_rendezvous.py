@@ -1,0 +1,120 @@
+"""A barrier of known nodes, at a real store; nodes are threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousInfo,
+    RendezvousParameters,
+)
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from hpckit.elastic.store import RendezvousStore
+from hpckit.training.rendezvous import KnownNodes, register
+
+HOST = "127.0.0.1"
+Node = Callable[..., KnownNodes]
+
+
+@pytest.fixture
+def server() -> TCPStore:
+    return TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def node(server: TCPStore) -> Node:
+    def make(
+        place: int, nodes: int = 2, run_id: str = "gpt-g1", within_s: float = 60
+    ) -> KnownNodes:
+        client = TCPStore(HOST, server.port, timeout=timedelta(seconds=within_s))
+        return KnownNodes(client, run_id, place, nodes, f"10.0.0.{place}")
+
+    return make
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def meet(threads: ThreadPoolExecutor, nodes: list[KnownNodes]) -> list[tuple[int, int, str, int]]:
+    """What each is told: its rank, how many there are, where the first one is."""
+
+    def told(info: RendezvousInfo) -> tuple[int, int, str, int]:
+        at = info.bootstrap_store_info
+        assert at is not None
+        return info.rank, info.world_size, at.master_addr, at.master_port
+
+    return [told(info) for info in threads.map(KnownNodes.next_rendezvous, nodes)]
+
+
+def test_ranks_are_those_of_the_places_in_every_round(
+    node: Node, threads: ThreadPoolExecutor
+) -> None:
+    nodes = [node(place, 3) for place in (2, 0, 1)]
+    for _ in range(3):
+        found = meet(threads, nodes)
+        assert [told[0] for told in found] == [2, 0, 1]
+        assert {told[1:3] for told in found} == {(3, "10.0.0.0")}
+        assert len({told[3] for told in found}) == 1, "one port"
+
+
+def test_nobody_goes_on_before_the_last_has_come(node: Node, threads: ThreadPoolExecutor) -> None:
+    first, last = node(0), node(1)
+    waits: Future[RendezvousInfo] = threads.submit(first.next_rendezvous)
+    time.sleep(0.2)
+    assert not waits.done()
+    last.next_rendezvous()
+    assert waits.result().rank == 0
+
+
+def test_who_failed_is_waited_for_by_the_others(node: Node, threads: ThreadPoolExecutor) -> None:
+    nodes = [node(0), node(1)]
+    meet(threads, nodes)
+    assert [each.num_nodes_waiting() for each in nodes] == [0, 0]
+    failed = threads.submit(nodes[1].next_rendezvous)
+    while not nodes[0].num_nodes_waiting():
+        time.sleep(0.01)
+    nodes[0].next_rendezvous()
+    assert failed.result().rank == 1
+    assert [each.num_nodes_waiting() for each in nodes] == [0, 0]
+
+
+def test_generations_do_not_meet(node: Node, threads: ThreadPoolExecutor) -> None:
+    stale = node(1, run_id="gpt-g1", within_s=0.3)
+    with pytest.raises(RendezvousConnectionError, match="round 1"):
+        meet(threads, [node(0, run_id="gpt-g2", within_s=0.3), stale])
+
+
+def test_a_store_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with RendezvousStore(HOST, os.environ, tmp_path / "store.log") as store:
+        it = KnownNodes(TCPStore(HOST, store.port), "gpt-g1", 0, 1, HOST)
+        assert it.next_rendezvous().world_size == 1
+        assert it.num_nodes_waiting() == 0
+    with pytest.raises(RendezvousConnectionError):
+        it.num_nodes_waiting()
+    with pytest.raises(RendezvousConnectionError, match="round 2"):
+        it.next_rendezvous()
+
+
+def test_torchrun_has_it_by_its_name(server: TCPStore) -> None:
+    register()
+    register()  # again, as in a fork of a fork
+    parameters = RendezvousParameters(
+        "hpckit", f"{HOST}:{server.port}", "gpt-g1", 1, 1, HOST, place="0", join_timeout="5"
+    )
+    found = get_rendezvous_handler(parameters)
+    assert found.get_run_id() == "gpt-g1"
+    assert found.next_rendezvous().rank == 0
+    assert found.shutdown()
+    assert not found.is_closed()
