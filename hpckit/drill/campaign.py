@@ -15,7 +15,8 @@ from hpckit.drill.oracle import violations
 from hpckit.drill.playing import play
 from hpckit.drill.schedule import Planned
 from hpckit.drill.site import Site
-from hpckit.drill.split import Struck
+from hpckit.drill.struck import Notes, Struck
+from hpckit.elastic.verdict import Kind
 from hpckit.launch.compose import compose_spec
 from hpckit.launch.preflight import with_absolute_paths
 from hpckit.report.overview import Overview, Queue, look
@@ -34,6 +35,18 @@ _NO_RESTART = (DrillKind.SLOW, DrillKind.SERVICE, DrillKind.FULL, DrillKind.DAMA
 
 class CampaignError(RuntimeError):
     """A run cannot be started; says why."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all runs of a campaign that are broken have in common."""
+
+    overrides: Sequence[str]
+    reference: RunDir
+    """That nobody disturbed."""
+    site: Site
+    tell: Callable[[str], None]
+    """Of each fault, as it comes."""
 
 
 @dataclass(frozen=True)
@@ -78,44 +91,65 @@ def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
     return run
 
 
-def campaign(
-    folder: Path,
-    overrides: Sequence[str],
-    schedule: Sequence[Planned],
-    reference: RunDir,
-    site: Site,
-    tell: Callable[[str], None],
-) -> Outcome:
+def campaign(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome:
     """Play a schedule on a new run in `folder`, and judge it.
 
     Raises:
         CampaignError: it cannot be started.
     """
-    run = _launch(folder, overrides)
-    watch = _Watch(run, site)
-    struck: list[Struck] = []
+    run = _launch(folder / "runs", stage.overrides)
+    watch, notes = _Watch(run, stage.site), Notes(folder)
+    notes.begin(run, stage.reference)
     problems: list[str] = []
     try:
         for planned in schedule:
             if (found := watch.strike(planned)) is None:
                 break  # the run is over
-            struck.append(found)
-            tell(f"step {found.step:,}: {found.what}")
+            notes.add(found)
+            stage.tell(f"step {found.step:,}: {found.what}")
             watch.until_past(found)
         watch.until_over()
     except TimeoutError as error:
         watch.end()
-        problems = [str(error)]
+        problems.append(str(error))
     except KeyboardInterrupt:
         watch.end()
         raise
     finally:
-        undone = site.settle()
-    if problems:
-        return Outcome(run, reference, tuple(struck), (*problems, *undone))
+        problems += stage.site.settle()
+    return _judged(run, stage.reference, notes.faults(), problems)
+
+
+def judge(folder: Path) -> Outcome:
+    """What came of a run that `campaign` began in `folder`, whatever ended either of them. Of a run
+    that was cancelled, as far as it came.
+
+    Raises:
+        CampaignError: no run was begun there, or it goes on.
+        ValueError: what was written down is damaged.
+    """
+    notes = Notes(folder)
+    if (runs := notes.runs()) is None:
+        raise CampaignError(f"{folder}: no campaign has begun a run there")
+    run, reference = runs
+    if look(run, Queue()).is_alive:
+        raise CampaignError(f"{run.path} goes on: wait for its end, or hpckit cancel it")
+    verdict = read_json(run.verdict)
+    cut_short = verdict is not None and verdict.get("kind") == Kind.STOPPED
+    return _judged(run, reference, notes.faults(), cut_short=cut_short)
+
+
+def _judged(
+    run: RunDir,
+    reference: RunDir,
+    struck: tuple[Struck, ...],
+    problems: Sequence[str] = (),
+    *,
+    cut_short: bool = False,
+) -> Outcome:
     harmed = {one.harmed for one in struck if one.harmed is not None}
-    problems += [*undone, *violations(run, reference, harmed)]
-    return Outcome(run, reference, tuple(struck), tuple(problems))
+    found = violations(run, reference, harmed, cut_short=cut_short)
+    return Outcome(run, reference, struck, (*problems, *found))
 
 
 class _Watch:

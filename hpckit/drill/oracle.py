@@ -32,21 +32,24 @@ CLOSE = 1e-3
 """Relative difference of losses between worlds of different size: sums in another order."""
 
 
-def violations(run: RunDir, reference: RunDir, harmed: Collection[str] = ()) -> list[str]:
+def violations(
+    run: RunDir, reference: RunDir, harmed: Collection[str] = (), *, cut_short: bool = False
+) -> list[str]:
     """All that is wrong with `run`, which has ended.
 
     Args:
         harmed: names of objects of its store that were changed, which may be found damaged.
+        cut_short: it was ended before its last step, on purpose: only what it did is looked at.
     """
     spec = read_spec(run.spec(run.submission_numbers()[-1]))
     events = read_events(run.events)
     history = build_history(events)
     whole = build_history(read_events(reference.events))
-    entries = kept_entries(read_ledgers(run.ledger), last_step(spec))
+    until = max(history.kept, default=0) if cut_short else last_step(spec)
     found = (
-        verdict_problems(read_json(run.verdict)),
-        sample_problems(spec, entries),
-        loss_problems(history, whole),
+        [] if cut_short else verdict_problems(read_json(run.verdict)),
+        sample_problems(spec, kept_entries(read_ledgers(run.ledger), until), until),
+        loss_problems(history, whole, until),
         checkpoint_problems(spec, run, events, harmed),
         leftovers(spec, run),
     )
@@ -62,10 +65,10 @@ def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
     return []
 
 
-def sample_problems(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
-    """Each step takes its own positions of the stream, and there the samples that the order has;
-    so each sample of an epoch once."""
-    batch, steps = spec.train.global_batch, last_step(spec)
+def sample_problems(spec: RunSpec, entries: Sequence[Entry], steps: int) -> list[str]:
+    """Each of so many steps takes its own positions of the stream, and there the samples that the
+    order has; so each sample of an epoch once."""
+    batch = spec.train.global_batch
     taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
     for entry in entries:
         taken[entry.step].extend(entry.positions)
@@ -95,10 +98,10 @@ def sample_problems(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
     return found
 
 
-def loss_problems(history: History, whole: History) -> list[str]:
+def loss_problems(history: History, whole: History, steps: int) -> list[str]:
     """Bit for bit those of the run that was not disturbed, on as many ranks; nearly, on others."""
     mine = {step: event["loss"] for step, event in history.kept.items()}
-    due = {step: event["loss"] for step, event in whole.kept.items()}
+    due = {step: event["loss"] for step, event in whole.kept.items() if step <= steps}
     worlds = {life.world_size for life in (*history.lives, *whole.lives)}
     within = CLOSE if len(worlds) > 1 else 0.0
     missing = sorted(due.keys() - mine.keys())

@@ -6,24 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hpckit.drill.struck import Struck
 from hpckit.run.events import Event
 
 _KNOWN = ("worker_lost", "hang", "node_lost", "asked", "node_ended", "generation_ended")
-
-
-@dataclass(frozen=True)
-class Struck:
-    """A fault that came."""
-
-    time: float
-    """Seconds since the epoch."""
-    kind: str
-    """A `DrillKind`, or a site's own."""
-    step: int
-    """Finished before it."""
-    what: str
-    harmed: str | None = None
-    """Name of the object of the store that it changed."""
 
 
 @dataclass(frozen=True)

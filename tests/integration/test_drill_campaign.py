@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.drill.campaign import judge
 from hpckit.drill.faults import DrillKind
 from hpckit.drill.oracle import violations
 from hpckit.drill.schedule import Planned, save_schedule
+from hpckit.drill.struck import Notes
 from hpckit.run.directory import RunDir
 from tests.integration.run_commands import HPCKIT
 from tests.integration.runs import end_leftovers
@@ -33,9 +35,12 @@ SCHEDULE = (
 )
 
 
+def hpckit(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HPCKIT, *words], capture_output=True, text=True, timeout=500)
+
+
 def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [HPCKIT, "drill", "campaign", f"--folder={folder}", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500)
+    return hpckit("drill", "campaign", f"--folder={folder}", *words)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +82,44 @@ def test_a_campaign_leaves_its_faults_and_its_result(broken: Path) -> None:
     page = (broken / "1/result.md").read_text()
     assert f"{len(SCHEDULE)} faults in" in page
     assert "0 violations" in page
-    assert violations(*runs_of(broken)) == []
+    (broken / "1/result.md").unlink()
+    done = hpckit("drill", "judge", str(broken), "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (
+        0,
+        json.loads((broken / "1/result.json").read_text()),
+    )
+    assert (broken / "1/result.md").read_text() == page
+
+
+def test_what_was_ended_early_is_judged_as_far_as_it_came(broken: Path, tmp_path: Path) -> None:
+    run, reference = runs_of(broken)
+    copy, notes = RunDir(tmp_path / run.name), Notes(tmp_path)
+    shutil.copytree(run.path, copy.path, symlinks=True)
+    notes.begin(copy, reference)
+    (tmp_path / "struck.jsonl").write_text((broken / "1/struck.jsonl").read_text() + '{"time": 1')
+    change_lines(copy.events, lambda line: "" if step_of(line) > 80 else line)
+    assert "step 81: its loss was not told" in judge(tmp_path).problems
+    copy.verdict.write_text(json.dumps({"kind": "stopped", "reason": "hpckit cancel"}))
+    outcome = judge(tmp_path)
+    assert (outcome.problems, len(outcome.struck)) == ((), len(SCHEDULE))
+    change_lines(copy.events, lambda line: "" if step_of(line) == 80 else line)
+    drop_a_ledger_line(copy)
+    assert judge(tmp_path).problems == ()  # of step 110, which does not count
+    copy.verdict.unlink()
+    assert "verdict: there is none" in judge(tmp_path).problems
+
+
+def step_of(line: str) -> int:
+    event = json.loads(line)
+    return int(event["step"]) if event["kind"] == "step" else 0
+
+
+def test_where_no_campaign_has_begun_there_is_nothing_to_judge(tmp_path: Path) -> None:
+    done = hpckit("drill", "judge", str(tmp_path))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error: {tmp_path / '1'}: no campaign has begun a run there\n",
+    )
 
 
 def change_lines(path: Path, change: Callable[[str], str]) -> None:

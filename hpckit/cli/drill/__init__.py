@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hpckit.cli.defaulting import Defaulting
-from hpckit.cli.drill.campaign import campaign
+from hpckit.cli.drill.campaign import campaign, judge
 from hpckit.cli.drill.single import single
 
 
@@ -21,3 +21,4 @@ app = typer.Typer(
 )
 app.command("run")(single)
 app.command("campaign")(campaign)
+app.command("judge")(judge)

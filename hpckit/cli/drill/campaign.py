@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpckit.cli.ckpt.output import Out
+    from hpckit.drill.campaign import Outcome, Stage
     from hpckit.drill.outcome import Result
     from hpckit.drill.schedule import Planned
     from hpckit.drill.site import Site
@@ -61,10 +62,11 @@ def campaign(
     events, ledgers and checkpoints alone: each step took the samples that the order has, its loss
     is that of the undisturbed run (bit for bit on as many ranks), each checkpoint that was told
     to be durable is there and whole, and nothing is left running. Exit status 1: something was
-    not so. FOLDER has the faults as they were planned (for --replay), result.json and result.md.
+    not so. FOLDER has the faults as they were planned (for --replay) and as they came (for hpckit
+    drill judge), result.json and result.md.
     """
     from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.campaign import CampaignError
+    from hpckit.drill.campaign import CampaignError, Stage
     from hpckit.drill.schedule import STEP_S
 
     with refusing():
@@ -80,14 +82,36 @@ def campaign(
         try:
             out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
             whole = _undisturbed(place, words, reference)
-            result = _play(place / "1", words, schedule, whole, own, out)
+            stage = Stage(words, whole, own, out.note)
+            result = _play(place / "1", schedule, stage)
             if result.problems and tries:
-                _minimise(place, words, schedule, whole, own, tries, out)
+                _minimise(place, schedule, stage, tries)
         except CampaignError as error:
             raise CommandError(str(error)) from None
         _tell(out, place, result)
-    if result.problems:
-        raise typer.Exit(VIOLATED)
+
+
+def judge(
+    folder: Annotated[Path, typer.Argument(help="Of a campaign.")], json: JsonOption = False
+) -> None:
+    """Judge a campaign that was ended early, as one that came to its end is judged.
+
+    hpckit drill judge campaign
+
+    Its run must have ended, too, and is judged as far as it came. The faults that came are those
+    that the campaign had written down. Exit status 1: something was not so.
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.drill.campaign import CampaignError
+    from hpckit.drill.campaign import judge as judged
+
+    with refusing():
+        place = folder.absolute()
+        try:
+            result = _result(place / "1", judged(place / "1"))
+        except (CampaignError, ValueError) as error:
+            raise CommandError(str(error)) from None
+        _tell(Out(json), place, result)
 
 
 def _undisturbed(place: Path, words: Sequence[str], known: Path | None) -> RunDir:
@@ -121,36 +145,26 @@ def _schedule(
         raise CommandError(str(error)) from None
 
 
-def _play(
-    place: Path,
-    words: Sequence[str],
-    schedule: Sequence[Planned],
-    reference: RunDir,
-    site: Site,
-    out: Out,
-) -> Result:
+def _play(place: Path, schedule: Sequence[Planned], stage: Stage) -> Result:
     from hpckit.drill.campaign import campaign
-    from hpckit.drill.outcome import markdown, result_of
     from hpckit.drill.schedule import save_schedule
-    from hpckit.run.durable import write_json
 
     place.mkdir()
     save_schedule(place / "faults.jsonl", schedule)
-    result = result_of(campaign(place / "runs", words, schedule, reference, site, out.note))
+    return _result(place, campaign(place, schedule, stage))
+
+
+def _result(place: Path, outcome: Outcome) -> Result:
+    from hpckit.drill.outcome import markdown, result_of
+    from hpckit.run.durable import write_json
+
+    result = result_of(outcome)
     write_json(place / "result.json", result.record())
     (place / "result.md").write_text(markdown(result), encoding="utf-8")
     return result
 
 
-def _minimise(
-    place: Path,
-    words: Sequence[str],
-    schedule: Sequence[Planned],
-    reference: RunDir,
-    site: Site,
-    tries: int,
-    out: Out,
-) -> None:
+def _minimise(place: Path, schedule: Sequence[Planned], stage: Stage, tries: int) -> None:
     from itertools import count
 
     from hpckit.drill.minimise import minimise
@@ -159,12 +173,12 @@ def _minimise(
     numbers = count(2)
 
     def fails(part: Sequence[Planned]) -> bool:
-        out.note(f"once more, with {len(part)} faults")
-        return bool(_play(place / str(next(numbers)), words, part, reference, site, out).problems)
+        stage.tell(f"once more, with {len(part)} faults")
+        return bool(_play(place / str(next(numbers)), part, stage).problems)
 
     shortest = minimise(schedule, fails, tries)
     save_schedule(place / "shortest.jsonl", shortest)
-    out.note(f"{len(shortest)} faults fail as well: --replay {place / 'shortest.jsonl'}")
+    stage.tell(f"{len(shortest)} faults fail as well: --replay {place / 'shortest.jsonl'}")
 
 
 def _tell(out: Out, place: Path, result: Result) -> None:
@@ -184,3 +198,5 @@ def _tell(out: Out, place: Path, result: Result) -> None:
         out.line(f"  {problem}")
     out.dim(f"    {place}")
     out.document(result.record())
+    if result.problems:
+        raise typer.Exit(VIOLATED)

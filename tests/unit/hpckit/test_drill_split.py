@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpckit.drill.faults import DrillKind
-from hpckit.drill.split import Split, Struck, split
+from hpckit.drill.split import Split, split
+from hpckit.drill.struck import Struck
 from hpckit.report.ettr import training_share
 from hpckit.run.events import Event
 
