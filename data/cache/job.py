@@ -34,6 +34,8 @@ class Job:
         self.error: BaseException | None = None
         self.bypass = False
         self.done = False
+        self.asked = False
+        """Whether its source was asked for the version that there is."""
         self._tools, self._when_s = tools, when_s
         self._url = masked(ref.url)
         self._told_s = float("-inf")
@@ -61,6 +63,7 @@ class Job:
             self._once()
 
     def _once(self) -> None:
+        self.asked = True
         self.origin = _checked(self._tools.sources.stat(self.ref.url), self.ref)
         size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
         if size is None:

@@ -60,15 +60,16 @@ class Jobs:
     def _get(self, ref: ShardRef, when_s: float) -> tuple[Job, bool]:
         with self._changed:
             job = self._running.get(ref)
-            if job is not None:
-                return job, False
+            if job is not None and not (job.asked and ref.hash is None):
+                return job, False  # else it may get an older version than there is now
             self._running[ref] = job = Job(self._make_tools(self._changed), ref, when_s)
             return job, True
 
     def _run(self, job: Job) -> None:
         job.run()
         with self._changed:
-            self._running.pop(job.ref, None)
+            if self._running.get(job.ref) is job:
+                del self._running[job.ref]
 
 
 _all: "weakref.WeakSet[Jobs]" = weakref.WeakSet()

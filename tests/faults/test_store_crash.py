@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from checkpointing.storage.memory import MemoryStorage
+from tests.effort import every
 from tests.faults import crashing
 from tests.faults.crashing import Place, When, opened
 from tests.services.crash_storage import CrashStorage
@@ -21,7 +22,7 @@ from tests.services.s3 import S3Place
 TTL_S = 600.0  # of sessions that nothing waits for
 SHORT_TTL_S = 10.0  # where the clock is a server's
 MOMENTS: tuple[When, ...] = ("before", "after")
-S3_EVERY = int(os.environ.get("HPCKIT_TEST_CRASH_EVERY", "5"))  # of the points, in S3
+S3_EVERY = every(10)  # of the points, in S3
 
 
 @pytest.fixture(scope="module")

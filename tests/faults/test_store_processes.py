@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.writer import write
+from tests.effort import times
 from tests.faults import crashing, storming
 from tests.faults.crashing import Place, opened
 from tests.services import faults
@@ -24,8 +24,7 @@ from tests.services.fault_proxy import fault_proxy
 from tests.services.s3 import S3Place, S3Server
 from tests.unit.checkpointing.store import saves
 
-SECONDS = float(os.environ.get("HPCKIT_TEST_STORM_S", "12"))
-ROUNDS = int(os.environ.get("HPCKIT_RACE_ROUNDS", "20"))
+SECONDS, ROUNDS = times(6), times(10)
 RUNS = ("a", "b", "c")
 RACERS = 12
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +12,12 @@ from unittest import mock
 import pytest
 
 from checkpointing.store import sweep
+from tests.effort import times
 from tests.faults import schedules
 from tests.faults.crashing import Place, opened
 from tests.services.s3 import S3Place
 
-COUNT = int(os.environ.get("HPCKIT_TEST_SCHEDULES", "60"))
+COUNT = times(40)
 ON_DISK, IN_S3 = COUNT // 8, COUNT // 15
 SHORT_TTL_S = 10.0  # where the clock is the store's
 _PARALLEL = 4

@@ -25,6 +25,7 @@ from checkpointing.format.names import pack_key
 from checkpointing.service.address import address
 from checkpointing.store.catalog import committed
 from checkpointing.store.sweep import sweep
+from tests.effort import times
 from tests.integration.checkpoints import restore_one
 from tests.integration.crashing import Pace, Trainers, weights
 from tests.integration.damage import check
@@ -33,7 +34,7 @@ from tests.integration.service_nodes import end_all, memfds, services, until
 from tests.integration.worlds import Recorder
 
 SAVED_S = 60.0
-KILLS = int(os.environ.get("HPCKIT_KILLS", "3"))  # of each kind
+KILLS = times(2)  # of each kind
 FULL_WORDS = 500_000  # 2 MB
 A_WEEK_AGO = time.time() - 8 * 86400
 
@@ -46,7 +47,7 @@ class Chain:
         self.folder, self.root, self.runtime = folder, folder / "store", folder / "rt"
         monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(self.runtime))
         seed = int(os.environ.get("HPCKIT_SEED") or random.SystemRandom().randrange(1 << 32))
-        print(f"{kind}: HPCKIT_SEED={seed} HPCKIT_KILLS={KILLS}")
+        print(f"{kind}: HPCKIT_SEED={seed} {KILLS} kills")
         self.random = random.Random(seed)
         points = [(i + self.random.random()) / KILLS for i in range(KILLS)]
         self.points = self.random.sample(points, KILLS)

@@ -5,12 +5,14 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from blake3 import blake3
 
 from data.cache import record
 from data.cache.entry import ShardRef
+from data.cache.job import Job
 from data.cache.store import NodeStore
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError, ShardError
 from data.source.retry import Retry
@@ -114,6 +116,24 @@ class TestReading:
         assert read_all(store, ShardRef(url)) == BODY
         server.put("/x.tar", BODY[::-1], etag='"2"')
         assert read_all(store, ShardRef(url)) == BODY[::-1]
+
+    def test_a_job_that_has_not_ended_is_not_joined_by_who_comes_after_a_change(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        url = server.put("/x.tar", BODY)
+        go_on = threading.Event()
+        run = Job.run
+
+        def run_and_wait(job: Job) -> None:
+            run(job)
+            go_on.wait(60)
+
+        with mock.patch.object(Job, "run", run_and_wait):
+            assert read_all(store, ShardRef(url)) == BODY
+            server.put("/x.tar", BODY[::-1], etag='"2"')
+            found = read_all(store, ShardRef(url))
+            go_on.set()
+        assert found == BODY[::-1]
 
     def test_a_renewed_signature_finds_the_same_shard(
         self, store: NodeStore, server: RangeServer

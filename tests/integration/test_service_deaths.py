@@ -16,6 +16,7 @@ from checkpointing.service.snapshots import Generation
 from checkpointing.store.leases import of_session
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
+from tests.effort import times
 from tests.integration.nodeservices import IMPATIENT, sabotaged
 from tests.integration.service_nodes import (
     RUN,
@@ -37,7 +38,7 @@ from tests.integration.service_trainer import TrainerProcess
 
 ROWS = 256  # 256 KiB per rank
 SLOW = float(2 << 20)  # bytes per second: a node's share of a save takes about 0.1 s
-KILLS = int(os.environ.get("HPCKIT_KILLS", "5"))
+KILLS = times(3)
 
 
 @pytest.mark.timeout(0 if KILLS > 20 else 600)
@@ -45,7 +46,7 @@ KILLS = int(os.environ.get("HPCKIT_KILLS", "5"))
 def test_a_service_killed_at_any_point_of_a_save(store: Path, runtime: Path, node: str) -> None:
     """No other save comes that could take the place of the one under way."""
     seed = int(os.environ.get("HPCKIT_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"HPCKIT_SEED={seed} HPCKIT_KILLS={KILLS}")
+    print(f"HPCKIT_SEED={seed} {KILLS} kills")
     rng = random.Random(seed)
     points = rng.sample([(i + rng.random()) / KILLS for i in range(KILLS)], KILLS)
     nodes = Nodes.start(nodes_at(store, bytes_per_s=SLOW), per_node=2, rows=ROWS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store, Stored
 from checkpointing.store.writer import write
+from tests.effort import times
 from tests.faults import crashing, storming
 from tests.faults.crashing import Place
 from tests.services.nfs_control import NFS, SECOND
@@ -29,10 +29,10 @@ from tests.services.nfs_store_saves import RUN, save, values
 from tests.unit.checkpointing.store import saves
 
 SCENARIOS = ("seen_at_once", "saves_seen_at_once", "ranks_on_two", "races", "ends", "storm")
-_ROUNDS = 30
+_ROUNDS = times(10)
 _RACERS = 4
 _WIDTH = 3  # objects that each of them makes at a time
-_STORM_S = float(os.environ.get("HPCKIT_TEST_NFS_STORM_S", "10"))
+_STORM_S = times(5)
 _APART_S = 0.004  # between two who race, times 0 to 5
 
 

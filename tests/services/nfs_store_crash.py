@@ -11,6 +11,7 @@ from checkpointing.storage import Storage
 from checkpointing.storage.memory import MemoryStorage
 from checkpointing.storage.posix import PosixStorage
 from checkpointing.store.store import Store
+from tests.effort import every
 from tests.faults import crashing
 from tests.faults.crashing import Place
 from tests.services.nfs_control import EXPORT, NFS, SECOND
@@ -18,20 +19,23 @@ from tests.services.nfs_store_calls import KillAt, storage
 from tests.services.nfs_store_saves import run_forked
 from tests.unit.checkpointing.store import saves
 
+VERSION = "HPCKIT_TEST_NFS"
+"""Variable: of NFS."""
 SCENARIOS = ("killed_at_changes", "killed_at_calls")
 _TTL_S = 600.0
-_CALLS_EVERY = int(os.environ.get("HPCKIT_TEST_NFS_CALLS_EVERY", "16"))
+_CHANGES_EVERY, _CALLS_EVERY = every(4), every(40)
 
 
 def killed_at_changes() -> dict[str, int]:
-    """Before each change of the store, which is also after the one before; how many there were."""
+    """Before a change of the store, which is also after the one before; how many there were. Which
+    changes depends on the version of NFS, so that all of them together are tried."""
     populated = _populated()
     copy = MemoryStorage("memory://count")
     crashing.copied(populated, copy)
     count = len(crashing.changes(copy))
     jobs = (
         (str(n), partial(crashing.die_at, kill_at=n, when="before", ttl_s=_TTL_S))
-        for n in range(count)
+        for n in range(_first(_CHANGES_EVERY), count, _CHANGES_EVERY)
     )
     return {"changes": count, "killed": _matrix("changes", populated, jobs)}
 
@@ -47,8 +51,16 @@ def killed_at_calls() -> dict[str, int]:
     def die(place: Place, kill_at: int) -> None:
         crashing.work(storage(Path(place.url), KillAt(kill_at)), _TTL_S)
 
-    jobs = ((str(n), partial(die, kill_at=n)) for n in range(0, counting.count, _CALLS_EVERY))
+    jobs = (
+        (str(n), partial(die, kill_at=n))
+        for n in range(_first(_CALLS_EVERY), counting.count, _CALLS_EVERY)
+    )
     return {"calls": counting.count, "killed": _matrix("calls", populated, jobs)}
+
+
+def _first(step: int) -> int:
+    """So that versions 3 and 4.2 take turns."""
+    return 0 if os.environ[VERSION] == "3" else step // 2
 
 
 def _populated() -> MemoryStorage:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from pathlib import Path
 
@@ -26,7 +25,7 @@ _POINTS = {
     "commit": "link .*steps/",
     "end": "unlink .*lease$",
 }
-_AWAY_S = float(os.environ.get("HPCKIT_TEST_NFS_AWAY_S", "20"))
+_AWAY_S = 10.0
 _SOFT = "soft,timeo=3,retrans=0"  # tenths of a second
 _PATIENCE_S = 60.0
 

@@ -3,7 +3,6 @@ killed anywhere, lose nothing that is kept and leave nothing that is not."""
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 import pytest
@@ -17,12 +16,13 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import TTL_S, Session
 from checkpointing.store.store import Store
 from checkpointing.store.sweep import FENCED_S
+from tests.effort import times
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.exploring import explore
 from tests.unit.checkpointing.store.judging import judge
 from tests.unit.checkpointing.store.scripts import U, V, W, script
 
-SEEDS = int(os.environ.get("HPCKIT_TEST_SCHEDULES", "480"))
+SEEDS = times(240)
 BATCHES = 6
 WEEK_S = FENCED_S
 

@@ -1,0 +1,20 @@
+"""How far the tests go where they could go on for ever: kills, schedules by chance, rounds.
+
+HPCKIT_TEST_EFFORT=10 is ten times as many as usual, as before a release.
+"""
+
+from __future__ import annotations
+
+import os
+
+EFFORT = float(os.environ.get("HPCKIT_TEST_EFFORT", "1"))
+
+
+def times(usual: int) -> int:
+    """How often something is done, with an effort of 1."""
+    return max(1, round(usual * EFFORT))
+
+
+def every(usual: int) -> int:
+    """Which of a row of cases are tried: each so many-th, with an effort of 1."""
+    return max(1, round(usual / EFFORT))
