@@ -36,6 +36,8 @@ SMALL = (
     "debug.ledger=true",
     "cluster.device=cpu",
 )
+ALONE = ("launch.nodes=1",)
+"""For runs of which no node but the first matters: each costs some seconds of a processor."""
 PATIENCE_S = 500.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from hpckit.run.durable import read_json
 from hpckit.run.events import read_events
 from tests.integration.damage import check
 from tests.integration.runs import (
+    ALONE,
     REPO,
     command,
     complete,
@@ -31,7 +31,7 @@ HPCKIT = str(Path(sys.executable).with_name("hpckit"))
 
 
 def test_ctrl_c_at_start_up_is_not_lost(tmp_path: Path, shards: Path) -> None:
-    with started(tmp_path, command(tmp_path, shards, "train.steps=5000")) as it:
+    with started(tmp_path, command(tmp_path, shards, *ALONE, "train.steps=5000")) as it:
         it.wait_until(lambda: any(it.run.submitit.glob("*_submitted.pkl")))
         it.process.send_signal(signal.SIGINT)
         status, output = it.finish()
@@ -55,12 +55,12 @@ def test_the_follower_outlives_submitits_controller(
 
 
 def test_two_directories_never_write_one_store(tmp_path: Path, shards: Path) -> None:
-    store = f"checkpoint.url={tmp_path / 'store'}"
+    words = (*ALONE, f"checkpoint.url={tmp_path / 'store'}", "train.steps=40")
     first_root, second_root = tmp_path / "first", tmp_path / "second"
-    with started(first_root, command(first_root, shards, store)) as first:
+    with started(first_root, command(first_root, shards, *words)) as first:
         first.wait_for_step(5)
         second = subprocess.run(
-            command(second_root, shards, store), capture_output=True, text=True, cwd=REPO
+            command(second_root, shards, *words), capture_output=True, text=True, cwd=REPO
         )
         assert second.returncode == 2, second.stdout
         assert "in use by submission 1 of" in second.stderr
@@ -69,24 +69,19 @@ def test_two_directories_never_write_one_store(tmp_path: Path, shards: Path) -> 
     assert not list(second_root.glob("*/submissions"))
 
 
-def test_no_other_code_runs_where_the_snapshot_is_gone(tmp_path: Path, shards: Path) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
-        it.wait_for_step(15)
-        it.process.send_signal(signal.SIGINT)
-        assert it.finish()[0] == 130
-    shutil.rmtree(it.run.code(1))
-    resumed = subprocess.run([HPCKIT, "resume", str(it.run.path)], capture_output=True, text=True)
-    assert resumed.returncode == 2, resumed.stdout
-    assert str(it.run.code(1)) in resumed.stderr
-
-
 def test_damaged_records_are_refused_or_passed_over_in_one_line(
     tmp_path: Path, shards: Path
 ) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as it:
+    """And no other code runs where the snapshot is gone."""
+    with started(tmp_path, command(tmp_path, shards, *ALONE)) as it:
         it.wait_for_step(15)
         it.process.send_signal(signal.SIGINT)
         assert it.finish()[0] == 130
+    away = it.run.code(1).rename(tmp_path / "away")
+    resumed = subprocess.run([HPCKIT, "resume", str(it.run.path)], capture_output=True, text=True)
+    assert resumed.returncode == 2, resumed.stdout
+    assert str(it.run.code(1)) in resumed.stderr
+    away.rename(it.run.code(1))
     it.run.verdict.write_bytes(it.run.verdict.read_bytes()[:20])
     with it.run.events.open("ab") as events:
         events.write(b'{"time": 1, "kind": "st\x00\xff')
@@ -139,7 +134,9 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
 def test_a_machine_that_is_not_healthy_is_told_and_not_tried_again(
     tmp_path: Path, shards: Path
 ) -> None:
-    status, output = complete(tmp_path, command(tmp_path, shards, "health.disk_free_gib=1e9"))
+    status, output = complete(
+        tmp_path, command(tmp_path, shards, *ALONE, "health.disk_free_gib=1e9")
+    )
     run = RunDir(next(tmp_path.glob("t-*")))
     verdict = read_json(run.verdict)
     assert status == 75, output
