@@ -19,6 +19,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from checkpointing import local_folder
 from hpckit.elastic.channel import Channel, Message, Pulse
@@ -37,6 +38,9 @@ from hpckit.run.events import EventLog
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
 from hpckit.run.spec import RunSpec
+
+if TYPE_CHECKING:
+    from hpckit.exporter.exporter import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +78,7 @@ class Agent:
         self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
         self._heard: list[str] = []  # names of signals that were not passed on yet
         self._server = self._make_server() if self._spec.launch.preload else None
+        self._exporter = self._make_exporter()
 
     def serve(self) -> None:
         for number in STEP_SIGNALS:
@@ -89,6 +94,8 @@ class Agent:
                 self._workers.kill()
             if self._server is not None:
                 self._server.end()
+            if self._exporter is not None:
+                self._exporter.close()
         self._end_alone()
 
     def _make_server(self) -> ForkServer:
@@ -97,6 +104,14 @@ class Agent:
         here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
         threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
         return ForkServer(env, STEP_SIGNALS, threads)
+
+    def _make_exporter(self) -> Exporter | None:
+        spec = self._spec.metrics.prometheus
+        if spec.folder is None and spec.port is None:
+            return None
+        from hpckit.exporter.exporter import Exporter  # http.server: not for every beginning
+
+        return Exporter(spec, self._run, self._node)
 
     def _say_hello(self, problems: list[str]) -> None:
         for problem in problems:
@@ -150,6 +165,8 @@ class Agent:
         local = self._spec.cluster.address or own_address(start.host)
         meet = Rendezvous(start.host, start.port, local, start.place)
         self._workers = Workers(at, self._spec, meet, means, self._server)
+        if self._exporter is not None:
+            self._exporter.watch(self._workers.slots, start.device, is_first=start.place == 0)
 
     def _sweep(self, generation: int | None = None) -> None:
         """No process of an agent before this one, or of a generation before, is left here."""
@@ -185,6 +202,8 @@ class Agent:
         report = self._workers.poll() if self._workers is not None else None
         if self._workers is not None and report is not None:
             generation, self._workers = self._workers.at.generation, None
+            if self._exporter is not None:
+                self._exporter.rest()
             log.info("generation %d: %s at step %d", generation, report.exit, report.step)
             said = {"generation": generation, "report": asdict(report)}
             self._channel.send({"kind": "ended", **said})

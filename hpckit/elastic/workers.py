@@ -88,6 +88,10 @@ class Workers:
             else server.begin(arguments, env, output)
         )
 
+    def slots(self) -> list[Slot]:
+        """What each has said last."""
+        return self._board.slots()
+
     def ask(self, request: Request) -> None:
         """Have the workers save and leave."""
         self._asked = max(self._asked, request)

@@ -7,7 +7,7 @@ with its last process, however that ends.
 
 Layout, native byte order, every field 8 bytes and aligned, so each is read and written whole:
 0 request; 8 deadline of the request (CLOCK_MONOTONIC seconds); then, from byte 64, one slot of 64
-bytes per local rank: pid, phase, step, time of the heartbeat, attempt.
+bytes per local rank: pid, phase, step, time of the heartbeat, attempt, peak of memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 _HEADER = 64
-_SLOT = struct.Struct("=qqqdq24x")
+_SLOT = struct.Struct("=qqqdqq16x")
+_BEAT = struct.Struct("=qqqdq")
+_MEMORY = struct.Struct("=q")
 
 
 class Request(IntEnum):
@@ -66,6 +68,8 @@ class Slot:
     """CLOCK_MONOTONIC seconds of the last heartbeat; 0 before the first."""
     attempt: int
     """Restarts of the worker in this generation."""
+    memory: int = 0
+    """The most bytes that it took lately, on its GPU if it has one; 0: not said yet."""
 
 
 class Board:
@@ -113,16 +117,18 @@ class Board:
     def report(self, rank: int, phase: Phase, step: int, attempt: int) -> None:
         """Heartbeat of the worker with local rank `rank`."""
         slot = (os.getpid(), phase, step, time.monotonic(), attempt)
-        _SLOT.pack_into(self._map, _HEADER + rank * _SLOT.size, *slot)
+        _BEAT.pack_into(self._map, _HEADER + rank * _SLOT.size, *slot)
+
+    def note_memory(self, rank: int, most_bytes: int) -> None:
+        """The most that the worker with local rank `rank` took lately."""
+        _MEMORY.pack_into(self._map, _HEADER + rank * _SLOT.size + _BEAT.size, most_bytes)
 
     def slots(self) -> list[Slot]:
         """The last report of each local rank, in their order."""
         found = []
         for rank in range(self._ranks):
-            pid, phase, step, beat, attempt = _SLOT.unpack_from(
-                self._map, _HEADER + rank * _SLOT.size
-            )
-            found.append(Slot(pid, Phase(phase), step, beat, attempt))
+            pid, phase, *others = _SLOT.unpack_from(self._map, _HEADER + rank * _SLOT.size)
+            found.append(Slot(pid, Phase(phase), *others))
         return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hpckit.run.debugcheck import debug_violations
 from hpckit.run.expertcheck import bad_experts
 from hpckit.run.levercheck import bad_levers
+from hpckit.run.metricscheck import metrics_violations
 from hpckit.run.modelcheck import model_violations
 from hpckit.run.optimcheck import optim_violations
 from hpckit.run.secretcheck import secret_violations
@@ -22,7 +23,8 @@ def violations(spec: RunSpec) -> list[str]:
     found = [*_cluster(spec), *_elastic(spec), *model_violations(spec), *bad_experts(spec)]
     found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
     found += [*tuning_violations(spec), *validation_violations(spec)]
-    return [*found, *debug_violations(spec), *secret_violations(spec)]
+    found += [*metrics_violations(spec), *debug_violations(spec)]
+    return [*found, *secret_violations(spec)]
 
 
 def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:

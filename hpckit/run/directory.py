@@ -10,6 +10,7 @@
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ profile/ report/
+    trackers/ mlflow/                              what trackers were told, and their own files
     submitit/                                      submitit's own files
 """
 
@@ -67,6 +68,14 @@ class RunDir:
     @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers"
+
+    @property
+    def mlflow(self) -> Path:
+        return self.path / "mlflow"
 
     @property
     def ledger(self) -> Path:

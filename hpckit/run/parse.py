@@ -29,6 +29,7 @@ _NOT_IDENTITY = (
     ("parallel",),
     ("memory",),
     ("checkpoint",),
+    ("metrics",),
     ("debug", "ledger"),
     ("debug", "deterministic"),
     ("debug", "canary", "steps"),

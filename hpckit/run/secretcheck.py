@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from data.source.address import has_secrets
+from data.source.address import has_secrets, masked
 from hpckit.run.spec import RunSpec
 
 _SECRET = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)",
     re.IGNORECASE,
 )
+_SHORTEST = 6  # shorter ones are no secrets, and may be part of any word
 
 
 def secret_violations(spec: RunSpec) -> Iterator[str]:
@@ -31,12 +32,22 @@ def secret_violations(spec: RunSpec) -> Iterator[str]:
             )
 
 
+def without_secrets(text: str, env: Mapping[str, str]) -> str:
+    """`text`, which somebody else wrote, without passwords in URLs and the secrets of `env`."""
+    for name, value in env.items():
+        if len(value) >= _SHORTEST and _SECRET.search(name):
+            text = text.replace(value, "…")
+    return masked(text)
+
+
 def _urls(spec: RunSpec) -> Iterator[tuple[str, str | None]]:
     slurm = spec.cluster.slurm
     yield "root", spec.root
     yield "data.shards", spec.data.shards
     yield "data.validation", spec.data.validation
     yield "checkpoint.url", spec.checkpoint.url
+    yield "metrics.wandb.url", spec.metrics.wandb.url
+    yield "metrics.mlflow.uri", spec.metrics.mlflow.uri
     if spec.data.pack is not None:
         yield "data.pack.source", spec.data.pack.source
     if spec.start is not None:

@@ -10,6 +10,7 @@ from hpckit.run.spec import RunSpec
 from hpckit.training.compiling import lack_of_compiler
 from hpckit.training.errors import TrainingError
 from hpckit.training.fp8 import lack_of_fp8
+from hpckit.training.trackers.building import lacking
 
 
 def require(cfg: RunSpec, device: torch.device) -> None:
@@ -23,6 +24,7 @@ def require(cfg: RunSpec, device: torch.device) -> None:
 
 def _lacks(cfg: RunSpec, device: torch.device) -> Iterator[str]:
     """What the check of a spec cannot know where it leaves the device open."""
+    yield from lacking(cfg)
     if cfg.precision.compute == "fp8" and (why := lack_of_fp8(device)):
         yield f"precision.compute=fp8: {why}; take bf16"
     if cfg.memory.compile and (why := lack_of_compiler(device)):

@@ -24,6 +24,7 @@ from hpckit.training.intake import Intake
 from hpckit.training.parts import Parts
 from hpckit.training.peaks import known_peak
 from hpckit.training.records import Records
+from hpckit.training.trackers.delivery import Delivery
 from hpckit.training.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -70,12 +71,14 @@ class Metrics:
         watch: Watch,
         device: torch.device,
         copies: int = 1,
+        trackers: Sequence[Delivery] = (),
     ) -> None:
         """
         Args:
             tensorboard: folder for rank 0's files, None on other ranks.
             at: steps finished.
             copies: ranks that take the same samples each.
+            trackers: of rank 0, told beside.
         """
         self._copies = copies
         self._events = events
@@ -83,7 +86,7 @@ class Metrics:
         self._parts, self._watch, self._device = spent, watch, device
         self._peak_flops = known_peak(device)
         self._has_said = False
-        self._records = Records(events, tensorboard, at) if tensorboard else None
+        self._records = Records(events, tensorboard, at, trackers) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
         self._counted = {TOKENS: 0.0, SAMPLES: 0.0, FLOPS: 0.0}
@@ -92,6 +95,8 @@ class Metrics:
         self.newest: dict[str, float] = {}
         """What was logged, averaged over ranks, of the newest step that was written down."""
         self._logged: Mapping[str, Value] = {}
+        self.peak_bytes = 0
+        """Of this rank, as of `footprint.peak_bytes`, until the newest record."""
         self.step_s = 0.0
         """Seconds of a step before that, on the rank where they took longest."""
 
@@ -163,7 +168,8 @@ class Metrics:
         digest = zlib.crc32(json.dumps(names).encode())
         by_name = dict(zip(parts.NAMES, spent, strict=True))
         waits = [by_name[name] for name in SLOWEST]
-        about = [digest, -digest, sum(spent), peak_bytes(self._device)]
+        self.peak_bytes = peak_bytes(self._device)
+        about = [digest, -digest, sum(spent), self.peak_bytes]
         extremes = reduced([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
         highest, lowest, self.step_s, peak, *others = extremes
         if highest != -lowest:
@@ -199,10 +205,10 @@ class Metrics:
         if self._records is not None:
             self._records.flush()
 
-    def close(self) -> None:
-        """Write out what is buffered."""
+    def close(self, is_done: bool = False) -> None:
+        """Write out what is buffered; `is_done`: the run is through."""
         if self._records is not None:
-            self._records.close()
+            self._records.close(is_done)
 
 
 def _problem(name: str, value: object) -> str | None:

@@ -4,19 +4,26 @@ milliseconds each time, which no step has to wait for."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from hpckit.run.events import EventLog
 from hpckit.training.scalars import Scalars
+from hpckit.training.trackers.building import close_all
+from hpckit.training.trackers.delivery import Delivery
+from hpckit.training.trackers.tracker import Record
 
 
 class Records:
-    """To the events and TensorBoard files, in the order in which they come, by one thread."""
+    """To the events, TensorBoard files and trackers, in the order in which they come, by one
+    thread."""
 
-    def __init__(self, events: EventLog, tensorboard: Path, at: int) -> None:
+    def __init__(
+        self, events: EventLog, tensorboard: Path, at: int, trackers: Sequence[Delivery] = ()
+    ) -> None:
         """`at`: as of `Scalars`."""
+        self._trackers = trackers
         self._events, self._scalars = events, Scalars(tensorboard, events, at)
         self._thread = ThreadPoolExecutor(1, "records")
         self._last: Future[None] | None = None
@@ -28,6 +35,8 @@ class Records:
         def write() -> None:
             self._events.emit(kind, time=now_s, step=step, **more, **values)
             self._scalars.write(step, values)
+            for tracker in self._trackers:
+                tracker.put(Record(kind, step, now_s, values))
 
         self._last = self._thread.submit(write)
 
@@ -37,7 +46,9 @@ class Records:
         if self._last is not None:
             self._last.result()
 
-    def close(self) -> None:
+    def close(self, is_done: bool = False) -> None:
+        """`is_done`: the run is through, not just this attempt."""
         self.flush()
         self._thread.shutdown()
         self._scalars.close()
+        close_all(self._trackers, is_done)

@@ -47,6 +47,7 @@ from hpckit.training.profile import Profiler
 from hpckit.training.random import mix, seed_all, seed_step
 from hpckit.training.snapshot import record_allocations
 from hpckit.training.stalling import StepWaits
+from hpckit.training.trackers.building import deliveries
 from hpckit.training.validation import (
     CutShortError,
     Measure,
@@ -91,7 +92,7 @@ class TrainingRun:
         self._board = Board.attach(env.board, env.local_world_size)
         self._step = 0
         self._resumed_at = 0
-        self._left = False
+        self._left = self._is_done = False
         self._validation = Validation(cfg)
         self.tracked: dict[str, Any] = {}
         """Its state, by the names of `track`."""
@@ -234,6 +235,7 @@ class TrainingRun:
             if self._metrics.end_step(self._step, last=self._step == total):
                 self._finite.require(self._step, self._metrics.newest)
                 self._agreement.pace(self._metrics.step_s)
+                self._board.note_memory(self._env.local_rank, self._metrics.peak_bytes)
             self._beat(Phase.TRAINING)
             if self._canary:
                 self._canary.look(self._step, self._metrics.newest)
@@ -279,6 +281,7 @@ class TrainingRun:
         self._agreement.close()
         dist.barrier()
         self._beat(Phase.LEFT if self._left else Phase.DONE)
+        self._is_done = not self._left
         log.info("%s at step %d", "left on request" if self._left else "done", self._step)
         dist.destroy_process_group()
 
@@ -286,7 +289,7 @@ class TrainingRun:
         """Let go of the files; takes part in no collective, so it is safe after an error."""
         self._profiler.close()
         if self._metrics:
-            self._metrics.close()
+            self._metrics.close(self._is_done)
         if self._ledger:
             self._ledger.close()
         self._events.close()
@@ -319,17 +322,9 @@ class TrainingRun:
             if self._cfg.debug.ledger and self.place.is_first
             else None
         )
-        metrics = Metrics(
-            self._events,
-            tensorboard,
-            every,
-            self._step,
-            Intake(loader),
-            self._parts,
-            self._watch,
-            self.device,
-            self.place.copies,
-        )
+        trackers = deliveries(self._cfg, at.run, self._events) if self.rank == 0 else []
+        about = (Intake(loader), self._parts, self._watch, self.device, self.place.copies)
+        metrics = Metrics(self._events, tensorboard, every, self._step, *about, trackers)
         return metrics, ledger
 
     def _end_canary(self, canary: Canary) -> None:

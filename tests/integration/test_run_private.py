@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from checkpointing.storage.open import open_storage
 from data.errors import FetchError
 from data.source.retry import Retry
 from data.source.sources import Sources
+from hpckit.run.durable import read_json
+from hpckit.run.events import read_events
 from tests.integration.runs import SMALL, command, complete
 
 CANARY = "terce5yranac"[::-1]  # a run takes its project's files along, and so this one
@@ -64,12 +68,24 @@ def test_a_run_under_an_open_umask_is_closed_and_says_no_secret(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     words = [*SMALL, "launch.nodes=1", "train.steps=6", "checkpoint.every_steps=3"]
     words += [f"checkpoint.local={spool}", f"data.cache={cache}"]
+    textfiles = tmp_path / "textfiles"
+    textfiles.mkdir()
+    words += [f"metrics.prometheus.folder={textfiles}", "metrics.prometheus.every_s=0.1"]
+    words += [
+        "metrics.mlflow.experiment=e",
+        "metrics.wandb.project=p",
+        "metrics.wandb.mode=offline",
+    ]
     seen: set[bytes] = set()
+    exported: set[str] = set()
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.05):
             seen.update(command_lines())
+            for path in textfiles.glob("*.prom"):
+                with suppress(FileNotFoundError):
+                    exported.update(re.findall(r"^hpckit_\w+", path.read_text(), re.MULTILINE))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -93,6 +109,11 @@ def test_a_run_under_an_open_umask_is_closed_and_says_no_secret(
     assert run in private
     assert sockets in private
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o700}
+    assert {"hpckit_loss", "hpckit_worker_step"} <= exported
+    assert list(textfiles.iterdir()) == []
+    lacks = {e["tracker"] for e in read_events(run / "events.jsonl") if "undelivered" in e.kind}
+    for tracker in {"wandb", "mlflow"} - lacks:  # they may be slower than so few steps
+        assert read_json(run / "trackers" / f"{tracker}.json")["told"] == {"step": 6}
     pickles = list((run / "submitit").glob("*_submitted.pkl"))
     assert {stat.S_IMODE(path.stat().st_mode) for path in pickles} == {0o600}
 

@@ -13,6 +13,7 @@ from hpckit.run.spec.data import DataSpec, ImagesSpec, PackSpec
 from hpckit.run.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
 from hpckit.run.spec.lora import LoraSpec
 from hpckit.run.spec.memory import MemorySpec
+from hpckit.run.spec.metrics import MetricsSpec, MlflowSpec, PrometheusSpec, WandbSpec
 from hpckit.run.spec.model import (
     MODEL_KINDS,
     DecoderSpec,
@@ -52,12 +53,15 @@ __all__ = [
     "LlamaSpec",
     "LoraSpec",
     "MemorySpec",
+    "MetricsSpec",
+    "MlflowSpec",
     "ModelSpec",
     "OptimSpec",
     "PackSpec",
     "ParallelSpec",
     "PrecisionSpec",
     "ProfileSpec",
+    "PrometheusSpec",
     "ResnetSpec",
     "RetrySpec",
     "RunSpec",
@@ -65,4 +69,5 @@ __all__ = [
     "StartSpec",
     "TrainSpec",
     "VitSpec",
+    "WandbSpec",
 ]

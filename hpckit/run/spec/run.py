@@ -14,6 +14,7 @@ from hpckit.run.spec.debug import DebugSpec
 from hpckit.run.spec.fields import GROUP, EntryPoint, RunName, Text
 from hpckit.run.spec.lora import LoraSpec
 from hpckit.run.spec.memory import MemorySpec
+from hpckit.run.spec.metrics import MetricsSpec
 from hpckit.run.spec.model import ModelSpec
 from hpckit.run.spec.optim import OptimSpec
 from hpckit.run.spec.start import StartSpec
@@ -47,6 +48,7 @@ class RunSpec:
     data: DataSpec
     optim: OptimSpec
     checkpoint: CheckpointSpec
+    metrics: MetricsSpec
     debug: DebugSpec
     app: dict[str, Any]
     """Your own keys; hpckit hands them to `entry` and never looks inside."""

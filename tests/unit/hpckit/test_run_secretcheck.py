@@ -8,6 +8,7 @@ import pytest
 
 from hpckit.run.check import violations
 from hpckit.run.parse import SpecError
+from hpckit.run.secretcheck import without_secrets
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 CANARY = "hush5ecret"
@@ -23,6 +24,8 @@ CANARY = "hush5ecret"
         ("data.shards", f"s3://key:{CANARY}@bucket/a"),
         ("checkpoint.url", f"sftp://me:{CANARY}@host/ckpts"),
         ("checkpoint.url", f"gs://bucket/a?access_token={CANARY}"),
+        ("metrics.wandb.url", f"https://me:{CANARY}@host"),
+        ("metrics.mlflow.uri", f"https://me:{CANARY}@host"),
         ("cluster.slurm.env", {"HF_TOKEN": CANARY}),
         ("cluster.slurm.env", {"AWS_SECRET_ACCESS_KEY": CANARY}),
         ("cluster.slurm.env", {"WANDB_API_KEY": CANARY}),
@@ -46,3 +49,9 @@ def test_a_secret_is_refused_and_not_shown(key: str, value: Any) -> None:
 )
 def test_what_is_no_secret_is_taken(key: str, value: Any) -> None:
     assert violations(make_spec({key: value}, cluster="slurm")) == []
+
+
+def test_a_text_of_others_is_shown_without_secrets() -> None:
+    env = {"WANDB_API_KEY": CANARY, "MY_TOKEN": "a", "PLAIN": "refused"}
+    text = f"refused {CANARY} a https://me:{CANARY}@host/a?sig=1"
+    assert without_secrets(text, env) == "refused … a https://host/a?…"

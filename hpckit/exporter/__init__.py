@@ -1,0 +1,1 @@
+"""What Prometheus is told of a run, by the agent of each node."""

@@ -1,0 +1,60 @@
+"""Prometheus's text format, version 0.0.4. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpckit.exporter.names import BY_NAME, METRICS
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of the metric `name`."""
+
+    name: str
+    labels: tuple[str, ...]
+    """Their values, in the order of the metric's own."""
+    value: float
+
+
+def exposition(samples: Iterable[Sample]) -> str:
+    """The page, each metric's samples together under its HELP and TYPE.
+
+    Raises:
+        KeyError: a name that is not in `METRICS`.
+        ValueError: more or fewer labels than the metric has.
+    """
+    by_name: dict[str, list[str]] = {}
+    for sample in samples:
+        names = BY_NAME[sample.name].labels
+        pairs = zip(names, sample.labels, strict=True)
+        labels = ",".join(f'{name}="{_escaped_label(value)}"' for name, value in pairs)
+        line = f"{sample.name}{{{labels}}} {_number(sample.value)}"
+        by_name.setdefault(sample.name, []).append(line)
+    lines = []
+    for metric in METRICS:
+        if metric.name in by_name:
+            lines.append(f"# HELP {metric.name} {_escaped(metric.help)}")
+            lines.append(f"# TYPE {metric.name} {metric.kind}")
+            lines += by_name[metric.name]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return "NaN" if math.isnan(value) else repr(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _escaped_label(text: str) -> str:
+    """What is no text (a file name may be none) is shown as it can be."""
+    plain = text.encode("utf-8", "replace").decode()
+    return _escaped(plain).replace('"', '\\"')

@@ -1,0 +1,79 @@
+"""The metrics that are exported: names as Prometheus has them, with base units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One name."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_RUN = ("run",)
+_WORKER = ("run", "node", "local_rank")
+METRICS = (
+    Metric("hpckit_step", "gauge", _RUN, "Last step that was recorded."),
+    Metric("hpckit_steps", "gauge", _RUN, "Steps that the run is to have."),
+    Metric(
+        *("hpckit_record_timestamp_seconds", "gauge", _RUN),
+        "When the newest record of a step was written, in seconds since the epoch.",
+    ),
+    Metric("hpckit_loss", "gauge", _RUN, "Loss of the newest record."),
+    Metric("hpckit_step_seconds", "gauge", _RUN, "Mean of a step since the record before."),
+    Metric("hpckit_data_wait_seconds", "gauge", _RUN, "Of these, waiting for data."),
+    Metric(
+        *("hpckit_checkpoint_stall_seconds", "gauge", _RUN),
+        "Of these, waiting for a save to be staged.",
+    ),
+    Metric("hpckit_tokens_per_second", "gauge", _RUN, "Over all ranks."),
+    Metric("hpckit_samples_per_second", "gauge", _RUN, "Over all ranks, of models without tokens."),
+    Metric("hpckit_mfu_ratio", "gauge", _RUN, "Model FLOPs utilisation, 0 to 1."),
+    Metric("hpckit_checkpoint_step", "gauge", _RUN, "Step of the newest durable checkpoint."),
+    Metric(
+        *("hpckit_checkpoint_lag_steps", "gauge", _RUN),
+        "Steps since the newest durable checkpoint.",
+    ),
+    Metric(
+        *("hpckit_checkpoint_lag_seconds", "gauge", _RUN),
+        "Since a checkpoint became durable, or training began.",
+    ),
+    Metric("hpckit_checkpoint_bytes", "gauge", _RUN, "Size of the newest durable checkpoint."),
+    Metric(
+        *("hpckit_checkpoint_new_bytes", "gauge", _RUN),
+        "What of it had to be written; the rest was in the store.",
+    ),
+    Metric("hpckit_checkpoint_failures_total", "counter", _RUN, "Saves that failed."),
+    Metric(
+        *("hpckit_restarts_total", "counter", ("run", "kind")),
+        "Interruptions that the run went on after, by kind.",
+    ),
+    Metric("hpckit_generation", "gauge", _RUN, "Number of the generation under way."),
+    Metric("hpckit_nodes", "gauge", _RUN, "Nodes of that generation."),
+    Metric("hpckit_ranks", "gauge", _RUN, "Ranks that train."),
+    Metric(
+        *("hpckit_tracker_undelivered_total", "counter", ("run", "tracker")),
+        "Records that W&B or MLflow were not told.",
+    ),
+    Metric("hpckit_worker_step", "gauge", _WORKER, "Steps that this worker has finished."),
+    Metric(
+        *("hpckit_worker_heartbeat_age_seconds", "gauge", _WORKER),
+        "Since this worker was last heard of.",
+    ),
+    Metric(
+        *("hpckit_worker_gpu_memory_peak_bytes", "gauge", _WORKER),
+        "The most that torch's tensors took on its GPU, between the newest two records.",
+    ),
+    Metric(
+        *("hpckit_worker_host_memory_peak_bytes", "gauge", _WORKER),
+        "The most that it had resident, where it trains on the CPU.",
+    ),
+)
+"""In the order in which they are shown. Those with the label `run` alone are told by one node."""
+BY_NAME = {metric.name: metric for metric in METRICS}
