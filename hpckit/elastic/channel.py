@@ -41,7 +41,7 @@ class Channel:
         os.set_blocking(read, False)
         os.set_blocking(write, False)
         self._unsent, self._unread = b"", b""
-        self._heard_s = time.monotonic()
+        self._listened_s, self._silence_s = time.monotonic(), 0.0
         self._is_over = False
         self._lock = threading.Lock()
 
@@ -52,8 +52,9 @@ class Channel:
 
     @property
     def is_over(self) -> bool:
-        """The other side has ended, or was silent for too long."""
-        return self._is_over or time.monotonic() - self._heard_s > SILENT_S
+        """The other side has ended, or was silent for too long while this one listened: a side that
+        was busy, waited for a disk or was frozen itself has not heard what waits in the pipe."""
+        return self._is_over or self._silence_s > SILENT_S
 
     def send(self, message: Message) -> None:
         """Plain JSON. What the pipe has no room for goes with the next message or beat."""
@@ -65,9 +66,12 @@ class Channel:
 
     def receive(self) -> list[Message]:
         """What has come since the last call, in the order in which it was sent."""
+        now_s = time.monotonic()
+        self._silence_s += min(now_s - self._listened_s, BEAT_S)
+        self._listened_s = now_s
         with suppress(BlockingIOError):
             while data := os.read(self._read, _READ):
-                self._heard_s = time.monotonic()
+                self._silence_s = 0.0
                 self._unread += data
             self._is_over = True
         *lines, self._unread = self._unread.split(b"\n")

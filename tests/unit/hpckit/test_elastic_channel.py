@@ -91,10 +91,22 @@ def test_sending_to_nobody_is_no_error(pair: Pair) -> None:
 
 def test_who_says_nothing_for_long_is_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SILENT_S", 0.2)
-    until(lambda: pair.here.is_over)
+    until(lambda: pair.here.receive() == [] and pair.here.is_over)
     pair.there.beat()
     assert pair.here.receive() == []
     assert not pair.here.is_over, "it was only slow"
+
+
+def test_who_was_busy_for_long_has_not_heard_the_other_side(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where both were frozen, with the machine that they share."""
+    monkeypatch.setattr(module, "SILENT_S", 0.2)
+    monkeypatch.setattr(module, "BEAT_S", 0.15)
+    time.sleep(0.5)
+    assert not pair.here.is_over
+    assert pair.here.receive() == []
+    assert not pair.here.is_over, "of all that time it has listened for a moment only"
 
 
 def test_a_pulse_keeps_a_silent_side_alive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
