@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.run.directory import RunDir
-from hpckit.run.events import Event, read_events
+from hpckit.run.events import Event, EventTail
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.runs import command
 
@@ -28,15 +28,21 @@ UNHURRIED = "entry=tests.cluster.unhurried:main"
 """For a run that is to be interrupted by Slurm, which takes its time."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Launched:
     """A run on a cluster."""
 
     slurm: Slurm
     run: RunDir
+    _told: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._tail = EventTail(self.run.events)
 
     def events(self, kind: str, **fields: object) -> list[Event]:
-        found = [event for event in read_events(self.run.events) if event.kind == kind]
+        self._told += self._tail.read()
+        self._told.sort(key=lambda event: event.time)
+        found = [event for event in self._told if event.kind == kind]
         return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
 
     def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:

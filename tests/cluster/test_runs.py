@@ -20,7 +20,7 @@ from tests.cluster.conftest import need, options
 from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.run_commands import Typed
-from tests.integration.runs import assert_same_run, command, history
+from tests.integration.runs import PACED, assert_same_run, command, history
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])
@@ -118,7 +118,7 @@ def test_what_slurm_refuses_is_told(ports: Slurm, tmp_path: Path, shards: Path) 
 
 
 def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, shards: Path) -> None:
-    it = launch(ports, tmp_path, shards, "train.steps=100000")
+    it = launch(ports, tmp_path, shards, PACED, "train.steps=100000")
     typed = Typed(it.run, ports.cluster.env)
     found = typed.wait_until(state="running")
     first, second = (job["number"] for job in found["jobs"])

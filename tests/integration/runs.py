@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from hpckit.report.history import History, build_history
 from hpckit.report.samples import Entry, kept_entries, read_ledgers
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
-from hpckit.run.events import Event, read_events
+from hpckit.run.events import Event, EventTail, read_events
 from hpckit.run.processes import strays
 
 REPO = Path(__file__).resolve().parents[2]
@@ -38,6 +38,8 @@ SMALL = (
 )
 ALONE = ("launch.nodes=1",)
 """For runs of which no node but the first matters: each costs some seconds of a processor."""
+PACED = "entry=hpckit.drill.workload:main"
+"""For runs that are to be there for long: a step per 0.2 seconds, most of which is slept."""
 PATIENCE_S = 500.0
 
 
@@ -47,6 +49,8 @@ class Started:
 
     process: subprocess.Popen[str]
     root: Path
+    _tail: EventTail | None = None
+    _told: list[Event] = field(default_factory=list)
 
     @property
     def run(self) -> RunDir:
@@ -54,7 +58,10 @@ class Started:
         return RunDir(eventually(lambda: next(self.root.glob("t-*"), None)))
 
     def events(self) -> list[Event]:
-        return read_events(self.run.events)
+        self._tail = self._tail or EventTail(self.run.events)
+        self._told += self._tail.read()
+        self._told.sort(key=lambda event: event.time)
+        return self._told
 
     def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
         """The `count`-th event of `kind` with these fields."""
@@ -151,7 +158,7 @@ def eventually(look: Callable[[], T | None], process: subprocess.Popen[str] | No
             return found
         if ended:
             raise AssertionError("it ended before that happened")
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError("it did not happen in time")
 
 

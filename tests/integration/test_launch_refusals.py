@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.runs import REPO, command, complete, started
+from tests.integration.runs import ALONE, PACED, REPO, command, complete, started
 
 
 def refused(root: Path, shards: Path, *overrides: str, cwd: Path = REPO) -> list[str]:
@@ -87,11 +87,10 @@ def test_a_package_that_hides_hpckits(tmp_path: Path, shards: Path) -> None:
 
 
 def test_a_second_start_is_refused_and_names_the_first(tmp_path: Path, shards: Path) -> None:
-    with started(tmp_path, command(tmp_path, shards)) as first:
+    words = command(tmp_path, shards, *ALONE, PACED, "train.steps=25")
+    with started(tmp_path, words) as first:
         pid = first.wait_for("run_started")["pid"]
-        second = subprocess.run(
-            command(tmp_path, shards), capture_output=True, text=True, check=False, cwd=REPO
-        )
+        second = subprocess.run(words, capture_output=True, text=True, check=False, cwd=REPO)
         assert second.returncode == 2, second.stdout
         assert f"process {pid}" in second.stderr
         assert "in use" in second.stderr

@@ -18,6 +18,7 @@ from hpckit.run.events import read_events
 from tests.integration.damage import check
 from tests.integration.runs import (
     ALONE,
+    PACED,
     REPO,
     command,
     complete,
@@ -31,7 +32,7 @@ HPCKIT = str(Path(sys.executable).with_name("hpckit"))
 
 
 def test_ctrl_c_at_start_up_is_not_lost(tmp_path: Path, shards: Path) -> None:
-    with started(tmp_path, command(tmp_path, shards, *ALONE, "train.steps=5000")) as it:
+    with started(tmp_path, command(tmp_path, shards, *ALONE, PACED, "train.steps=5000")) as it:
         it.wait_until(lambda: any(it.run.submitit.glob("*_submitted.pkl")))
         it.process.send_signal(signal.SIGINT)
         status, output = it.finish()

@@ -13,14 +13,14 @@ import pytest
 from hpckit.run.directory import RunDir
 from hpckit.run.processes import strays
 from tests.integration.run_commands import HPCKIT, Typed
-from tests.integration.runs import command, end_leftovers, kill
+from tests.integration.runs import ALONE, PACED, command, end_leftovers, kill
 
 
 @pytest.fixture(scope="module")
 def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     """A long run on two nodes, under way."""
     root = tmp_path_factory.mktemp("commands")
-    words = command(root, shards, "train.steps=100000", "hang.step_s=10")
+    words = command(root, shards, PACED, "train.steps=100000", "hang.step_s=10")
     try:
         detach(words)
         typed = Typed(RunDir(next(root.glob("t-*"))), {})
@@ -100,7 +100,7 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
 
 
 def test_the_first_error_is_told_with_its_place(tmp_path: Path, shards: Path) -> None:
-    words = command(tmp_path, shards, "entry=tests.cluster.failing:main")
+    words = command(tmp_path, shards, *ALONE, "entry=tests.cluster.failing:main")
     try:
         assert subprocess.run(words, capture_output=True).returncode == 70
         typed = Typed(RunDir(next(tmp_path.glob("t-*"))), {})

@@ -14,7 +14,7 @@ from pathlib import Path
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
 from tests.integration.run_commands import HPCKIT
-from tests.integration.runs import command, started
+from tests.integration.runs import ALONE, PACED, command, started
 
 PATIENCE_S = 60.0
 
@@ -75,7 +75,7 @@ def test_keys_tell_of_a_run(reference: RunDir) -> None:
 
 
 def test_a_run_is_cancelled_after_a_question(tmp_path: Path, shards: Path) -> None:
-    with started(tmp_path, command(tmp_path, shards, "train.steps=5000")) as it:
+    with started(tmp_path, command(tmp_path, shards, *ALONE, PACED, "train.steps=5000")) as it:
         it.wait_for_step(5)
         with top(tmp_path) as terminal:
             terminal.wait_for("running")
