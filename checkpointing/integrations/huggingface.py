@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "checkpointing.integrations.huggingface needs transformers 5 or newer, and accelerate: "
-        "pip install transformers accelerate"
+        "pip install 'hpckit[integrations]'"
     ) from error
 
 from checkpointing.checkpointer import Checkpointer

@@ -19,7 +19,8 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        "checkpointing.integrations.lightning needs Lightning 2.6 or newer: pip install lightning"
+        "checkpointing.integrations.lightning needs Lightning 2.6 or newer: "
+        "pip install 'hpckit[integrations]'"
     ) from error
 
 from checkpointing.checkpointer import Checkpointer

@@ -7,6 +7,7 @@ import typer
 from hpckit.cli import bench, ckpt, data, drill, plan, run
 from hpckit.cli.cancel import cancel
 from hpckit.cli.doctor import doctor
+from hpckit.cli.init import init
 from hpckit.cli.launch import SETTINGS, launch
 from hpckit.cli.logs import logs
 from hpckit.cli.status import status
@@ -24,6 +25,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
 app.add_typer(drill.app, name="drill")
+app.command("init")(init)
 app.command("launch", context_settings=SETTINGS)(launch)
 app.command("status")(status)
 app.command("top")(top)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from hpckit.doctor import machine, slurm, store
+from hpckit.doctor.asking import AskError, ask_node, said, srun_words
 from hpckit.doctor.finding import Finding, Level
-from hpckit.doctor.machine import MachineFacts
+from hpckit.doctor.reading import CONFIG, PARTITIONS, parse_config, parse_records
 from hpckit.run.spec import RunSpec
-
-_QUICK_S, _NODE_S = 20.0, 300.0
 
 
 def examine(spec: RunSpec, root: Path, asks_node: bool) -> Iterator[tuple[str, Finding]]:
@@ -46,58 +40,19 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "slurm", "there is no scontrol", do)
         return
     try:
-        config, partitions = (
-            _said(command, _QUICK_S) for command in (slurm.CONFIG, slurm.PARTITIONS)
-        )
-    except (OSError, subprocess.SubprocessError) as error:
+        config, partitions = said(CONFIG), said(PARTITIONS)
+    except AskError as error:
         do = "is slurmctld up? scontrol ping"
-        yield Finding(Level.FAIL, "slurm", f"out of reach: {_why(error)}", do)
+        yield Finding(Level.FAIL, "slurm", f"out of reach: {error}", do)
         return
-    yield from slurm.findings(slurm.parse_config(config), slurm.parse_partitions(partitions), spec)
+    yield from slurm.findings(parse_config(config), parse_records(partitions), spec)
 
 
 def _node(spec: RunSpec, wants_gpus: bool) -> Iterator[Finding]:
-    assert spec.cluster.slurm is not None
-    command = srun_words(spec)
     try:
-        facts = TypeAdapter(MachineFacts).validate_json(_said(command, _NODE_S))
-    except (OSError, subprocess.SubprocessError, ValidationError) as error:
-        do = f"it was asked by: {' '.join(command[:-3])} ..."
-        yield Finding(Level.FAIL, "node", f"a node did not answer: {_why(error)}", do)
+        facts = ask_node(spec)
+    except AskError as error:
+        do = f"it was asked by: {' '.join(srun_words(spec)[:-3])} ..."
+        yield Finding(Level.FAIL, "node", f"a node did not answer: {error}", do)
         return
     yield from machine.judge(facts, wants_gpus)
-
-
-def srun_words(spec: RunSpec) -> list[str]:
-    """By which one node of the job's kind is asked."""
-    chosen = spec.cluster.slurm
-    assert chosen is not None
-    named = {
-        "partition": chosen.partition,
-        "account": chosen.account,
-        "qos": chosen.qos,
-        "constraint": chosen.constraint,
-        "reservation": chosen.reservation,
-    }
-    options = [f"--{name}={value}" for name, value in named.items() if value is not None]
-    python = chosen.python or sys.executable
-    job = ("--nodes=1", "--ntasks=1", "--time=5", "--quiet", "--job-name=hpckit-doctor")
-    return ["srun", *job, *options, python, "-m", "hpckit.doctor.machine"]
-
-
-def _said(command: Sequence[str], within_s: float) -> str:
-    return subprocess.run(
-        command,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        check=True,
-    ).stdout
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        said = (error.stderr or "").strip().splitlines()
-        return said[-1] if said else f"exit status {error.returncode}"
-    return str(error)

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from hpckit.doctor.finding import Finding, Level
+from hpckit.doctor.scratch import Disk, own_disks
 
 FILES = 4096
 """Open files that a rank with its shards, sockets and snapshots may come to."""
@@ -25,6 +26,7 @@ SHARED_BYTES = 4 << 30
 _SHARED = "/dev/shm"
 _PATIENCE_S = 20.0
 _GPUS = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+_CONTAINERS = ("apptainer", "singularity", "enroot")
 _CLOCK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
 
 
@@ -48,6 +50,10 @@ class MachineFacts:
     is_synchronised: bool | None
     """The clock; None: nobody says."""
     has_py_spy: bool
+    scratch: tuple[Disk, ...]
+    """Places for scratch on disks of its own."""
+    containers: tuple[str, ...]
+    """Programs that run containers."""
 
 
 def ask() -> MachineFacts:
@@ -63,6 +69,8 @@ def ask() -> MachineFacts:
         interfaces=tuple(n for n, s in psutil.net_if_stats().items() if s.isup and n != "lo"),
         is_synchronised={"yes": True, "no": False}.get("".join(_lines(_CLOCK))),
         has_py_spy=shutil.which("py-spy") is not None,
+        scratch=own_disks(),
+        containers=tuple(name for name in _CONTAINERS if shutil.which(name)),
     )
 
 

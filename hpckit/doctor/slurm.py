@@ -1,4 +1,4 @@
-"""What Slurm's own configuration means for a run: its text to findings. Pure."""
+"""What Slurm's own configuration means for a run: findings. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpckit.doctor.finding import Finding, Level
+from hpckit.doctor.reading import grace_of, minutes_of, seconds_of
 from hpckit.run.spec import RunSpec, SlurmSpec
 
-CONFIG = ("scontrol", "show", "config")
-PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
 OLDEST = (20, 11)
 """The first Slurm whose srun knows --overlap."""
 HOLD_S = 120
 """Slurm's default of cred_expire, for which a requeued job is held back."""
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """Of `CONFIG`: the value of each key."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {key.strip(): value.strip() for key, sign, value in pairs if sign}
-
-
-def parse_partitions(text: str) -> list[dict[str, str]]:
-    """Of `PARTITIONS`: one of each line."""
-    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip()]
 
 
 def findings(
@@ -69,7 +57,7 @@ def _tracking(kind: str) -> Finding:
 
 
 def _silence(config: Mapping[str, str]) -> Finding | None:
-    seconds = _seconds(config.get("SlurmdTimeout", ""))
+    seconds = seconds_of(config.get("SlurmdTimeout", ""))
     if seconds is None or seconds <= 300:
         return None
     what = f"Slurm takes {seconds} s to see that the node of a job's first process is lost"
@@ -107,9 +95,9 @@ def _of_partition(
     else:
         yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
     yield _grace(name, partition, config, spec.cluster.grace_s)
-    longest, wanted = _minutes(partition.get("MaxTime", "")), spec.cluster.slurm
+    longest, wanted = minutes_of(partition.get("MaxTime", "")), spec.cluster.slurm
     assert wanted is not None
-    asked = _minutes(wanted.time_limit or "")
+    asked = minutes_of(wanted.time_limit or "")
     if longest is not None and asked is not None and asked > longest:
         what = f"{wanted.time_limit} is more than {name} gives: {partition['MaxTime']}"
         do = f'cluster.slurm.time_limit="{partition["MaxTime"]}"; the run goes on in the next job'
@@ -119,37 +107,12 @@ def _of_partition(
 def _grace(
     name: str, partition: Mapping[str, str], config: Mapping[str, str], wanted_s: float
 ) -> Finding:
-    """Between a preemption's signal and the end. Without a GraceTime there is KillWait alone."""
     subject = "preemption"
-    mode = partition.get("PreemptMode") or config.get("PreemptMode", "OFF")
-    if config.get("PreemptType", "preempt/none") == "preempt/none" or mode == "OFF":
+    grace = grace_of(partition, config)
+    if grace is None:
         return Finding(Level.OK, subject, f"jobs of {name} are not preempted")
-    grace_s = _seconds(partition.get("GraceTime", "")) or 0
-    kill_s = _seconds(config.get("KillWait", "")) or 0
-    given_s = grace_s or kill_s
-    source = "GraceTime" if grace_s else "KillWait, without a GraceTime"
-    what = f"a preempted job of {name} has {given_s} s ({source})"
-    if wanted_s > given_s:
-        do = f"cluster.grace_s={max(1, given_s - 5)}; if a save takes longer, ask for a GraceTime"
+    what = f"a preempted job of {name} has {grace.seconds} s ({grace.source})"
+    if wanted_s > grace.seconds:
+        do = f"cluster.grace_s={grace.usable_s}; if a save takes longer, ask for a GraceTime"
         return Finding(Level.WARN, subject, f"{what}, and cluster.grace_s={wanted_s:g}", do)
     return Finding(Level.OK, subject, what)
-
-
-def _seconds(text: str) -> int | None:
-    """Of "30" or "30 sec"."""
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else None
-
-
-def _minutes(text: str) -> float | None:
-    """Of "1-00:00:00", "12:00:00", "30:00" or "30"; None: no limit, or none told."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if found is None:
-        return None
-    days, *parts = (int(part) if part is not None else None for part in found.groups())
-    first, second, third = parts
-    if days is not None:  # D-HH[:MM[:SS]]
-        return days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
-    if third is not None:
-        return (first or 0) * 60 + (second or 0) + third / 60
-    return (first or 0) + (second or 0) / 60

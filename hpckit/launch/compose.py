@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,20 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from hpckit.launch.snapshot import find_project
+from hpckit.launch.trees import Groups, ambiguous, conf_dir, group_options, project_tree
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import RunSpec
-
-Groups = Mapping[str, list[str]]
-"""Options of each config group."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
-    """The validated spec of `overrides` on the config tree `conf` (default: hpckit's own).
+    """The validated spec of `overrides` on the config tree `conf` (default: hpckit's own, and what
+    `conf/` of the project around the working directory adds to it).
 
     Values are added with Hydra's `++`, so that unknown keys get through to the spec's own check,
     which names all of them at once and what they may have meant.
@@ -33,14 +33,15 @@ def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
     Raises:
         SpecError: with everything that is wrong, as far as it can be told at once.
     """
+    yours = None if conf else project_tree(find_project(Path.cwd()).root)
     conf = conf or conf_dir()
-    groups = group_options(conf)  # Hydra reads the whole tree each time that it is asked
+    groups = group_options(conf, yours)  # Hydra reads the whole tree each time that it is asked
     with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         items = _parse(overrides)
         refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
         try:
-            spec = parse_spec(_compose([_forced(item, groups) for item in usable]))
+            spec = parse_spec(_compose([_forced(item, groups) for item in usable], conf, yours))
         except SpecError as error:
             raise SpecError([*refused, *error.violations]) from None
     if refused:
@@ -48,10 +49,16 @@ def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
     return spec
 
 
-def _compose(overrides: list[str]) -> dict[str, Any]:
+def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:
     """What Hydra makes of `overrides`, interpolations resolved, as nested dicts."""
+    search = [f"hydra.searchpath=[{_quoted(f'file://{yours}')}]"] if yours else []
     try:
-        config = compose("config", overrides)
+        config = compose("config", [*search, *overrides], return_hydra_config=True)
+        choices = dict(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config["hydra"]
+        if yours and (found := ambiguous(choices, conf, yours)):
+            raise SpecError(found)
         OmegaConf.resolve(config)
     except (HydraException, OmegaConfBaseException) as error:
         raise SpecError([f"config: {_one_line(error)}"]) from None
@@ -85,26 +92,16 @@ def _parse_one(text: str) -> Override:
         key, _, value = text.partition("=")
         if not _PLAIN_KEY.fullmatch(key) or value[:1] in ("", "[", "{", "'", '"'):
             raise
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-        item = parser.parse_override(f"{key}='{quoted}'")
+        item = parser.parse_override(f"{key}={_quoted(value)}")
     if not item.key_or_group:
         raise OverrideParseException(text, "it has no key")
     return item
 
 
-def conf_dir() -> Path:
-    """The config tree: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    for folder in (package / "conf", package.parent / "conf"):
-        if (folder / "config.yaml").is_file():
-            return folder
-    raise SpecError([f"config: no conf/ in {package} or beside it; is the installation whole?"])
-
-
-def group_options(conf: Path) -> dict[str, list[str]]:
-    """Each config group with its options, both sorted."""
-    groups = sorted(folder for folder in conf.iterdir() if folder.is_dir())
-    return {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in groups}
+def _quoted(value: str) -> str:
+    """As Hydra's grammar takes any text."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _refusals(item: Override, groups: Groups) -> list[str]:

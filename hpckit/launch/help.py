@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpckit.launch.compose import group_options
+from hpckit.launch.trees import Groups
 from hpckit.run import spec as spec_package
 
 PAGE = """\
@@ -57,17 +57,17 @@ Exit status
   130  stopped with Ctrl-C, after a save
 
 Files
-  conf/        the config tree; one file per option, one experiment/*.yaml per run worth repeating
+  conf/        the config tree; one file per option, one experiment/*.yaml per run worth repeating.
+               The files of your project's conf/ are options beside hpckit's own: cluster=mysite
   runs/        run directories: spec, code snapshot, events.jsonl, logs, checkpoints, report
 """
 
 
-def manual(conf: Path) -> str:
-    """The page, with the groups and options that `conf` has."""
-    options = group_options(conf)
-    width = max(map(len, options))
-    groups = "\n".join(f"  {group:<{width}}  {' '.join(o)}" for group, o in options.items())
-    return PAGE.format(groups=groups)
+def manual(groups: Groups) -> str:
+    """The page, with these groups and options."""
+    width = max(map(len, groups))
+    lines = "\n".join(f"  {group:<{width}}  {' '.join(o)}" for group, o in groups.items())
+    return PAGE.format(groups=lines)
 
 
 def key_reference(prefix: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError
 from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
-from hpckit.launch.compose import compose_spec, conf_dir
+from hpckit.launch.compose import compose_spec
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import RunDir, lock_paths, run_directory
 from hpckit.run.durable import read_json
@@ -223,10 +223,12 @@ def pack(what: PackSpec, out: Path) -> None:
 
 def _print_help(arguments: Sequence[str]) -> int:
     from hpckit.launch.help import key_reference, manual
+    from hpckit.launch.trees import conf_dir, group_options, project_tree
 
     words = [word for word in arguments if not word.startswith("-")]
     if words[:1] == ["keys"]:
         print(key_reference(words[1] if len(words) > 1 else ""))
     else:
-        print(manual(conf_dir()), end="")
+        yours = project_tree(find_project(Path.cwd()).root)
+        print(manual(group_options(conf_dir(), yours)), end="")
     return 0

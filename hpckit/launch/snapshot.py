@@ -11,6 +11,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpckit.launch.trees import has_tree
+
 PACKAGES = ("hpckit", "checkpointing", "data")
 """hpckit's own top-level packages; they go into every snapshot."""
 
@@ -45,9 +47,14 @@ class SnapshotError(RuntimeError):
 
 
 def find_project(cwd: Path) -> Project:
-    """The git work tree that holds `cwd`, or `cwd` itself where there is none."""
-    top = _git(cwd, "rev-parse", "--show-toplevel")
-    return Project(Path(top.strip()), True) if top else Project(cwd.resolve(), False)
+    """The git work tree that holds `cwd`, or the nearest folder in it with a config tree of its
+    own; `cwd` itself where there is no git."""
+    here, top = cwd.resolve(), _git(cwd, "rev-parse", "--show-toplevel")
+    if not top:
+        return Project(here, False)
+    root = Path(top.removesuffix("\n"))
+    inside = (folder for folder in (here, *here.parents) if folder.is_relative_to(root))
+    return Project(next(filter(has_tree, inside), root), True)
 
 
 def shadowed_packages(project: Project) -> list[str]:

@@ -10,9 +10,10 @@ from pydantic import TypeAdapter
 
 from checkpointing.storage.posix import PosixStorage
 from hpckit.doctor import machine, store
-from hpckit.doctor.examine import srun_words
+from hpckit.doctor.asking import srun_words
 from hpckit.doctor.finding import Finding, Level, worst
-from hpckit.doctor.slurm import findings, parse_config, parse_partitions
+from hpckit.doctor.reading import parse_config, parse_records
+from hpckit.doctor.slurm import findings
 from hpckit.launch.compose import compose_spec
 
 CONFIG = """Configuration data as of 2026-11-22T23:00:00
@@ -35,7 +36,7 @@ def said(*overrides: str, old: str = "", new: str = "") -> dict[str, Finding]:
     """By subject, where `old` is `new` in what Slurm tells."""
     spec = compose_spec(["cluster=slurm", *overrides])
     config = parse_config(CONFIG.replace(old, new) if old else CONFIG)
-    partitions = parse_partitions(PARTITIONS.replace(old, new) if old else PARTITIONS)
+    partitions = parse_records(PARTITIONS.replace(old, new) if old else PARTITIONS)
     return {one.subject: one for one in findings(config, partitions, spec)}
 
 
@@ -101,6 +102,8 @@ GOOD = machine.MachineFacts(
     interfaces=("ib0",),
     is_synchronised=True,
     has_py_spy=True,
+    scratch=(),
+    containers=(),
 )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.compose import compose_spec, conf_dir, group_options
+from hpckit.launch.compose import compose_spec
+from hpckit.launch.trees import conf_dir, group_options
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.parse import SpecError
 
@@ -137,3 +138,39 @@ def test_another_config_tree_can_be_given(tmp_path: Path) -> None:
     )
     assert decoder_of(compose_spec(["model=mine"], tmp_path)).layers == 7
     assert group_options(tmp_path)["model"] == sorted([*group_options(conf_dir())["model"], "mine"])
+
+
+def project(root: Path, **options: str) -> Path:
+    """With a config tree of its own: text by group and name, as model__mine."""
+    for name, text in options.items():
+        file = root / "conf" / f"{name.replace('__', '/')}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+SITE = "defaults: [slurm, _self_]\nslurm: {partition: gpu}\n"
+
+
+def test_a_projects_own_tree_adds_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = "# @package _global_\ndefaults: [{override /cluster: mine}]\nname: first\n"
+    root = project(tmp_path / "it's mine", cluster__mine=SITE, experiment__first=experiment)
+    (root / "conf" / "config.yaml").write_text("another: program's\n")
+    monkeypatch.chdir(root)
+    for choice in ("cluster=mine", "experiment=first"):
+        spec = compose_spec([choice])
+        assert spec.cluster.slurm is not None
+        assert (spec.cluster.slurm.partition, spec.cluster.slurm.notice_s) == ("gpu", 120)
+    assert compose_spec([]) == compose_spec([], conf_dir())
+    (line,) = refusal("cluster=yours")
+    assert "mine" in line
+
+
+def test_two_options_of_one_name_are_refused_where_one_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = (conf_dir() / "optim" / "adamw.yaml").read_text()
+    monkeypatch.chdir(project(tmp_path, cluster__slurm=SITE, optim__adamw=same))
+    compose_spec([])
+    (line,) = refusal("cluster=slurm")
+    assert line.startswith(f"cluster: {tmp_path}/conf/cluster/slurm.yaml has the name of one")

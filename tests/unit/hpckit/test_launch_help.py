@@ -7,8 +7,9 @@ import shlex
 
 import pytest
 
-from hpckit.launch.compose import compose_spec, conf_dir, group_options
+from hpckit.launch.compose import compose_spec
 from hpckit.launch.help import key_reference, manual
+from hpckit.launch.trees import conf_dir, group_options
 from hpckit.run.parse import all_keys
 
 KEYS = [".".join(path) for path in all_keys()]
@@ -47,7 +48,7 @@ def test_no_type_is_told_in_the_words_of_the_source() -> None:
 
 
 def test_every_group_and_option_is_in_the_manual() -> None:
-    lines = manual(conf_dir()).splitlines()
+    lines = manual(group_options(conf_dir())).splitlines()
     for group, options in group_options(conf_dir()).items():
         assert any(line.split() == [group, *options] for line in lines), group
 
@@ -56,11 +57,11 @@ def test_every_group_and_option_is_in_the_manual() -> None:
     "flag", ["--dry-run", "--detach", "--fresh", "--cfg", "--fake-world", "--help", "-m"]
 )
 def test_every_flag_is_in_the_manual(flag: str) -> None:
-    assert flag in manual(conf_dir())
+    assert flag in manual(group_options(conf_dir()))
 
 
 def test_every_example_in_the_manual_works() -> None:
-    lines = [line.strip() for line in manual(conf_dir()).splitlines()]
+    lines = [line.strip() for line in manual(group_options(conf_dir())).splitlines()]
     examples = [line for line in lines if re.match(r"python launch\.py \w+=", line)]
     assert len(examples) >= 4
     for line in examples:
@@ -68,5 +69,5 @@ def test_every_example_in_the_manual_works() -> None:
 
 
 def test_no_placeholder_is_left_in_the_manual() -> None:
-    assert "{groups}" not in manual(conf_dir())
-    assert "train-{000..127}.tar" in manual(conf_dir())
+    assert "{groups}" not in manual(group_options(conf_dir()))
+    assert "train-{000..127}.tar" in manual(group_options(conf_dir()))

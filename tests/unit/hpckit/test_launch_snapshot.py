@@ -66,6 +66,15 @@ def test_a_project_is_the_work_tree_from_anywhere_inside(tmp_path: Path) -> None
     assert find_project(tmp_path / "plain") == Project(tmp_path / "plain", False)
 
 
+def test_a_folder_with_configs_of_its_own_is_a_project_in_a_work_tree(tmp_path: Path) -> None:
+    root = tmp_path / "many"
+    repository(root, "a/conf/cluster/mine.yaml", "a/sub/x.py", "b/conf/words.yaml", "b/y.py")
+    assert find_project(root / "a" / "sub") == Project(root / "a", True)
+    assert find_project(root / "b") == Project(root, True), "its conf/ is something else"
+    take_snapshot(find_project(root / "a"), tmp_path / "code")
+    assert copied(tmp_path / "code") == {"conf/cluster/mine.yaml", "sub/x.py"}
+
+
 def test_git_tracked_and_new_files_are_copied_ignored_and_deleted_ones_not(tmp_path: Path) -> None:
     project = repository(tmp_path / "p", ".gitignore", "a.py", "gone.py", "pkg/b.bin", "ä ö.py")
     (project.root / ".gitignore").write_text("*.log\nout/\n")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.launch.compose import compose_spec, conf_dir, group_options
+from hpckit.launch.compose import compose_spec
+from hpckit.launch.trees import conf_dir, group_options
 from hpckit.plan.shapes import Parameter, block, elements, ends, parameters
 from hpckit.run.modelcheck import decoder_of
 from hpckit.training.models.building import build

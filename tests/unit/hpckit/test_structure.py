@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "hpckit": {"hpckit.run", "hpckit.training"},
     "hpckit.cli": {
         *("hpckit.drill", "hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report"),
-        *("hpckit.plan", "hpckit.run", "hpckit.doctor", "checkpointing", "data"),
+        *("hpckit.plan", "hpckit.run", "hpckit.doctor", "hpckit.init", "checkpointing", "data"),
     },
+    "hpckit.init": {"hpckit.doctor", "hpckit.launch", "hpckit.run"},
     "hpckit.doctor": {"hpckit.run", "checkpointing"},
     "hpckit.drill": {
         *("hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.plan"),
@@ -42,9 +43,15 @@ MAY_IMPORT = {
     "data": set(),
 }
 OURS = {"launch", "hpckit", "checkpointing", "data"}
+STARTER = CHECKOUT / "hpckit" / "init" / "starter"  # what becomes a user's code
 FILES = [
     CHECKOUT / "launch.py",
-    *(f for name in ("hpckit", "checkpointing", "data") for f in (CHECKOUT / name).rglob("*.py")),
+    *(
+        file
+        for name in ("hpckit", "checkpointing", "data")
+        for file in (CHECKOUT / name).rglob("*.py")
+        if not file.is_relative_to(STARTER)
+    ),
 ]
 
 

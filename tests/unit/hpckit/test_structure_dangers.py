@@ -14,9 +14,9 @@ from hpckit.launch.submit import submit
 from hpckit.run import parse
 from hpckit.run.directory import RunDir
 from tests.unit.hpckit.hpckit_parts import CHECKOUT
-from tests.unit.hpckit.test_structure import FILES
+from tests.unit.hpckit.test_structure import FILES, STARTER
 
-TREE = [*FILES, *(CHECKOUT / "slurm").rglob("*.py")]
+TREE = [*FILES, *STARTER.rglob("*.py"), *(CHECKOUT / "slurm").rglob("*.py")]
 MODULES = {"marshal", "shelve", "dill", "cloudpickle", "joblib", "torch.utils.cpp_extension"}
 CALLS = {
     *("eval", "exec", "compile", "os.system", "os.popen", "subprocess.getoutput"),

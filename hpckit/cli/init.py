@@ -1,0 +1,107 @@
+"""`hpckit init`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption
+
+if TYPE_CHECKING:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.init.describe import Described
+
+
+class Part(StrEnum):
+    """What can be made."""
+
+    STARTER = "starter"
+    SITE = "site"
+    WRAPPERS = "wrappers"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Of the project; it is made.")] = Path(),
+    only: Annotated[
+        list[Part] | None, typer.Option("--only", help="Make this alone; may be repeated.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="Name of the site's file; else what Slurm calls the cluster.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Partition of the jobs; else the default, or one with GPUs.")
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(help="Account to charge; else your default.")
+    ] = None,
+    node: Annotated[
+        bool, typer.Option("--node", help="Ask a node what it has, by a job of a moment.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Begin a project: a file of this site, and a training function that survives preemption.
+
+    hpckit init mine && cd mine && hpckit launch experiment=first
+
+    starter: train.py, its experiment and its test. site: conf/cluster/SITE.yaml from what Slurm
+    says; each key tells what was found and what is assumed. wrappers (with --only): the scripts for
+    sbatch and salloc. No file is ever overwritten: if one is there, nothing is written.
+
+    Keys of --json: folder, files, site (name, partition, keys: name, value, how: found or assumed,
+    why) or null.
+    """
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.init.describe import describe
+    from hpckit.init.files import starter, wrappers, write
+    from hpckit.init.site import Wanted
+
+    parts = set(only or (Part.STARTER, Part.SITE))
+    with refusing():
+        out, files, found = Out(json), [], None
+        if Part.SITE in parts:
+            found = describe(site, Wanted(partition, account), node)
+            if found is None and (only or any((site, partition, account, node))):
+                raise CommandError(
+                    "there is no Slurm here (no scontrol): load its module, or work on a login node"
+                )
+        files += [found.file] if found else []
+        files += starter() if Part.STARTER in parts else []
+        files += wrappers() if Part.WRAPPERS in parts else []
+        write(files, folder)
+        for file in files:
+            out.line(f"wrote {folder / file.name}")
+        out.document({"folder": str(folder), "files": [f.name for f in files], **_record(found)})
+        _say(out, folder, parts, found)
+
+
+def _say(out: Out, folder: Path, parts: set[Part], found: Described | None) -> None:
+    """What is to be looked at, and typed next."""
+    name = found.name if found else None
+    if found:
+        assumed = [key.name for key in found.site.keys if key.how == "assumed"]
+        out.line(f"partition {found.site.partition}; assumed, look at them: {', '.join(assumed)}")
+    elif Part.SITE in parts:
+        out.line("no Slurm here: runs are on this machine (cluster=local); on a login node,")
+        out.line("    hpckit init --only site   adds the file of its cluster")
+    out.dim(f"    cd {folder}")
+    if Part.STARTER in parts:
+        out.dim("    hpckit launch experiment=first")
+    if name:
+        out.dim(f"    hpckit doctor cluster={name} --node")
+        out.dim(f"    hpckit launch cluster={name} experiment=... --dry-run")
+    if Part.WRAPPERS in parts:
+        out.dim("    HPCKIT_PYTHON=... sbatch slurm/train.sbatch ...   # the one with hpckit")
+
+
+def _record(found: Described | None) -> dict[str, object]:
+    if found is None:
+        return {"site": None}
+    keys = [
+        {"name": key.name, "value": key.value, "how": key.how, "why": key.why}
+        for key in found.site.keys
+    ]
+    return {"site": {"name": found.name, "partition": found.site.partition, "keys": keys}}
