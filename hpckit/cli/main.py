@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from hpckit.cli import bench, ckpt, data, drill, plan, run
+from hpckit.cli import bench, ckpt, data, drill, plan
 from hpckit.cli.cancel import cancel
 from hpckit.cli.doctor import doctor
 from hpckit.cli.init import init
 from hpckit.cli.launch import SETTINGS, launch
 from hpckit.cli.logs import logs
+from hpckit.cli.report import report
+from hpckit.cli.resume import resume
 from hpckit.cli.status import status
 from hpckit.cli.top import top
 from hpckit.cli.why import why
@@ -33,5 +35,5 @@ app.command("logs")(logs)
 app.command("why")(why)
 app.command("cancel")(cancel)
 app.command("doctor")(doctor)
-app.command("resume")(run.resume)
-app.command("report")(run.report)
+app.command("resume")(resume)
+app.command("report")(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpckit.cli.refusal import refusing
@@ -11,6 +12,7 @@ from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
 if TYPE_CHECKING:
     from hpckit.report.overview import Overview
     from hpckit.report.why import Budget
+    from hpckit.run.events import Event
 
 
 def why(run: RunPath, json: JsonOption = False) -> None:
@@ -42,8 +44,12 @@ def why(run: RunPath, json: JsonOption = False) -> None:
             out.dim(f"    {command}")
 
 
-def budget_of_run(it: Overview) -> Budget | None:
-    """Of a verdict that there may be further attempts after."""
+def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> Budget | None:
+    """Of a verdict that there may be further attempts after.
+
+    Args:
+        events: of the run, if they were read already.
+    """
     from hpckit.elastic.budget import used
     from hpckit.elastic.verdict import Kind, budget_of
     from hpckit.report.why import Budget
@@ -55,4 +61,5 @@ def budget_of_run(it: Overview) -> Budget | None:
     allowed = budget_of(kind, it.spec.retry)
     if allowed is None:
         return None
-    return Budget(f"retry.{kind.value}", used(read_events(it.run.events), kind), allowed)
+    told = read_events(it.run.events) if events is None else events
+    return Budget(f"retry.{kind.value}", used(told, kind), allowed)

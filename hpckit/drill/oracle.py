@@ -115,16 +115,16 @@ def loss_problems(history: History, whole: History, steps: int) -> list[str]:
 def checkpoint_problems(
     spec: RunSpec, run: RunDir, events: Sequence[Event], harmed: Collection[str] = ()
 ) -> list[str]:
-    """What was told to be durable is there, as far as it is not old enough to be pruned (who
-    prunes may be killed before it says so); and all that is there is whole."""
+    """What was told to be durable is there, or as many newer ones as are kept (nobody may have been
+    there to tell of those, or of the prune); and all that is there is whole."""
     url, name = str(checkpoint_root(spec, run)), run_name(spec)
     there = {info.id: info for info in list_run(url, name)}
     told = [e for e in events if e.kind == "checkpoint_committed"]
-    newest = sorted(told, key=lambda e: (e["step"], e.time))[-spec.checkpoint.keep.last :]
     found = [
         f"checkpoint {e['id']} of step {e['step']} was told to be durable, and is not there"
-        for e in newest
+        for e in told
         if e["id"] not in there
+        and sum(info.step >= e["step"] for info in there.values()) < spec.checkpoint.keep.last
     ]
     if not there:
         found.append("checkpoints: there are none")

@@ -23,6 +23,8 @@ from hpckit.run.spec import PackSpec, RunSpec
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hpckit.report.sound import Told
+
 
 @dataclass(frozen=True)
 class Command:
@@ -181,12 +183,16 @@ def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     return 0
 
 
-def show_report(run: RunDir, console: Console) -> None:
-    """Print the summary of a run and draw its loss curve, as far as that can be done."""
+def show_report(run: RunDir, console: Console, told: Told | None = None) -> None:
+    """Print the summary of a run and draw its loss curve, as far as that can be done.
+
+    Args:
+        told: its events, if they were read already.
+    """
     from hpckit.report.summary import show
 
     try:
-        show(run, console)
+        show(run, console, told)
     except OSError as error:
         print(f"the report is incomplete: {error}", file=sys.stderr)
 

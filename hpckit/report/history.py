@@ -6,6 +6,7 @@ they finished. Pure: a list of events in, plain data out.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -126,6 +127,17 @@ class History:
         }
 
 
+def names_of(lives: Sequence[Life]) -> list[str]:
+    """What to call each: its generation, "2.1" after one restart in place."""
+    seen: Counter[int] = Counter()
+    names = []
+    for life in lives:
+        again = seen[life.generation]
+        names.append(f"{life.generation}.{again}" if again else str(life.generation))
+        seen[life.generation] += 1
+    return names
+
+
 def build_history(events: Sequence[Event], alive: bool = False) -> History:
     """The history that `events`, in the order of time, tell; `alive`: the run is under way."""
     lives = _lives(events)
@@ -219,14 +231,18 @@ def _interruptions(
     lives: Sequence[Life], records: Sequence[Event], step_s: float
 ) -> tuple[Interruption, ...]:
     found = []
-    for number, (before, after) in enumerate(pairwise(lives)):
-        reached = max(life.end_step for life in lives[: number + 1])
-        last = _time_of_last_step(records, before)
+    by_life: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in records:
+        by_life[event["generation"], event.get("attempt", 0)].append(event)
+    reached = 0
+    for before, after in pairwise(lives):
+        reached = max(reached, before.end_step)
+        own = by_life[after.generation, after.attempt]
+        last = _time_of_last_step(by_life[before.generation, before.attempt], before)
         ended = before.ended if before.ended is not None else last
-        own = [event for event in records if _is_of(event, after)]
         fresh = [event.time for event in own if event["step"] > reached]
         # a life that reaches nothing new was in vain up to its last step
-        progress = min(fresh) - step_s if fresh else _time_of_last_step(records, after)
+        progress = min(fresh) - step_s if fresh else _time_of_last_step(own, after)
         found.append(
             Interruption(
                 at_step=before.end_step,
@@ -240,9 +256,5 @@ def _interruptions(
     return tuple(found)
 
 
-def _is_of(event: Event, life: Life) -> bool:
-    return (event["generation"], event.get("attempt", 0)) == (life.generation, life.attempt)
-
-
-def _time_of_last_step(records: Sequence[Event], life: Life) -> float:
-    return max((event.time for event in records if _is_of(event, life)), default=life.started)
+def _time_of_last_step(own: Sequence[Event], life: Life) -> float:
+    return max((event.time for event in own), default=life.started)

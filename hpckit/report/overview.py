@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpckit.report.progress import Progress, build_progress
+from hpckit.report.sound import read_sound
 from hpckit.report.state import State, decide, is_current
 from hpckit.run.badhosts import BadHost, bad_hosts
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
-from hpckit.run.events import read_events
+from hpckit.run.events import Event
 from hpckit.run.lock import Owner, holder
 from hpckit.run.parse import SpecError, read_spec
 from hpckit.run.queue import Job, QueueError, jobs_of, numbers_of, queue
@@ -133,16 +134,19 @@ class Queue:
         return self._error
 
 
-def look(run: RunDir, slurm: Queue) -> Overview:
+def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Overview:
     """The run as it is now.
+
+    Args:
+        events: of the run, if they were read already.
 
     Raises:
         OSError: its directory cannot be read.
     """
     spec, problem = _spec(run)
-    events = read_events(run.events)
+    verdict, damage = read_verdict(run)
+    events = read_sound(run).events if events is None else events
     progress = build_progress(events)
-    verdict = read_json(run.verdict)
     owner = holder(run.lock)
     numbers: tuple[str, ...] = ()
     jobs: tuple[Job, ...] | None = ()
@@ -165,7 +169,7 @@ def look(run: RunDir, slurm: Queue) -> Overview:
         numbers=numbers,
         jobs=jobs or (),
         owner=owner,
-        problem=problem,
+        problem=problem or damage,
         bad=bad_hosts(events, time.time()),
     )
 
@@ -174,6 +178,21 @@ def runs_below(root: Path) -> Iterator[RunDir]:
     """The run directories in folder `root`, by name; none where it does not exist."""
     if root.is_dir():
         yield from (RunDir(p) for p in sorted(root.iterdir()) if (p / "submissions").is_dir())
+
+
+def read_verdict(run: RunDir) -> tuple[dict[str, Any] | None, str | None]:
+    """The newest verdict, and why there is none where there should be one."""
+    found = read_json(run.verdict)
+    is_sound = (
+        isinstance(found, dict)
+        and isinstance(found.get("kind"), str)
+        and isinstance(found.get("time", 0.0), int | float)
+        and isinstance(found.get("error"), dict | None)
+        and (not found.get("error") or isinstance(found.get("submission"), int))
+    )
+    if is_sound:
+        return found, None
+    return None, f"{run.verdict} is damaged" if run.verdict.exists() else None
 
 
 def _spec(run: RunDir) -> tuple[RunSpec | None, str | None]:

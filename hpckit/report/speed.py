@@ -63,8 +63,8 @@ def speed_facts(history: History, spec: RunSpec | None) -> Iterator[tuple[str, s
     if it.parts:
         yield "a step", _parts(it)
     if it.exposed is not None:
-        yield "collectives", _collectives(it)
-    if speed := _speed(it):
+        yield "collectives", collectives_words(it)
+    if speed := speed_words(it):
         yield "speed", speed
     for event in history.slow_ranks:
         yield "straggler", f"{escape(describe_straggler(event))}, from step {event['step']} on"
@@ -94,14 +94,16 @@ def _parts(it: StepTime) -> str:
     return f"{it.seconds / it.steps:.3f} s: {each}"
 
 
-def _collectives(it: StepTime) -> str:
+def collectives_words(it: StepTime) -> str:
+    """Of a run whose steps were traced."""
     return (
         f"{it.exposed:.0%} of a step with nothing computed beside them, inside the parts above "
         f"({count(it.traced, 'step')} traced)"
     )
 
 
-def _speed(it: StepTime) -> str:
+def speed_words(it: StepTime) -> str:
+    """What was reached; empty where nothing is known."""
     found = []
     if it.tokens_per_s:
         found.append(f"{it.tokens_per_s:,.0f} tok/s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
@@ -10,15 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from checkpointing import CheckpointError, CheckpointInfo, list_checkpoints
+from checkpointing import CheckpointError
 from hpckit.report.curve import draw_loss_curve
-from hpckit.report.history import History, Interruption, Life, build_history
+from hpckit.report.history import History, Interruption, Life, build_history, names_of
+from hpckit.report.kept import left_checkpoints
+from hpckit.report.overview import read_verdict
 from hpckit.report.progress import validated_words
 from hpckit.report.samples import EpochCount, count_epochs, kept_entries, read_ledgers
+from hpckit.report.sound import Told, read_sound
 from hpckit.report.speed import last_spec, speed_facts
 from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.events import read_events
 from hpckit.run.lock import holder
 from hpckit.run.parse import read_spec
 
@@ -28,9 +28,14 @@ _LOST = (
 )
 
 
-def show(run: RunDir, console: Console) -> None:
-    """Print what the run has been through so far, and draw its curve to `report/loss.png`."""
-    history = build_history(read_events(run.events), alive=holder(run.lock) is not None)
+def show(run: RunDir, console: Console, told: Told | None = None) -> None:
+    """Print what the run has been through so far, and draw its curve to `report/loss.png`.
+
+    Args:
+        told: its events, if they were read already.
+    """
+    told = told or read_sound(run)
+    history = build_history(told.events, alive=holder(run.lock) is not None)
     if not history.lives:
         console.print(f"{run.name} has not trained yet.", highlight=False)
         return
@@ -52,11 +57,7 @@ def _generations(history: History) -> Table:
         table.add_column(name, justify="left" if name == "ended" else "right", no_wrap=True)
     table.add_column("leave + restart + repeat", justify="right", no_wrap=True)
     gaps: Sequence[Interruption | None] = [*history.interruptions, None]
-    seen: Counter[int] = Counter()
-    for life, gap in zip(history.lives, gaps, strict=True):
-        again = seen[life.generation]
-        seen[life.generation] += 1
-        name = f"{life.generation}.{again}" if again else str(life.generation)
+    for name, life, gap in zip(names_of(history.lives), history.lives, gaps, strict=True):
         table.add_row(name, *_row(life, gap))
     return table
 
@@ -99,9 +100,9 @@ def _validation(history: History) -> str:
 
 
 def _verdict(run: RunDir) -> str:
-    verdict = read_json(run.verdict)
+    verdict, problem = read_verdict(run)
     if verdict is None:
-        return "none yet"
+        return escape(problem or "none yet")
     return escape(f"{verdict.get('kind')}: {verdict.get('reason')}")
 
 
@@ -135,9 +136,10 @@ def _epoch(count: EpochCount) -> str:
 
 def _checkpoints(run: RunDir, history: History) -> str:
     try:
-        there = _committed(run, history)
+        left = left_checkpoints(run, history)
     except (CheckpointError, FileNotFoundError) as error:
         return f"{len(history.committed)} committed; cannot look at them: {escape(str(error))}"
+    there = [info for info in left if info.state != "damaged"]
     steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
     size = max((info.raw_bytes for info in there), default=0) / 2**20
     return (
@@ -146,15 +148,3 @@ def _checkpoints(run: RunDir, history: History) -> str:
         if there
         else f"{len(history.committed)} committed, none kept"
     )
-
-
-def _committed(run: RunDir, history: History) -> list[CheckpointInfo]:
-    """Of the checkpoints that the run has committed, those that are still there.
-
-    They are known by their ids, so that they are found where the run was moved to.
-    """
-    ids = {event["id"] for event in history.committed}
-    here = (run.checkpoints / "hpckit.json").is_file()
-    stores = {str(run.checkpoints)} if here else {event["store"] for event in history.committed}
-    found = [info for url in stores for info in list_checkpoints(url)]
-    return [info for info in found if info.id in ids and info.state != "damaged"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hpckit.report.ends import INTERRUPTED, KINDS
 from hpckit.report.overview import Overview
 from hpckit.report.reasons import explain, is_singleton
 from hpckit.report.state import State
@@ -14,27 +15,6 @@ from hpckit.report.trace import place
 from hpckit.report.words import ago, count, moment, span, times
 from hpckit.run.queue import Job
 
-_KINDS = {
-    "done": "it reached its last step",
-    "stopped": "it was stopped by its user",
-    "preempted": "the nodes were wanted back",
-    "time_limit": "the time of its job was nearly up",
-    "infra": "a node, its agent or the rendezvous store was lost, or too few nodes are healthy",
-    "hang": "ranks finished no step, more often than they may be started again",
-    "oom": "it needs more memory than there is",
-    "crash": "workers failed more often than they may be started again",
-    "permanent": "an error that no further attempt can mend",
-}
-_INTERRUPTED = {
-    "preempted": "preemption",
-    "time_limit": "time limit",
-    "infra": "lost node or agent",
-    "hang": "hanging ranks",
-    "oom": "lack of memory",
-    "crash": "crash of workers",
-    "worker lost": "restart of workers in place",
-    "killed": "supervisor ended without a word",
-}
 _JOB_ENDS = {
     "TIMEOUT": "it ran into its time limit",
     "NODE_FAIL": "one of its nodes failed",
@@ -146,7 +126,7 @@ def _state(it: Overview, now: float) -> str:
         case State.WAITING:
             return f"waiting at {at}: its next job goes on"
         case State.ENDED:
-            return f"{it.word}: {_KINDS.get(it.word, 'ended')}, at {at}"
+            return f"{it.word}: {KINDS.get(it.word, 'ended')}, at {at}"
         case State.FAILED:
             return f"failed, at {at}"
         case State.UNKNOWN:
@@ -211,7 +191,7 @@ def _of_dead(it: Overview) -> str:
 
 
 def _of_interruptions(found: dict[str, int]) -> str:
-    parts = [f"{_INTERRUPTED.get(kind, kind)} ({times(n)})" for kind, n in found.items()]
+    parts = [f"{INTERRUPTED.get(kind, kind)} ({times(n)})" for kind, n in found.items()]
     return f"it came back from {', '.join(parts)}"
 
 

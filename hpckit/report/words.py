@@ -58,3 +58,8 @@ def size(n: float) -> str:
     while abs(n) >= 1000 and power < len(_BYTES) - 1:
         n, power = n / 1024, power + 1
     return f"{n:.0f} B" if power == 0 else f"{n:.1f} {_BYTES[power]}"
+
+
+def clean(text: str) -> str:
+    """`text` without what would steer the terminal: names come from whoever wrote the store."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -93,6 +93,8 @@ class EventTail:
     def __init__(self, path: Path, from_end: bool = False) -> None:
         self._path = path
         self._offset = path.stat().st_size if from_end and path.exists() else 0
+        self.torn = 0
+        """Lines that were passed over so far, for being no event."""
 
     def read(self) -> Iterator[Event]:
         """The whole lines that have come since the last call."""
@@ -105,6 +107,8 @@ class EventTail:
                     self._offset += len(line)
                     if event := _parse(line, self._path):
                         yield event
+                    else:
+                        self.torn += 1
         except FileNotFoundError:
             return
 

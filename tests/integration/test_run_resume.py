@@ -12,6 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpckit.cli.why import budget_of_run
+from hpckit.report.overview import Queue
+from hpckit.report.page.content import Damage
+from hpckit.report.page.gather import gather
+from hpckit.report.page.writing import render
 from hpckit.report.samples import count_epochs
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
@@ -40,6 +45,22 @@ def test_reference_sees_each_sample_of_an_epoch_once(reference: RunDir) -> None:
     assert len(whole) == STEPS * 8 // samples
     assert all(count.exact for count in whole)
     assert not last.twice
+
+
+def test_a_page_about_a_run_says_what_its_records_say(reference: RunDir) -> None:
+    it = gather(reference, Queue(), budget_of_run)
+    story = history(reference)
+    assert [step for step, _ in it.loss.points] == sorted(story.kept)
+    assert [one.step for one in it.saved] == [event["step"] for event in story.committed]
+    assert max(it.saved, key=lambda one: one.step).state == "kept"
+    assert all(one.bytes and one.new_bytes for one in it.saved)
+    assert it.intake is not None
+    assert it.in_steps.parts
+    assert (it.damage, it.findings) == (Damage(), ())
+    page = render([it], "html")
+    assert f"{STEPS} of {STEPS}" in page
+    assert page.count("<svg xmlns") == 5  # loss, speed, attempts, wall time, time of steps
+    assert f"**step**: {STEPS} of {STEPS}" in render([it], "md")
 
 
 def test_preempted_on_the_same_world(tmp_path: Path, shards: Path, reference: RunDir) -> None:

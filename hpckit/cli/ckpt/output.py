@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import textwrap
@@ -24,6 +23,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from hpckit.report.plainjson import plain
+from hpckit.report.words import clean as clean
 from hpckit.report.words import size as size
 
 PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
@@ -72,7 +73,7 @@ class Out:
     def document(self, body: dict[str, Any]) -> None:
         """The result, for programs: at the end of a command, once."""
         if self.as_json:
-            print(json.dumps(_plain(body), indent=2, allow_nan=False), flush=True)
+            print(json.dumps(plain(body), indent=2, allow_nan=False), flush=True)
 
     def note(self, text: str) -> None:
         """Something that the user should know, but did not ask for."""
@@ -140,11 +141,6 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def clean(text: str) -> str:
-    """`text` without what would steer the terminal: names come from whoever wrote the store."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-
-
 def listing(names: Sequence[str], most: int = 12) -> str:
     """Names in a row, not too many."""
     more = len(names) - most
@@ -154,17 +150,6 @@ def listing(names: Sequence[str], most: int = 12) -> str:
 def count(n: int, noun: str) -> str:
     """ "1 checkpoint", "2 checkpoints"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
-def _plain(value: Any) -> Any:
-    """For JSON, which has no NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value
 
 
 def _console(stream: IO[str]) -> Console:

@@ -177,6 +177,18 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
     assert is_gone(parts.started[0].pid), "nothing of it may write any more"
 
 
+def test_who_waited_for_something_else_has_lost_nobody(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a rendezvous store that takes its time to start."""
+    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 1.5)
+    parts.begin(1, 0, 1)
+    time.sleep(2.5)
+    assert parts.crew.lost() == []
+    parts.crew.tick()
+    assert parts.crew.is_under_way()
+
+
 def test_one_that_begins_slowly_is_waited_for(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
         *("hpckit.launch.prepare", "hpckit.launch.follow", "hpckit.elastic.agent"),
         *("hpckit.elastic.store", "hpckit.report.summary", "hpckit.cli.main"),
         *("hpckit.report.overview", "hpckit.launch.cancel", "hpckit.drill.campaign"),
-        *("hpckit.plan.documents", "hpckit.cli.plan"),
+        *("hpckit.plan.documents", "hpckit.cli.plan", "hpckit.report.page.writing"),
     ],
 )
 def test_what_starts_and_watches_training_does_not_import_torch(module: str) -> None:

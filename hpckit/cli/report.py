@@ -1,0 +1,131 @@
+"""`hpckit report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpckit.cli.refusal import CommandError, refusing
+from hpckit.cli.runpath import JsonOption, submitted_run
+
+if TYPE_CHECKING:
+    from hpckit.report.sound import Told
+    from hpckit.run.directory import RunDir
+
+STDOUT = Path("-")
+
+
+class Form(StrEnum):
+    """Of a page; also how its file ends."""
+
+    HTML = "html"
+    MD = "md"
+    JSON = "json"
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN", help="The run's directory, or its name below ./runs; or several."
+        ),
+    ],
+    form: Annotated[
+        Form | None, typer.Option("--format", help="Of the page; else as --out ends, or html.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write; - prints. Else report/report.html in the run's directory, "
+            "or ./report.html of several runs."
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Tell what a run has been through, what bounds its speed and what to try, and write a page.
+
+    Of one run, without options: a summary here, its loss curve as a picture,
+    and the page. With --format or --out: the page alone. Several runs are
+    compared: key figures, curves over each other, and the keys in which their
+    configs differ. An HTML page holds all that it needs.
+
+    --json is --format json --out -. Its keys, of one run: run, path, verdict,
+    steps, steps_kept, step_s, started, finished, lives, interruptions,
+    stragglers (rank, host, step, z, excess), checkpoints, samples, validated;
+    time (all, steps, start, lost, restore: a part of lost; else), in_steps
+    (steps, seconds, parts, tokens_per_s, mfu, peak_bytes, is_gpu, traced,
+    exposed), bottleneck (input, storage, training, kernel, or null), advice;
+    status (as of hpckit status), as_of, wall_s, went_into, why, alerts (what
+    is missing), curves (at most 500 columns of steps), saved (checkpoints),
+    intake, findings, damage. Of several: names, config (values that differ),
+    runs. Times are seconds.
+    """
+    with refusing():
+        found = _distinct(runs)
+        if json:
+            if out is not None or form not in (None, Form.JSON):
+                raise CommandError("--json is --format json --out -; leave the others out")
+            form, out = Form.JSON, STDOUT
+        told = _show(found[0]) if len(found) == 1 and form is None and out is None else None
+        _write(found, form or _form_of(out), out, told)
+
+
+def _distinct(paths: Sequence[Path]) -> list[RunDir]:
+    found = [submitted_run(path) for path in paths]
+    for number, run in enumerate(found):
+        if run in found[:number]:
+            raise CommandError(f"{run.path} is named twice")
+    return found
+
+
+def _form_of(out: Path | None) -> Form:
+    if out is None or out == STDOUT:
+        return Form.HTML
+    ending = out.suffix.removeprefix(".")
+    if ending not in list(Form):
+        ends = ", ".join(f".{form}" for form in Form)
+        raise CommandError(f"--out: {out} ends in none of {ends}; say --format")
+    return Form(ending)
+
+
+def _show(run: RunDir) -> Told:
+    """Print the summary; the events that it was made from."""
+    from rich.console import Console
+
+    from hpckit.launch.main import show_report
+    from hpckit.report.sound import read_sound
+
+    told = read_sound(run)
+    show_report(run, Console(), told)
+    return told
+
+
+def _write(runs: Sequence[RunDir], form: Form, out: Path | None, told: Told | None) -> None:
+    """`told`: the events of the only run, if they were read already."""
+    from rich.text import Text
+
+    from hpckit.cli.ckpt.output import Out, clean
+    from hpckit.cli.why import budget_of_run
+    from hpckit.report.overview import Queue
+    from hpckit.report.page.gather import gather
+    from hpckit.report.page.writing import NotOursError, check_place, put, render
+
+    folder = runs[0].report if len(runs) == 1 else Path()
+    place, slurm = out or folder / f"report.{form}", Queue()
+    try:
+        if place != STDOUT:
+            check_place(place)  # before anything is read
+        page = render([gather(run, slurm, budget_of_run, told) for run in runs], form.value)
+        if place == STDOUT:
+            print(page, end="", flush=True)
+            return
+        put(place, page)
+    except NotOursError as error:
+        raise CommandError(str(error)) from None
+    except PermissionError as error:
+        raise CommandError(f"{error}; --out FILE writes elsewhere") from None
+    Out(False).line(Text(f"{'page':<12} ", style="bold") + Text(clean(str(place.resolve()))))

@@ -1,0 +1,17 @@
+"""Values for JSON, which has no NaN."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """`value`, and inside of it, with what is no finite number as a string."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
