@@ -42,9 +42,12 @@ def end_job(
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
         try:
-            if not is_running(ask(["scontrol", "--oneliner", "show", "job", job])):
+            told = ask(["scontrol", "--oneliner", "show", "job", job])
+            if not is_running(told):
                 return False
-            if is_lost(ask(["scontrol", "--oneliner", "show", "node", host])):
+            if not _has(told, host, ask) or is_lost(
+                ask(["scontrol", "--oneliner", "show", "node", host])
+            ):
                 log.error("node %s is lost, and the supervisor with it: ending job %s", host, job)
                 ask(end)
                 return True
@@ -60,6 +63,12 @@ def is_lost(text: str) -> bool:
     """Of what `scontrol show node` says. "*": it does not answer."""
     state = field(text, "State")
     return state is not None and ("*" in state or state.startswith("DOWN"))
+
+
+def _has(text: str, host: str, ask: Ask) -> bool:
+    """Whether the job still has that node. A node that is soon back is not the job's any more."""
+    nodes = field(text, "NodeList")
+    return nodes is None or host in ask(["scontrol", "show", "hostnames", nodes]).split()
 
 
 def is_running(text: str) -> bool:

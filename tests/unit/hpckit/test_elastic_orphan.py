@@ -10,15 +10,15 @@ import pytest
 from hpckit.elastic import orphan
 from hpckit.elastic.orphan import end_job, is_lost
 
-JOB = "JobId=7 JobName=t JobState={} Reason=None"
+JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
 NODE = "NodeName=n1 Arch=x86_64 State={} ThreadsPerCore=1"
 
 
 class Controller:
     """What it says of the node, look after look; the last for ever."""
 
-    def __init__(self, *states: str, job: str = "RUNNING") -> None:
-        self.states, self.job = list(states), job
+    def __init__(self, *states: str, job: str = "RUNNING", nodes: str = "n[1-2]") -> None:
+        self.states, self.job, self.nodes = list(states), job, nodes
         self.cancelled = self.requeued = False
 
     def __call__(self, command: Sequence[str]) -> str:
@@ -31,7 +31,9 @@ class Controller:
             self.requeued = True
             return ""
         if "job" in command:
-            return JOB.format(self.job)
+            return JOB.format(self.job, self.nodes)
+        if "hostnames" in command:
+            return {"n[1-2]": "n1\nn2\n", "n2": "n2\n"}[command[-1]]
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if state == "no answer":
             raise subprocess.CalledProcessError(1, list(command))
@@ -55,6 +57,12 @@ def test_others_are_not(state: str) -> None:
 
 def test_the_job_is_ended_once_slurm_has_lost_its_first_node() -> None:
     controller = Controller("ALLOCATED", "no answer", "ALLOCATED*")
+    assert end_job("7", "n1", controller)
+    assert controller.cancelled
+
+
+def test_a_node_that_is_back_is_not_the_jobs_any_more() -> None:
+    controller = Controller("IDLE", nodes="n2")
     assert end_job("7", "n1", controller)
     assert controller.cancelled
 
