@@ -11,7 +11,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.services.fixtures import RunInNfs
 from tests.services.nfs_store import RESULT
 from tests.services.nfs_store_crash import VERSION
 
+pytestmark = pytest.mark.timeout(1200 * EFFORT)
 VERSIONS = ("3", "4.2")
 STEPS_OF_A_SAVE = {"leases/", "packs/", "parts/", "steps/"}
 Result = Callable[[str], Any]
@@ -29,7 +29,7 @@ Result = Callable[[str], Any]
 
 @pytest.fixture(scope="module")
 def outputs(run_in_nfs: RunInNfs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What all scenarios printed, by version: one boot for each, both at a time."""
+    """What all scenarios printed, by version: one boot for each."""
 
     def run(version: str) -> str:
         command = [sys.executable, "-m", "tests.services.nfs_store"]
@@ -39,8 +39,7 @@ def outputs(run_in_nfs: RunInNfs, tmp_path_factory: pytest.TempPathFactory) -> d
         assert finished.returncode == 0, finished.output
         return finished.output
 
-    with ThreadPoolExecutor(len(VERSIONS)) as pool:
-        return dict(zip(VERSIONS, pool.map(run, VERSIONS), strict=True))
+    return {version: run(version) for version in VERSIONS}
 
 
 @pytest.fixture(params=VERSIONS)
