@@ -27,7 +27,7 @@ from checkpointing.errors import (
     StoreFullError,
     StructureError,
 )
-from checkpointing.folders import local_folder
+from checkpointing.folders import local_folder, meant_url
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
@@ -67,6 +67,7 @@ __all__ = [
     "list_run",
     "load",
     "local_folder",
+    "meant_url",
     "parse_keep",
     "rename_run",
     "verify",

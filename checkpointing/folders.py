@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+_SLIPPED = re.compile(
+    r"(s3a?|gs|gcs|az|abfs|https?|sftp|memory|file)(?::/?|//)(?=[^/:])", re.IGNORECASE
+)
 
 
 def local_folder(url: str | os.PathLike[str]) -> Path | None:
@@ -14,3 +19,15 @@ def local_folder(url: str | os.PathLike[str]) -> Path | None:
         return Path(text).expanduser().absolute()
     parts = urlsplit(text)
     return Path(unquote(parts.path)) if parts.scheme.lower() == "file" else None
+
+
+def meant_url(text: str) -> str | None:
+    """The URL that was meant where a character of its `://` is missing; None if none is.
+
+    Without this, s3:/bucket would be a folder below the one where somebody happens to be.
+    """
+    match = _SLIPPED.match(text)
+    if match is None:
+        return None
+    root = "/" if match[1].lower() == "file" else ""
+    return f"{match[1].lower()}://{root}{text[match.end() :]}"

@@ -76,6 +76,10 @@ class IndexFileError(DataError):
         return f"index {self.place}: {self.problem}"
 
 
+class NoIndexError(IndexFileError):
+    """There is no manifest at the place."""
+
+
 class IndexingError(DataError):
     """Some shards could not be indexed; `errors` has what was wrong with each."""
 
@@ -108,8 +112,13 @@ class FetchError(DataError):
         self.attempts = tuple(attempts)
 
     def __str__(self) -> str:
-        log = "".join(f"\n  {attempt}" for attempt in self.attempts)
-        return f"shard {self.url}: {self.problem}{log}"
+        log = "".join(f"\n  {attempt}" for attempt in self.attempts if len(self.attempts) > 1)
+        return f"{self.headline}{log}"
+
+    @property
+    def headline(self) -> str:
+        """Without the tries, on one line."""
+        return f"shard {self.url}: {self.problem}"
 
 
 class ObjectChangedError(FetchError):

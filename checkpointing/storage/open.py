@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from checkpointing.errors import StoreError
+from checkpointing.folders import meant_url
 from checkpointing.storage.interface import Storage
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -28,6 +29,8 @@ def open_storage(url: str, *, options: Mapping[str, Any] | None = None) -> Stora
         StoreError: unknown scheme, unknown option, or a missing package; says what to do.
     """
     given = dict(options or {})
+    if meant := meant_url(url):
+        raise StoreError(f"{url}: no path and no URL; did you mean {meant}? (as a path: ./{url})")
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else "file"
     if scheme in ("file", "local"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from data.errors import IndexFileError, ShardError
+from data.errors import IndexFileError, NoIndexError, ShardError
 from data.files import write_atomically
 from data.indexing import access, columns
 from data.indexing.columns import Columns
@@ -136,6 +136,9 @@ def open_manifest(place: str | Path, *, source: Source | None = None) -> Manifes
     path = path / NAME if path.is_dir() else path
     try:
         content = columns.load_mapped(path, KIND)
+    except FileNotFoundError as error:
+        hint = f"`hpckit data index {path.parent}` makes one"
+        raise NoIndexError(path, f"is not there; {hint}") from error
     except OSError as error:
         raise IndexFileError(path, f"cannot be read: {error.strerror}") from error
     return Manifest(content, f"{path.parent}/", path)

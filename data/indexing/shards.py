@@ -1,5 +1,6 @@
 """From what a user writes for a dataset to the list of its shard files."""
 
+import difflib
 import glob
 import re
 from collections.abc import Sequence
@@ -62,5 +63,19 @@ def _expand(item: str | Path) -> list[Path]:
 def _match(pattern: str) -> list[Path]:
     found = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 (absolute patterns)
     if not found:
-        raise DataError(f"no shards: looked for {pattern}, nothing is there")
+        raise DataError(f"no shards: looked for {pattern}, nothing is there; {_there(pattern)}")
     return found
+
+
+def _there(pattern: str) -> str:
+    """What the nearest folder that exists holds, to see what was mistyped."""
+    folder = next(path for path in Path(pattern).absolute().parents if path.is_dir())
+    try:
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        return f"{folder} cannot be listed: {error.strerror}"
+    tars = [name for name in names if name.endswith(".tar")]
+    if tars:
+        return f"{folder} holds {len(tars)} tars, such as {tars[0]}"
+    near = difflib.get_close_matches(Path(pattern).relative_to(folder).parts[0], names, n=1)
+    return f"did you mean {folder / near[0]}?" if near else f"{folder} holds no tar"

@@ -147,7 +147,7 @@ class TarWalk:
         for magic, name in _COMPRESSED.items():
             if block.startswith(magic):
                 return f"compressed with {name}: that has no random access; decompress it first"
-        return f"not a tar file ({error})"
+        return f"not a tar file ({error}): pack or fetch it again, or leave it out"
 
     def _error(self, problem: str, offset: int | None = None) -> ShardError:
         return ShardError(self._shard, self.offset if offset is None else offset, problem)

@@ -68,6 +68,28 @@ def verify(
     return verdicts
 
 
+def resized(manifest: Manifest, most: int = 64) -> str | None:
+    """Which shard has another size than the manifest says: it is of other shards, or older.
+
+    Looks at the sizes of files alone, of `most` shards that are spread over all of them; None if
+    none is found.
+    """
+    numbers = range(0, len(manifest), max(1, len(manifest) // most))
+    for i in (number for number in numbers if not access.is_url(manifest.urls[number])):
+        url, stated = manifest.urls[i], int(manifest.bytes[i])
+        try:
+            size, _ = access.stat(url, None)
+        except ShardError as error:
+            return str(error)
+        if size != stated:
+            return f"{url} {_other_size(size, stated)}"
+    return None
+
+
+def _other_size(size: int, stated: int) -> str:
+    return f"has {size} bytes, had {stated} when it was indexed"
+
+
 def difference(old: ShardIndex, new: ShardIndex) -> str | None:
     """The first difference of the samples of two indexes; None if there is none."""
     for i in range(min(len(old), len(new))):
@@ -89,7 +111,7 @@ def _problem(
     url, stated = manifest.urls[i], int(manifest.bytes[i])
     size, tag = access.stat(url, source)
     if size != stated:
-        return f"has {size} bytes, had {stated} when it was indexed"
+        return _other_size(size, stated)
     now = scan_shard(url, hash=hashed, source=source)
     kept = sidecar.load(Path(sidecar.beside(url))) if not access.is_url(url) else None
     kept = kept or sidecar.find(url, size, tag, folder)

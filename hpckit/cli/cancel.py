@@ -18,6 +18,8 @@ def cancel(
 ) -> None:
     """End a run, and the job that waits to go on with it; returns when that is over.
 
+    Example: hpckit cancel gpt-1a2b3c4d --save
+
     Without --save the newest checkpoint is what is left; hpckit resume goes on from there. (A job
     of Slurm is told to save even so, and gets the seconds of KillWait for it.)
     """
@@ -25,7 +27,7 @@ def cancel(
     from hpckit.launch.cancel import CancelError, cancel_run
     from hpckit.report.overview import Queue, look
 
-    with refusing():
+    with refusing(json):
         out, it = Out(json), look(submitted_run(run), Queue())
         if not it.is_alive:
             out.document({"cancelled": False, **it.record()})

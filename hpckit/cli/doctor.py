@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.exits import FOUND
 from hpckit.cli.refusal import refusing
 from hpckit.cli.runpath import JsonOption
 
 if TYPE_CHECKING:
     from hpckit.doctor.finding import Finding
 
-BAD = 1
-"""Exit status: a run of this config would not work."""
 _STYLES = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
 
 
@@ -30,7 +29,7 @@ def doctor(
 ) -> None:
     """Look at this site for what a run needs, and say what to change.
 
-    hpckit doctor cluster=slurm checkpoint.url=s3://bucket/ckpts --node
+    Example: hpckit doctor cluster=slurm checkpoint.url=s3://bucket/ckpts --node
 
     This machine; the place of the checkpoints, by writing 16 MiB there and removing them; and
     with cluster=slurm the settings of Slurm that decide what becomes of a run. Exit status 1:
@@ -46,7 +45,7 @@ def doctor(
     from hpckit.launch.compose import compose_spec
     from hpckit.launch.preflight import with_absolute_paths
 
-    with refusing():
+    with refusing(json):
         out, spec = Out(json), with_absolute_paths(compose_spec(overrides or ()), Path.cwd())
         found: list[tuple[str, Finding]] = []
         for part, one in examine(spec, Path(spec.root), node):
@@ -60,7 +59,7 @@ def doctor(
         result = worst(one for _, one in found)
         out.document({"findings": [_record(*pair) for pair in found], "worst": result.value})
     if result is Level.FAIL:
-        raise typer.Exit(BAD)
+        raise typer.Exit(FOUND)
 
 
 def _record(part: str, one: Finding) -> dict[str, str]:

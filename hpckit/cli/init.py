@@ -45,7 +45,9 @@ def init(
 ) -> None:
     """Begin a project: a file of this site, and a training function that survives preemption.
 
-    hpckit init mine && cd mine && hpckit launch experiment=first
+    Example: hpckit init mine
+
+    Then: cd mine && hpckit launch experiment=first
 
     starter: train.py, its experiment and its test. site: conf/cluster/SITE.yaml from what Slurm
     says; each key tells what was found and what is assumed. wrappers (with --only): the scripts for
@@ -60,10 +62,11 @@ def init(
     from hpckit.init.site import Wanted
 
     parts = set(only or (Part.STARTER, Part.SITE))
-    with refusing():
+    with refusing(json):
         out, files, found = Out(json), [], None
         if Part.SITE in parts:
-            found = describe(site, Wanted(partition, account), node)
+            with out.waiting("asking Slurm"):
+                found = describe(site, Wanted(partition, account), node)
             if found is None and (only or any((site, partition, account, node))):
                 raise CommandError(
                     "there is no Slurm here (no scontrol): load its module, or work on a login node"

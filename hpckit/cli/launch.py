@@ -11,6 +11,8 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 def launch(ctx: typer.Context) -> None:
     """Start a run, or go on with it: launch.py, wherever hpckit is installed.
 
+    Example: hpckit launch experiment=demo --dry-run
+
     hpckit launch --help tells of it.
     """
     from hpckit.launch.main import main

@@ -41,11 +41,13 @@ def logs(
 ) -> None:
     """Show what a run has written: its supervisor's log, or that of a rank or a node.
 
+    Example: hpckit logs gpt-1a2b3c4d --rank 3 -f
+
     With -f also over to the next attempt, generation and job, until the run is over.
     """
     from hpckit.report.logs import Wanted
 
-    with refusing():
+    with refusing(json):
         found, wanted = submitted_run(run), Wanted(rank, node, generation)
         if follow and (json or first_error):
             raise CommandError("-f: not together with --json or --first-error")

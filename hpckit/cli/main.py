@@ -7,6 +7,7 @@ import typer
 from hpckit.cli import bench, ckpt, data, drill, plan
 from hpckit.cli.cancel import cancel
 from hpckit.cli.doctor import doctor
+from hpckit.cli.exits import TOLD
 from hpckit.cli.init import init
 from hpckit.cli.launch import SETTINGS, launch
 from hpckit.cli.logs import logs
@@ -17,9 +18,9 @@ from hpckit.cli.top import top
 from hpckit.cli.why import why
 
 app = typer.Typer(
-    help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.",
+    help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.\n\n"
+    + TOLD,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(ckpt.app, name="ckpt")

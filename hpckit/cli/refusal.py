@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import typer
 
-REFUSED = 2
-"""Exit status: not possible as asked."""
+from hpckit.cli.exits import FOUND, OUT_OF_REACH, REFUSED
 
 
 class CommandError(RuntimeError):
@@ -18,9 +17,11 @@ class CommandError(RuntimeError):
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Errors of whoever types, and of the world, are one line each on standard error."""
+def refusing(json: bool = False) -> Iterator[None]:
+    """Errors of whoever types, and of the world, are one line each on standard error; with `json`,
+    one document on standard output, too."""
     from hpckit.run.lock import RunHeldError
+    from hpckit.run.oserrors import describe
     from hpckit.run.parse import SpecError
     from hpckit.run.queue import QueueError
     from hpckit.run.supervisor import SupervisorError
@@ -28,17 +29,26 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise typer.Exit(_say(error.violations)) from None
+        reasons, status = error.violations, REFUSED
     except QueueError as error:
-        raise typer.Exit(_say([f"Slurm is out of reach: {error}"])) from None
+        reasons, status = [f"Slurm is out of reach: {error}"], OUT_OF_REACH
     except BrokenPipeError:  # as of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    except (CommandError, SupervisorError, RunHeldError, OSError) as error:
-        raise typer.Exit(_say([str(error)])) from None
+        raise typer.Exit(FOUND) from None
+    except OSError as error:
+        reasons, status = [describe(error)], REFUSED
+    except (CommandError, SupervisorError, RunHeldError) as error:
+        reasons, status = [str(error)], REFUSED
+    else:
+        return
+    _say(reasons, status, json)
+    raise typer.Exit(status)
 
 
-def _say(reasons: Sequence[str]) -> int:
+def _say(reasons: Sequence[str], status: int, json: bool) -> None:
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
-    return REFUSED
+    if json:
+        from hpckit.cli.ckpt.output import Out
+
+        Out(json).document({"error": "\n".join(reasons), "exit": status})

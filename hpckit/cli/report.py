@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption, submitted_run
+from hpckit.cli.runpath import JsonOption, complete_run, submitted_run
 
 if TYPE_CHECKING:
     from hpckit.report.sound import Told
@@ -31,7 +31,9 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN", help="The run's directory, or its name below ./runs; or several."
+            metavar="RUN",
+            help="The run's directory, or its name below ./runs; or several.",
+            autocompletion=complete_run,
         ),
     ],
     form: Annotated[
@@ -47,6 +49,8 @@ def report(
     json: JsonOption = False,
 ) -> None:
     """Tell what a run has been through, what bounds its speed and what to try, and write a page.
+
+    Example: hpckit report gpt-1a2b3c4d
 
     Of one run, without options: a summary here, its loss curve as a picture,
     and the page. With --format or --out: the page alone. Several runs are
@@ -64,7 +68,7 @@ def report(
     intake, findings, damage. Of several: names, config (values that differ),
     runs. Times are seconds.
     """
-    with refusing():
+    with refusing(json):
         found = _distinct(runs)
         if json:
             if out is not None or form not in (None, Form.JSON):

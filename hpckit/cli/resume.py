@@ -18,7 +18,10 @@ def resume(
     run: RunPath,
     detach: Annotated[bool, typer.Option(help="Return as soon as it is started.")] = False,
 ) -> None:
-    """Go on with a run from its newest checkpoint: same code, same config as it was submitted."""
+    """Go on with a run from its newest checkpoint: same code, same config as it was submitted.
+
+    Example: hpckit resume gpt-1a2b3c4d
+    """
     with refusing():
         raise typer.Exit(_resume(submitted_run(run), detach))
 

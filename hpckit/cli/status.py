@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.refusal import refusing
-from hpckit.cli.runpath import ROOT, JsonOption, submitted_run
+from hpckit.cli.runpath import ROOT, JsonOption, complete_run, submitted_run
 
 if TYPE_CHECKING:
     from hpckit.cli.ckpt.output import Out
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 def status(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="RUN", help="The run's directory, or its name; all if left out."),
+        typer.Argument(
+            metavar="RUN",
+            help="The run's directory, or its name; all if left out.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     root: Annotated[Path, typer.Option(help="Folder of the runs, without RUN.")] = ROOT,
     json: JsonOption = False,
 ) -> None:
     """Tell how far runs are: all below ./runs in a table, or one on a page.
+
+    Example: hpckit status gpt-1a2b3c4d
 
     From the run directory and squeue alone.
 
@@ -42,7 +48,7 @@ def status(
     from hpckit.cli.ckpt.output import Out
     from hpckit.report.overview import Queue, look
 
-    with refusing():
+    with refusing(json):
         out, slurm = Out(json), Queue()
         if run is None:
             _all(root, out, slurm)

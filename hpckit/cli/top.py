@@ -28,6 +28,8 @@ def top(
 ) -> None:
     """Watch all runs below ./runs: state, step, rate, ETTR, newest checkpoint, waiting for data.
 
+    Example: hpckit top --every 2
+
     Keys: up and down choose a run, l shows the end of its log, w why it is as it is, c cancels
     it after a question, q leaves. hpckit status tells the same once, and to programs.
     """

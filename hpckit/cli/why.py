@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 def why(run: RunPath, json: JsonOption = False) -> None:
     """Tell why a run ended, waits, or was interrupted, and what comes next or is to be done.
 
+    Example: hpckit why gpt-1a2b3c4d
+
     Nothing else is asked than the run directory and squeue.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.report.overview import Queue, look
     from hpckit.report.why import answer, error_place
 
-    with refusing():
+    with refusing(json):
         it = look(submitted_run(run), Queue())
         out, budget = Out(json), budget_of_run(it)
         found = answer(it, budget, time.time())

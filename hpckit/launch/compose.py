@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -20,6 +21,8 @@ from hpckit.launch.trees import Groups, ambiguous, conf_dir, group_options, proj
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import RunSpec
 
+_WHOLE = "experiment"
+"""The group whose options are whole runs; no group of keys."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -60,13 +63,46 @@ def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, 
         if yours and (found := ambiguous(choices, conf, yours)):
             raise SpecError(found)
         OmegaConf.resolve(config)
-    except (HydraException, OmegaConfBaseException) as error:
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(
+            [f"config: {_yaml_place(error)}: {error.problem}; mend that line"]
+        ) from None
+    except MissingConfigException as error:
+        raise SpecError([f"config: {_missing(error)}"]) from None
+    except OmegaConfBaseException as error:
+        raise SpecError([f"{error.full_key or 'config'}: {_one_line(error)}"]) from None
+    except HydraException as error:
         raise SpecError([f"config: {_one_line(error)}"]) from None
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
     values = OmegaConf.to_container(config)
     assert isinstance(values, dict)
+    if _WHOLE in values:
+        raise SpecError(
+            [
+                f"{_WHOLE}: its file in conf/{_WHOLE}/ sets keys of its own instead of the run's; "
+                "it has to begin with the line `# @package _global_`"
+            ]
+        )
     return {str(key): value for key, value in values.items()}
+
+
+def _yaml_place(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    return (
+        "a file" if mark is None else f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
+    )
+
+
+def _missing(error: MissingConfigException) -> str:
+    """Of a file that another one, of somebody's own, asks for."""
+    said = str(error).splitlines()[0].rstrip(".")
+    if not error.options:
+        return f"{said}; there is no such file in conf/"
+    asked = str(error.missing_cfg_file).rpartition("/")[2]
+    near = difflib.get_close_matches(asked, error.options, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{said}; {hint}there are {', '.join(error.options)}"
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -75,12 +111,19 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         try:
             items.append(_parse_one(text))
         except HydraException as error:
-            found.append(
-                f"{text}: is no override like key=value or group=option ({_one_line(error)})"
-            )
+            found.append(_unreadable(text, _one_line(error)))
+    if "=" in overrides:
+        raise SpecError(["=: stands alone; write key=value as one word, without spaces"])
     if found:
         raise SpecError(found)
     return items
+
+
+def _unreadable(text: str, why: str) -> str:
+    key, _, value = text.partition("=")
+    if value and _PLAIN_KEY.fullmatch(key):
+        return f"{key}: {value!r} cannot be read; close each bracket and quote ({why})"
+    return f"{text}: is no override like key=value or group=option ({why})"
 
 
 def _parse_one(text: str) -> Override:

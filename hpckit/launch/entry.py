@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator
@@ -14,15 +15,22 @@ def entry_problems(entry: str, root: Path) -> list[str]:
     module, _, function = entry.partition(":")
     source = find_source(module, [str(root), *sys.path])
     if source is None:
-        return [f"entry: there is no module {module} in {root} or installed"]
+        return [
+            f"entry: there is no module {module} in {root} or installed; MODULE:FUNCTION is a "
+            "file MODULE.py there, a folder's with a dot, as mycode.train:main"
+        ]
     try:
         with tokenize.open(source) as file:
-            names = set(_bound(ast.parse(file.read(), str(source)).body))
+            names = dict(_bound(ast.parse(file.read(), str(source)).body))
     except (SyntaxError, ValueError) as error:
         return [f"entry: {source} is no Python source: {error}"]
-    if function in names or "*" in names:
+    if names.get(function, "*" in names):
         return []
-    return [f"entry: {source} defines no function {function}"]
+    if function in names:
+        return [f"entry: {function} in {source} is a value, and no function that takes the config"]
+    near = difflib.get_close_matches(function, names, n=1)
+    hint = f"; did you mean {module}:{near[0]}?" if near else ""
+    return [f"entry: {source} defines no function {function}{hint}"]
 
 
 def find_source(module: str, path: Iterable[str]) -> Path | None:
@@ -36,18 +44,24 @@ def find_source(module: str, path: Iterable[str]) -> Path | None:
     return None
 
 
-def _bound(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Names that the statements of a module bind; `*` for what a star import may bring."""
+_VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
+"""What is certainly no function."""
+
+
+def _bound(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
+    """Names that the statements of a module bind, and whether each may be a function; `*` for what
+    a star import may bring."""
     for node in body:
         match node:
             case ast.FunctionDef() | ast.ClassDef():
-                yield node.name
-            case ast.Assign(targets=targets):
-                yield from (target.id for target in targets if isinstance(target, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                yield name
+                yield node.name, True
+            case ast.Assign(targets=targets, value=value):
+                names = (target.id for target in targets if isinstance(target, ast.Name))
+                yield from ((name, not isinstance(value, _VALUES)) for name in names)
+            case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                yield name, not isinstance(value, _VALUES)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                yield from (alias.asname or alias.name for alias in aliases)
+                yield from ((alias.asname or alias.name, True) for alias in aliases)
             case ast.If() | ast.With():
                 yield from _bound([*node.body, *getattr(node, "orelse", [])])
             case ast.Try():

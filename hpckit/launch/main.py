@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from hpckit.run.directory import RunDir, lock_paths, run_directory
 from hpckit.run.durable import read_json
 from hpckit.run.length import last_step
 from hpckit.run.lock import RunHeldError, hold_all
+from hpckit.run.oserrors import describe
 from hpckit.run.parse import SpecError, dump_spec
 from hpckit.run.spec import PackSpec, RunSpec
 
@@ -52,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(parse_arguments(arguments))
     except SpecError as error:
         return refuse(error.violations)
-    except (RunHeldError, SnapshotError, CheckpointError, OSError) as error:
+    except OSError as error:
+        return refuse([describe(error)])
+    except (RunHeldError, SnapshotError, CheckpointError) as error:
         return refuse([str(error)])
     except KeyboardInterrupt:
         print("interrupted before anything was started", file=sys.stderr)
@@ -67,9 +71,15 @@ def parse_arguments(arguments: Sequence[str]) -> Command:
     """
     flags = [word for word in arguments if word.startswith("-")]
     if unknown := [word for word in flags if word not in FLAGS]:
-        raise SpecError([f"{word}: unknown option; see launch.py --help" for word in unknown])
+        raise SpecError([_unknown(word) for word in unknown])
     overrides = [word for word in arguments if not word.startswith("-")]
     return Command(overrides, **{FLAGS[word]: True for word in flags})
+
+
+def _unknown(flag: str) -> str:
+    near = difflib.get_close_matches(flag, FLAGS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{flag}: unknown option; {hint}see launch.py --help"
 
 
 def run_command(command: Command) -> int:
@@ -79,6 +89,7 @@ def run_command(command: Command) -> int:
         SpecError: the config or what it names cannot be used.
         RunHeldError: the run is under way.
     """
+    from hpckit.launch.namesakes import namesake_note
     from hpckit.launch.preflight import preflight, with_absolute_paths
 
     if command.many:
@@ -96,6 +107,8 @@ def run_command(command: Command) -> int:
     found = preflight(spec, run, project, None if command.dry_run else pack)
     if found.problems:
         raise SpecError(found.problems)
+    if note := namesake_note(spec, run):
+        print(note, file=sys.stderr)
     if command.dry_run:
         from hpckit.launch.dryrun import describe_submission
 
@@ -168,8 +181,11 @@ def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     """On Slurm, and say what to type next."""
     from rich.console import Console
 
+    from hpckit.launch.preflight import slurm_problems
     from hpckit.launch.submit import SubmitError, submit_job
 
+    if problems := slurm_problems():
+        raise SpecError(problems)  # of `hpckit resume`, which has no preflight
     try:
         job = submit_job(run, spec, number)
     except SubmitError as error:

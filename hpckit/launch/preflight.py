@@ -6,6 +6,7 @@ Readers of data and checkpoints are imported where there is something to read: n
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from checkpointing import CheckpointError, local_folder
-from data import DataError, IndexingError
+from data import DataError, FetchError, IndexingError
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
-from hpckit.launch.patience import patience
+from hpckit.launch.patience import patience, patient_sources
 from hpckit.launch.snapshot import Project, shadowed_packages
 from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
@@ -29,6 +30,9 @@ from hpckit.run.spec import PackSpec, RunSpec
 
 if TYPE_CHECKING:
     from data import Dataset
+
+_MOST = 4
+"""Shards that are told of, of those with something wrong."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ def preflight(
         problems.append(f"root: {problem}")
     problems += _unwritable("root", run.path)
     problems += _store_problems(spec.checkpoint.url)
+    if spec.cluster.kind == "slurm" and pack is not None:
+        problems += slurm_problems()
     if spec.cluster.kind == "local":
         problems += _device_problems(spec)
         problems += _address_problems(spec.cluster.address or "")
@@ -118,20 +124,31 @@ def _validation_problems(spec: RunSpec) -> list[str]:
     from data import open_dataset
 
     try:
-        return _dataset_problems(spec, key, shards, open_dataset(shards))
+        return _dataset_problems(spec, key, shards, open_dataset(shards, sources=patient_sources()))
     except (DataError, OSError) as error:
         return _unreadable(key, error)
 
 
 def _unreadable(key: str, error: DataError | OSError) -> list[str]:
     wrong = error.errors if isinstance(error, IndexingError) else [error]
-    return [f"{key}: {one}" for one in wrong]
+    told = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
+    lines = [f"{key}: {text}" for text in told[:_MOST]]
+    if (more := len(wrong) - _MOST) > 0:
+        lines.append(f"{key}: and {more} more shards; `hpckit data index` tells of all")
+    return lines
 
 
 def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
     """Whether there are samples; of tokens, and the model has room for each different one."""
     if len(dataset) == 0:
         return [f"{key}: {shards} holds no samples"]
+    from data.indexing.verify import resized
+
+    if problem := resized(dataset.manifest):
+        return [
+            f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
+            f"{shards}` makes it anew"
+        ]
     if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
         return []
     if dataset.manifest.n_tokens is None:
@@ -206,7 +223,7 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
         pack(spec.data.pack, folder)
     from data import open_dataset
 
-    return open_dataset(spec.data.shards)
+    return open_dataset(spec.data.shards, sources=patient_sources())
 
 
 def _unwritable(key: str, folder: Path) -> list[str]:
@@ -228,6 +245,17 @@ def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
     if image.is_absolute() and not image.exists():
         problems.append(f"cluster.slurm.container.image: there is no {image}")
     return problems
+
+
+def slurm_problems() -> list[str]:
+    """Whether a job can be submitted from this machine."""
+    missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
+    if not missing:
+        return []
+    return [
+        f"cluster: there is no {' and no '.join(missing)} on this machine; start on a login node "
+        "of the cluster, or look with --dry-run"
+    ]
 
 
 def _device_problems(spec: RunSpec) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import platform
 import secrets
 import shutil
@@ -17,9 +18,16 @@ from pathlib import Path
 import yaml
 
 from checkpointing import list_run, rename_run
-from hpckit.launch.snapshot import Project, git_diff, git_facts, take_snapshot
+from hpckit.launch.snapshot import (
+    Project,
+    SnapshotError,
+    git_diff,
+    git_facts,
+    take_snapshot,
+)
 from hpckit.run.directory import LINKS, RunDir, run_name
 from hpckit.run.durable import sync_folder, write_json, write_text
+from hpckit.run.oserrors import describe
 from hpckit.run.parse import dump_spec
 from hpckit.run.spec import RunSpec
 
@@ -41,12 +49,21 @@ def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Proje
     try:
         _write_submission(draft, spec, overrides, project)
         draft.rename(run.submission(number))
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise SnapshotError(f"nothing was submitted: {_told(error, draft, run)}") from error
         raise
     sync_folder(run.submissions)
     point_to(run, number)
     return number
+
+
+def _told(error: OSError, draft: Path, run: RunDir) -> str:
+    """Of a file of the draft, which is gone by now, the run's directory is named."""
+    named = Path(os.fsdecode(error.filename2 or error.filename or draft))
+    place = str(run.path if named.is_relative_to(draft) else named)
+    return describe(OSError(error.errno, error.strerror, place))
 
 
 def _write_submission(

@@ -180,12 +180,10 @@ def _add_own_packages(into: Path) -> None:
         spec = find_spec(name)
         if spec is None or spec.origin is None or (into / name / "__init__.py").exists():
             continue
-        shutil.copytree(
-            Path(spec.origin).parent,
-            into / name,
-            ignore=shutil.ignore_patterns("__pycache__"),
-            dirs_exist_ok=True,
-        )
+        package = Path(spec.origin).parent
+        for path in package.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                _copy(package.parent, str(path.relative_to(package.parent)), into)
 
 
 def _git(cwd: Path, *arguments: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from checkpointing import CheckpointError, CheckpointInfo, list_run
+from checkpointing import CheckpointError, CheckpointInfo, list_run, local_folder
 from hpckit.launch.patience import patience
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.entries import LANGUAGE_MODEL
@@ -40,7 +40,10 @@ def _of_folder(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
 
 
 def _of_checkpoint(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
-    origin = find_origin(start.path)
+    origin, folder = find_origin(start.path), local_folder(start.path)
+    if folder is not None and not folder.exists():
+        yield f"start.path: {folder} is no run directory, and no run in a store: it is not there"
+        return
     found = _checkpoints(origin.url, origin.run)
     fitting = [one for one in found if start.step in (None, one.step)]
     if not fitting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checkpointing import meant_url
 from hpckit.run.debugcheck import debug_violations
 from hpckit.run.expertcheck import bad_experts
 from hpckit.run.levercheck import bad_levers
@@ -20,7 +21,8 @@ from hpckit.run.worldcheck import bad_degrees, misfits
 
 def violations(spec: RunSpec) -> list[str]:
     """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
-    found = [*_cluster(spec), *_elastic(spec), *model_violations(spec), *bad_experts(spec)]
+    found = [*_addresses(spec), *_cluster(spec), *_elastic(spec)]
+    found += [*model_violations(spec), *bad_experts(spec)]
     found += [*bad_levers(spec), *_worlds(spec), *optim_violations(spec), *_checkpoint(spec)]
     found += [*tuning_violations(spec), *validation_violations(spec)]
     found += [*metrics_violations(spec), *debug_violations(spec)]
@@ -56,6 +58,20 @@ def is_elastic(spec: RunSpec) -> bool:
 def fits(spec: RunSpec, nodes: int) -> bool:
     """Whether so many nodes can share the model and a global batch evenly."""
     return not list(misfits(spec, nodes))
+
+
+def _addresses(spec: RunSpec) -> Iterator[str]:
+    """As a path it would lead below the folder where somebody happens to be."""
+    given = {
+        "root": spec.root,
+        "data.shards": spec.data.shards,
+        "data.validation": spec.data.validation,
+        "checkpoint.url": spec.checkpoint.url,
+        "start.path": spec.start and spec.start.path,
+    }
+    for key, text in given.items():
+        if text and (meant := meant_url(text)):
+            yield f"{key}: {text} is no path and no URL; did you mean {meant}?"
 
 
 def _cluster(spec: RunSpec) -> Iterator[str]:

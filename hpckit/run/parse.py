@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpckit.run.check import violations
 from hpckit.run.spec import MODEL_KINDS, RunSpec
+from hpckit.run.spec.fields import FORMS
 
 # Keys that say where, how fast or how carefully, not what: they do not change a run's identity, so
 # the same experiment finds its directory again on another number of nodes.
@@ -119,6 +120,19 @@ def dump_spec(spec: RunSpec) -> str:
 
 def identity(spec: RunSpec) -> str:
     """Eight hex digits that change exactly when the experiment does; its name is no part of it."""
+    canonical = json.dumps(_experiment(spec), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def differences(spec: RunSpec, other: RunSpec) -> list[tuple[str, Any, Any]]:
+    """(key, value, other value) of what makes them two experiments."""
+    here, there = (dict(_flat(_experiment(one), "")) for one in (spec, other))
+    keys = dict.fromkeys([*here, *there])
+    return [(k, here.get(k), there.get(k)) for k in keys if here.get(k) != there.get(k)]
+
+
+def _experiment(spec: RunSpec) -> dict[str, Any]:
+    """Of the spec, what identifies the experiment."""
     values = spec_values(spec)
     del values["name"]
     for path in _NOT_IDENTITY:
@@ -127,8 +141,15 @@ def identity(spec: RunSpec) -> str:
         for key in parents:
             where = where[key]
         del where[last]
-    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+    return values
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
@@ -147,6 +168,8 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
         elif item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
             yield f"{key}: has no value"
+        elif item["type"] == "string_pattern_mismatch":
+            yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
         else:
             yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
 

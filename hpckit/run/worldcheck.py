@@ -24,7 +24,10 @@ def misfits(spec: RunSpec, nodes: int) -> Iterator[str]:
     try:
         found = degrees(spec.parallel, nodes * workers)
     except ValueError as error:
-        yield f"parallel: {error} ({nodes} nodes x {workers} workers)"
+        yield (
+            f"parallel: {error} ({nodes} nodes x {workers} workers); change these degrees, "
+            "launch.nodes or launch.gpus_per_node"
+        )
         return
     if isinstance(spec.model, ImageSpec):
         yield from _undivided(spec.model, found)
@@ -54,7 +57,9 @@ def _layers(spec: RunSpec, model: DecoderSpec, found: Degrees) -> Iterator[str]:
         divided |= {"kv_heads": model.kv_heads, "hidden": model.hidden}
     for name, size in divided.items():
         if size % ranks:
-            yield f"parallel.tensor: {ranks} ranks do not divide model.{name}={size}"
+            yield (
+                f"parallel.tensor: {ranks} ranks do not divide model.{name}={size}; take a divisor"
+            )
     stages = stage_count(spec.parallel, found.pipeline)
     if model.layers < stages:
         yield (

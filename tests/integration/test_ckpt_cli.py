@@ -138,7 +138,7 @@ def test_a_run_directory_leads_to_a_store_elsewhere(store: Store, tmp_path: Path
 
 
 def test_places_that_are_none(store: Store, tmp_path: Path) -> None:
-    assert "hpckit.json" in refused("ls", tmp_path / "nothing")
+    assert "nothing is there" in refused("ls", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     (tmp_path / "file").write_text("")
     assert "is a file" in refused("ls", tmp_path / "file")

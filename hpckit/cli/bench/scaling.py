@@ -56,7 +56,7 @@ def scaling(
 ) -> None:
     """Train models on ever more ranks, and tell how far that pays.
 
-    hpckit bench scaling cluster=slurm launch.nodes=4 launch.gpus_per_node=8
+    Example: hpckit bench scaling cluster=slurm launch.nodes=4 launch.gpus_per_node=8
     parallel=fsdp precision=bf16 --models gpt2,llama_1b
 
     Each world is a run of its own, one after the other, as launch.py would start it, under
@@ -69,7 +69,7 @@ def scaling(
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.compose import compose_spec
 
-    with refusing():
+    with refusing(json):
         if output is not None and output.suffix not in _ENDINGS:
             raise CommandError(f"--output: {output} must end in {', '.join(_ENDINGS)}")
         typed, out = overrides or [], Out(json)

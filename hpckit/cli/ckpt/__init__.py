@@ -14,12 +14,12 @@ from hpckit.cli.ckpt.repair import compact, flatten, repair
 from hpckit.cli.ckpt.show import show
 from hpckit.cli.ckpt.status import status
 from hpckit.cli.ckpt.verify import verify_them
+from hpckit.cli.exits import TOLD
 
 HELP = (
     "Look at checkpoints, check, prune, mend and convert them.\n\n"
     "PLACE is a store (a path, or a URL such as s3://bucket/folder), a run in it "
-    "(STORE/runs/RUN), or a run directory. Exit status: 0 fine, 1 damage found, 2 not possible as "
-    "asked, 3 store out of reach."
+    "(STORE/runs/RUN), or a run directory. " + TOLD
 )
 
 app = typer.Typer(help=HELP, no_args_is_help=True)

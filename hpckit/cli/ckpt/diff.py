@@ -61,7 +61,10 @@ def diff(
     all_: Annotated[bool, typer.Option("--all", help="Show all, unchanged ones too.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Compare checkpoints A and B, tensor by tensor: what changed, and by how much."""
+    """Compare checkpoints A and B, tensor by tensor: what changed, and by how much.
+
+    Example: hpckit ckpt diff runs/gpt-1a2b3c4d 1000 latest
+    """
     out = Out(json)
     with ExitStack() as stack:
         place_a = stack.enter_context(opened(place, run))

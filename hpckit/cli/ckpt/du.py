@@ -23,7 +23,10 @@ from hpckit.cli.ckpt.place import Place, opened
 
 @guarded
 def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
-    """Show what checkpoints cost: what each alone needs, what they share, what nobody needs."""
+    """Show what checkpoints cost: what each alone needs, what they share, what nobody needs.
+
+    Example: hpckit ckpt du s3://bucket/ckpts
+    """
     out = Out(json)
     with opened(place, run) as at:
         total = len(at.store.manifests())

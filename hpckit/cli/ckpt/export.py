@@ -63,10 +63,10 @@ def export(
 ) -> None:
     """Write a checkpoint in another format. Every byte is checked on the way.
 
+    Example: hpckit ckpt export runs/gpt-1a2b3c4d latest exported --format huggingface
+
     huggingface: a model that transformers, vLLM and others load, of a run of one of hpckit's own
     models; PLACE is its run directory then.
-
-        hpckit ckpt export runs/gpt-1a2b3c4d latest exported --format huggingface
     """
     out = Out(json)
     shard_bytes = parse_size(max_shard)
@@ -135,7 +135,10 @@ def import_(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a checkpoint of a DCP folder or of safetensors files. Nothing in them is executed."""
+    """Make a checkpoint of a DCP folder or of safetensors files. Nothing in them is executed.
+
+    Example: hpckit ckpt import exported s3://bucket/ckpts --format safetensors --step 0 --run base
+    """
     out = Out(json)
     if not source.exists():
         raise RefusedError(f"{source} is not there: nothing to import")

@@ -10,8 +10,9 @@ import typer
 
 from checkpointing.errors import CheckpointError, DamagedError, SaveError, StoreError
 from hpckit.cli.ckpt.output import Out
+from hpckit.cli.exits import FOUND, OUT_OF_REACH, REFUSED
 
-DAMAGED, USAGE, OUT_OF_REACH = 1, 2, 3
+DAMAGED, USAGE = FOUND, REFUSED
 
 
 class RefusedError(Exception):

@@ -24,11 +24,15 @@ Labels = Mapping[tuple[str, str], list[str]]  # run and id -> what it is called
 
 @guarded
 def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> None:
-    """List checkpoints: committed, unfinished and damaged ones, of all runs in a store."""
+    """List checkpoints: committed, unfinished and damaged ones, of all runs in a store.
+
+    Example: hpckit ckpt ls runs/gpt-1a2b3c4d
+    """
     out = Out(json)
     with opened(place, run) as at:
-        infos = list_checkpoints(at.store, at.run)
-        labels = _labels(at, out)
+        with out.waiting("reading manifests"):
+            infos = list_checkpoints(at.store, at.run)
+            labels = _labels(at, out)
         _print(out, at, infos, labels)
         out.document(
             {

@@ -108,6 +108,15 @@ class Out:
             task = bar.add_task(clean(what), total=total)
             yield lambda n: bar.advance(task, n)
 
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """A sign of life on a terminal, where nobody knows how much there is to do."""
+        if self._err.is_terminal:
+            with self._err.status(clean(what)):
+                yield
+        else:
+            yield
+
 
 def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) -> Table:
     """An empty table in the style of all commands: numbers right, long texts folded."""

@@ -22,7 +22,10 @@ def pin(
     why: Annotated[str, typer.Option(metavar="TEXT", help="For those who wonder later.")] = "",
     json: JsonOption = False,
 ) -> None:
-    """Keep a checkpoint until it is unpinned: no prune removes it or items of it."""
+    """Keep a checkpoint until it is unpinned: no prune removes it or items of it.
+
+    Example: hpckit ckpt pin runs/gpt-1a2b3c4d 1000 --why paper
+    """
     out = Out(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
@@ -33,7 +36,10 @@ def pin(
 
 @guarded
 def unpin(place: PlaceArg, step: StepArg, run: RunOption = None, json: JsonOption = False) -> None:
-    """Leave a checkpoint to the policies again."""
+    """Leave a checkpoint to the policies again.
+
+    Example: hpckit ckpt unpin runs/gpt-1a2b3c4d 1000
+    """
     out = Out(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)

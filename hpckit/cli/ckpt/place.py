@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpointing.folders import meant_url
 from checkpointing.format import names
 from checkpointing.runs import local_folder
 from checkpointing.store.store import Store
@@ -91,6 +92,8 @@ def run_names(store: Store) -> tuple[str, ...]:
 def _open(text: str, create: bool, may_be_new: bool) -> tuple[Store, _Candidate]:
     if not text:
         raise RefusedError("no place given: name a store, a run in it, or a run directory")
+    if meant := meant_url(text):
+        raise RefusedError(f"{text} is no path and no URL; did you mean {meant}?")
     for candidate in _candidates(text):
         try:
             return Store.open(candidate.url), candidate
@@ -98,9 +101,20 @@ def _open(text: str, create: bool, may_be_new: bool) -> tuple[Store, _Candidate]
             continue
     if create:
         return Store.open(text, create=True), _Candidate(text)
-    raise RefusedError(
-        f"no checkpoint store at {text}: it has no {names.STORE}. Give the folder or URL of a "
-        "store, a run in it as STORE/runs/RUN, or a run directory (with checkpoints/ in it)"
+    raise RefusedError(_nothing_at(text, may_be_new))
+
+
+def _nothing_at(text: str, may_be_new: bool) -> str:
+    folder = local_folder(text)
+    if folder is not None and (folder / "submissions").is_dir():
+        return f"{text} is a run that has not saved a checkpoint yet; hpckit why {text} tells more"
+    if folder is not None and (below := Path("runs", text) / "submissions").is_dir():
+        return f"no checkpoint store at {text}; did you mean the run {below.parent}?"
+    is_there = folder is None or folder.exists()
+    why = f"it has no {names.STORE}" if is_there else "nothing is there"
+    return (
+        f"no checkpoint store at {text}: {why}. Give the folder or URL of a store, a run in it as "
+        "STORE/runs/RUN, or a run directory (with checkpoints/ in it)"
         f"{'; --create makes a new store there' if may_be_new else ''}"
     )
 

@@ -49,7 +49,10 @@ def prune_run(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Remove checkpoints that no policy and no pin keeps. Safe while others save and read."""
+    """Remove checkpoints that no policy and no pin keeps. Safe while others save and read.
+
+    Example: hpckit ckpt prune runs/gpt-1a2b3c4d --keep last=3 --keep every=1000 --dry-run
+    """
     out = Out(json)
     policies = _policies(keep or [])
     with opened(place, run) as at:

@@ -39,6 +39,8 @@ def repair(
 ) -> int:
     """Heal damaged checkpoints with intact copies, from this store or others.
 
+    Example: hpckit ckpt repair runs/gpt-1a2b3c4d --from s3://bucket/copy
+
     Each healed one becomes a new revision; what is damaged stays for prune. With --adopt, saves
     that only lacked the commit become checkpoints instead.
     """
@@ -116,7 +118,10 @@ def _print(out: Out, what: str, healed: list[str], lost: list[str]) -> None:
 def flatten(
     place: PlaceArg, step: StepArg, run: RunOption = None, json: JsonOption = False
 ) -> None:
-    """Rewrite a checkpoint so that no chunk of it is stored as a difference to another one."""
+    """Rewrite a checkpoint so that no chunk of it is stored as a difference to another one.
+
+    Example: hpckit ckpt flatten runs/gpt-1a2b3c4d latest
+    """
     out = Out(json)
     from checkpointing.store.flatten import flatten as rewrite
 
@@ -143,7 +148,10 @@ def compact(
     ] = 0.3,
     json: JsonOption = False,
 ) -> None:
-    """Copy what is needed out of packs that are mostly dead, so that prune can delete them."""
+    """Copy what is needed out of packs that are mostly dead, so that prune can delete them.
+
+    Example: hpckit ckpt compact s3://bucket/ckpts
+    """
     out = Out(json)
     from checkpointing.store.compact import compact as rewrite
 

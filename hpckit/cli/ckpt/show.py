@@ -53,7 +53,10 @@ def show(
     all_: Annotated[bool, typer.Option("--all", help="Show all tensors and values.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Show a checkpoint: its header, items, tensors and values."""
+    """Show a checkpoint: its header, items, tensors and values.
+
+    Example: hpckit ckpt show runs/gpt-1a2b3c4d best --tensor 'model/*.weight'
+    """
     out = Out(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)

@@ -16,11 +16,12 @@ from checkpointing.errors import ServiceError
 from checkpointing.service.address import all_sockets
 from checkpointing.service.starting import status as ask
 from hpckit.cli.ckpt import replicas
-from hpckit.cli.ckpt.failures import OUT_OF_REACH, guarded
+from hpckit.cli.ckpt.failures import guarded
 from hpckit.cli.ckpt.options import JsonOption
 from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table, when
+from hpckit.cli.exits import FOUND, OUT_OF_REACH
 
-UNWELL = 1  # exit status: an error, or more lag than is wanted
+UNWELL = FOUND  # an error, or more lag than is wanted
 _NUMBERS = ("pid", "lag", "rate")
 
 RunArg = Annotated[
@@ -61,6 +62,8 @@ def status(
     json: JsonOption = False,
 ) -> int:
     """Show the checkpoint services of your runs on this node: what they save, and how far they lag.
+
+    Example: hpckit ckpt status --max-lag 600
 
     Exit status: 0 all is well; 1 a service reports an error, or lags by more than --max-lag; 3 none
     answers, of the run that was named.

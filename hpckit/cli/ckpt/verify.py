@@ -48,7 +48,10 @@ def verify_them(
     all_: Annotated[bool, typer.Option("--all", help="All checkpoints: as no STEP.")] = False,
     json: JsonOption = False,
 ) -> int:
-    """Read checkpoints again and say what is damaged: object, tensor and step."""
+    """Read checkpoints again and say what is damaged: object, tensor and step.
+
+    Example: hpckit ckpt verify s3://bucket/ckpts latest --level crc --run gpt-1a2b3c4d
+    """
     out = Out(json)
     if step is not None and all_:
         raise RefusedError(f"both --all and the step {step!r} are given: leave one out")

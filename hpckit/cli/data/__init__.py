@@ -13,10 +13,11 @@ from hpckit.cli.data.shuffle_report import shuffle_report
 from hpckit.cli.data.verify import verify_shards
 from hpckit.cli.data.warm import warm
 from hpckit.cli.data.where import where
+from hpckit.cli.exits import TOLD
 
 HELP = (
     "Make WebDataset shards, index, check and measure them, and keep them near those who train.\n\n"
-    "Exit status: 0 fine, 1 damage found, 2 not possible as asked, 3 a store or the machine failed."
+    + TOLD
 )
 
 app = typer.Typer(help=HELP, no_args_is_help=True)

@@ -46,6 +46,8 @@ def bench(
 ) -> None:
     """Measure how fast a Loader reads shards here, beside a plain read of the same bytes.
 
+    Example: hpckit data bench shards --threads 4
+
     The ways take turns, each time in a new process. What was read before comes from memory.
     """
     from hpckit.cli.data.benching import Bench, arms, measure

@@ -30,7 +30,10 @@ def ls(
     most: Annotated[int, typer.Option(min=1, help="Rows that are printed.")] = 100,
     json: JsonOption = False,
 ) -> None:
-    """List the shards in a cache, and when live jobs will read them."""
+    """List the shards in a cache, and when live jobs will read them.
+
+    Example: hpckit data cache ls --cache /nvme/cache
+    """
     from data.cache.upkeep import listed
 
     screen = Out(json)
@@ -66,7 +69,10 @@ def ls(
 @app.command("verify")
 @guarded
 def verify(cache: CacheOption, json: JsonOption = False) -> int:
-    """Hash all shards in a cache; damaged ones are put aside, and fetched again when read."""
+    """Hash all shards in a cache; damaged ones are put aside, and fetched again when read.
+
+    Example: hpckit data cache verify --cache /nvme/cache
+    """
     from data.cache.upkeep import listed, verified
     from hpckit.cli.data.progress import shown
 
@@ -103,6 +109,8 @@ def prune(
     json: JsonOption = False,
 ) -> None:
     """Remove shards: first what no live job plans to read, then what is needed last.
+
+    Example: hpckit data cache prune --cache /nvme/cache --to 200GB
 
     Shards that are open stay.
     """

@@ -14,13 +14,12 @@ from data.errors import (
     FetchError,
     IndexFileError,
     IndexingError,
+    NoIndexError,
     ShardError,
 )
-from hpckit.cli.ckpt.failures import DAMAGED, OUT_OF_REACH, USAGE, RefusedError, exit_code
+from hpckit.cli.ckpt.failures import DAMAGED, USAGE, RefusedError, exit_code
 from hpckit.cli.ckpt.output import Out
-
-NOT_ALL = 4
-"""Exit status of `warm`: all is well, but the cache is too small for all shards."""
+from hpckit.cli.exits import OUT_OF_REACH
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -45,6 +44,8 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
 def status_of(error: Exception) -> int:
     """1: a shard or an index is damaged; 2: what was asked for; 3: the machine."""
+    if isinstance(error, NoIndexError):
+        return USAGE
     if isinstance(error, ShardError | IndexingError | IndexFileError | DamagedShardError):
         return DAMAGED
     if isinstance(error, FetchError):

@@ -45,7 +45,10 @@ def index(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Index shards: a file beside each, and one for the dataset. Goes on where it was left."""
+    """Index shards: a file beside each, and one for the dataset. Goes on where it was left.
+
+    Example: hpckit data index '/data/train-{000000..000127}.tar'
+    """
     from data.indexing.build import build_index
     from data.source.sources import Sources
     from hpckit.cli.data.progress import shown

@@ -31,7 +31,10 @@ def ls(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the shards of a dataset, or the samples of one of them."""
+    """List the shards of a dataset, or the samples of one of them.
+
+    Example: hpckit data ls shards --shard 3
+    """
     from data.indexing.manifest import open_manifest
     from data.source.sources import Sources
 

@@ -47,7 +47,10 @@ def pack(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Pack any folder of files into WebDataset tars, with their index; text as tokens, if asked."""
+    """Pack any folder of files into WebDataset tars, with their index; text as tokens, if asked.
+
+    Example: hpckit data pack texts shards --suffix .txt
+    """
     # here, because it takes longer than the help of other commands
     from data.stdlib import python_stdlib
     from data.writing.pack import pack_folder

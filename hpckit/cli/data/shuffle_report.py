@@ -29,10 +29,13 @@ def shuffle_report(
         int | None,
         typer.Option(min=2, help="Samples of a step of all ranks; by default 1024, or fewer."),
     ] = None,
-    epoch: Annotated[int, typer.Option(min=0)] = 0,
+    epoch: Annotated[int, typer.Option(min=0, help="Which one; each is shuffled anew.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Compare a Loader's order with a full shuffle of the same samples: 1 is as good as that."""
+    """Compare a Loader's order with a full shuffle of the same samples: 1 is as good as that.
+
+    Example: hpckit data shuffle-report shards --window 16
+    """
     from data.ordering.quality import shuffle_report as measure
     from hpckit.cli.data.opening import Knobs, open_shards, order_of
 
@@ -41,7 +44,8 @@ def shuffle_report(
     order = order_of(dataset, None, Knobs(seed, streams, window)).order
     taken = batch or min(1024, order.samples)
     try:
-        found = measure(order, batch=taken, epoch=epoch)
+        with screen.waiting("shuffling"):
+            found = measure(order, batch=taken, epoch=epoch)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     each = dataset.manifest.bytes

@@ -34,7 +34,10 @@ def verify_shards(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Read the headers of all shards again and say which differ from the index, and how."""
+    """Read the headers of all shards again and say which differ from the index, and how.
+
+    Example: hpckit data verify shards --full
+    """
     from data.indexing.verify import verify
     from data.source.sources import Sources
     from hpckit.cli.data.progress import shown

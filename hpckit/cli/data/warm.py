@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpckit.cli.ckpt.failures import OUT_OF_REACH, RefusedError
+from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.cli.ckpt.options import JsonOption
 from hpckit.cli.ckpt.output import Out, count, size
 from hpckit.cli.ckpt.sizes import parse_size
-from hpckit.cli.data.failures import NOT_ALL, guarded
+from hpckit.cli.data.failures import guarded
 from hpckit.cli.data.options import (
     CacheOption,
     SeedOption,
@@ -22,6 +22,7 @@ from hpckit.cli.data.options import (
     StreamsOption,
     WindowOption,
 )
+from hpckit.cli.exits import NOT_ALL, OUT_OF_REACH
 
 if TYPE_CHECKING:
     from data.cache.warming import Warmed
@@ -61,6 +62,8 @@ def warm(
     json: JsonOption = False,
 ) -> int:
     """Fetch shards into the node's cache, those that a run needs first. Exit status 4: not all fit.
+
+    Example: hpckit data warm s3://bucket/set --cache /nvme/cache --cache-bytes 500GB
 
     It goes on where it was cut short, and may run while jobs of this node read from the cache.
     """

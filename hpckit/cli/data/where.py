@@ -111,6 +111,8 @@ def where(
 ) -> None:
     """Tell the samples of a step: of a run, of a loader's state, or of a position.
 
+    Example: hpckit data where shards --run runs/gpt-1a2b3c4d --step 1000
+
     Its --step K is the step that a run's log calls K.
     """
     from hpckit.cli.data.opening import Knobs, open_shards, order_of

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hpckit.cli.exits import FOUND
 from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from hpckit.drill.schedule import Planned
     from hpckit.drill.site import Site
     from hpckit.run.directory import RunDir
-
-VIOLATED = 1
-"""Exit status: something was wrong."""
 
 
 def campaign(
@@ -56,7 +54,7 @@ def campaign(
 ) -> None:
     """Break a run again and again, and prove that nothing was lost.
 
-    hpckit drill campaign --minutes 10 --seed 3 cluster=slurm elastic=spares
+    Example: hpckit drill campaign --minutes 10 --seed 3 cluster=slurm elastic=spares
 
     A run is trained to its end undisturbed, another one under random faults. Then, from its
     events, ledgers and checkpoints alone: each step took the samples that the order has, its loss
@@ -69,7 +67,7 @@ def campaign(
     from hpckit.drill.campaign import CampaignError, Stage
     from hpckit.drill.schedule import STEP_S
 
-    with refusing():
+    with refusing(json):
         out, steps = Out(json), max(1, round(60 * minutes / STEP_S))
         own = _site(site)
         schedule = _schedule(seed, steps, max(1, round(every / STEP_S)), faults, replay, own)
@@ -96,7 +94,7 @@ def judge(
 ) -> None:
     """Judge a campaign that was ended early, as one that came to its end is judged.
 
-    hpckit drill judge campaign
+    Example: hpckit drill judge campaign
 
     Its run must have ended, too, and is judged as far as it came. The faults that came are those
     that the campaign had written down. Exit status 1: something was not so.
@@ -105,13 +103,14 @@ def judge(
     from hpckit.drill.campaign import CampaignError
     from hpckit.drill.campaign import judge as judged
 
-    with refusing():
-        place = folder.absolute()
+    with refusing(json):
+        out, place = Out(json), folder.absolute()
         try:
-            result = _result(place / "1", judged(place / "1"))
+            with out.waiting("reading what the campaign left"):
+                result = _result(place / "1", judged(place / "1"))
         except (CampaignError, ValueError) as error:
             raise CommandError(str(error)) from None
-        _tell(Out(json), place, result)
+        _tell(out, place, result)
 
 
 def _undisturbed(place: Path, words: Sequence[str], known: Path | None) -> RunDir:
@@ -199,4 +198,4 @@ def _tell(out: Out, place: Path, result: Result) -> None:
     out.dim(f"    {place}")
     out.document(result.record())
     if result.problems:
-        raise typer.Exit(VIOLATED)
+        raise typer.Exit(FOUND)

@@ -27,6 +27,8 @@ def single(
 ) -> None:
     """Cause a real fault in a run that trains, to see that it comes back.
 
+    Example: hpckit drill gpt-1a2b3c4d worker --rank 1
+
     preempt and timeout send what Slurm would send (timeout moves the end of the job,
     too), worker, agent, node, service and supervisor kill, hang stops a rank for good, slow
     stops it most of the time for a while, and full keeps the checkpoint service from writing
@@ -37,7 +39,7 @@ def single(
     from hpckit.drill.playing import play
     from hpckit.report.overview import Queue, look
 
-    with refusing():
+    with refusing(json):
         if kind not in list(DrillKind):
             raise CommandError(f"{kind}: a drill is {_KINDS}")
         out, it = Out(json), look(submitted_run(run), Queue())

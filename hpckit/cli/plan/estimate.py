@@ -58,7 +58,7 @@ def estimate(
 ) -> None:
     """Tell before a run starts what it will need: memory, time, and how often to save.
 
-    hpckit plan model=llama_8b parallel=fsdp precision=bf16 launch.nodes=2
+    Example: hpckit plan model=llama_8b parallel=fsdp precision=bf16 launch.nodes=2
     launch.gpus_per_node=8 --card H100 --output plan.html
 
     Exits with 2 if it does not fit into the card's memory. Memory is counted tensor
@@ -74,7 +74,7 @@ def estimate(
     from hpckit.run.entries import IMAGES, LANGUAGE_MODEL
     from hpckit.run.parse import SpecError
 
-    with refusing():
+    with refusing(json):
         if output is not None and output.suffix not in KINDS:
             raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
         spec = compose_spec(overrides or [])
@@ -90,6 +90,7 @@ def estimate(
             write(made, spec.name, output)
             out.note(f"written: {output}")
         found = list(problems(made))
+    with refusing():  # the document is out
         if found and not force:
             raise SpecError([f"{problem}, or plan on with --force" for problem in found])
         for problem in found:

@@ -91,7 +91,7 @@ def simulate(
 ) -> None:
     """Simulate how much of a large job's time is training, with nodes that fail.
 
-    hpckit plan simulate --gpus 100000 --store-gbps 2000 --spares 50
+    Example: hpckit plan simulate --gpus 100000 --store-gbps 2000 --spares 50
 
     Compares going on from the store alone, from the memory of the nodes that are left, and from
     copies in the memory of neighbours too. The defaults are those of a 405B model in the failures

@@ -7,6 +7,14 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, StringConstraints
 
 GROUP = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+FORMS: dict[str, str] = {}
+"""What each pattern below asks for, in words, for whoever typed something else."""
+
+
+def _like(pattern: str, words: str) -> StringConstraints:
+    FORMS[pattern] = words
+    return StringConstraints(pattern=pattern)
+
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -16,14 +24,36 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Degree = Annotated[int, Field(ge=-1)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
-TimeLimit = Annotated[str, StringConstraints(pattern=r"^(\d{1,3}-)?\d{1,2}:\d{2}:\d{2}$")]
-Memory = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*[KMGT]?$")]
-Folder = Annotated[str, StringConstraints(pattern=r"^/[^\x00-\x1f\x7f]*$")]
-Mount = Annotated[
-    str, StringConstraints(pattern=r"^/[^:,\x00-\x1f\x7f]*(:/[^:,\x00-\x1f\x7f]*(:(ro|rw))?)?$")
+RunName = Annotated[
+    str,
+    _like(
+        r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        "1 to 64 letters, digits and _ . - that begin with a letter or digit",
+    ),
 ]
-Interfaces = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,-]*$")]
-Value = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
-EntryPoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+Line = Annotated[str, _like(r"^[^\x00-\x1f\x7f]+$", "one line of text")]
+TimeLimit = Annotated[
+    str,
+    _like(
+        r"^(\d{1,3}-)?\d{1,2}:[0-5]\d:[0-5]\d$",
+        'hours:minutes:seconds or days-hours:minutes:seconds, as "2-00:00:00"',
+    ),
+]
+Memory = Annotated[
+    str, _like(r"^[1-9]\d*[KMGT]?$", "a whole number, then K, M, G or T or nothing, as 64G")
+]
+Folder = Annotated[str, _like(r"^/[^\x00-\x1f\x7f]*$", "an absolute path")]
+Mount = Annotated[
+    str,
+    _like(
+        r"^/[^:,\x00-\x1f\x7f]*(:/[^:,\x00-\x1f\x7f]*(:(ro|rw))?)?$",
+        "/source, /source:/target or /source:/target:ro",
+    ),
+]
+Interfaces = Annotated[
+    str, _like(r"^[A-Za-z0-9][A-Za-z0-9_.,-]*$", "names of network interfaces, as ib0,ib1")
+]
+Value = Annotated[str, _like(r"^[^\x00]*$", "text without a zero byte")]
+EntryPoint = Annotated[
+    str, _like(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "module:function, as mycode.train:main")
+]

@@ -76,11 +76,24 @@ def test_a_sweep_is_refused(override: str) -> None:
     assert "sweep" in line
 
 
-@pytest.mark.parametrize("override", ["model.layers", "--x", "a b", "", "app.x=[1,", "app.x={"])
+@pytest.mark.parametrize("override", ["model.layers", "--x", "a b", ""])
 def test_what_is_no_override_is_named(override: str) -> None:
     (line,) = refusal(override)
     assert line.startswith(f"{override}: is no override like key=value or group=option (")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("value", ["[1,", "{", "'a"])
+def test_a_bracket_that_is_open_is_named(value: str) -> None:
+    (line,) = refusal(f"app.x={value}")
+    assert line.startswith(f"app.x: {value!r} cannot be read; close each bracket and quote (")
+    assert "\n" not in line
+
+
+def test_spaces_around_the_equals_sign_are_named() -> None:
+    assert refusal("train.steps", "=", "5") == [
+        "=: stands alone; write key=value as one word, without spaces"
+    ]
 
 
 @pytest.mark.parametrize("value", ["/data/train-{000..127}.tar", "~/shards", "/a b", "s3://b/x"])

@@ -30,13 +30,15 @@ def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str
         (
             {**FOUR, "parallel.expert": 3, "model.experts.count": 6},
             "parallel: shard 4 = 4 ranks do not divide by expert 3, to share experts "
-            "(4 nodes x 1 workers)",
+            "(4 nodes x 1 workers)"
+            "; change these degrees, launch.nodes or launch.gpus_per_node",
         ),
         (
             {**FOUR, "parallel.replicate": 2, "parallel.shard": 2, "parallel.expert": 8}
             | {"model.experts.count": 8},
             "parallel: replicate 2 x shard 2 = 4 ranks do not divide by expert 8, to share experts "
-            "(4 nodes x 1 workers)",
+            "(4 nodes x 1 workers)"
+            "; change these degrees, launch.nodes or launch.gpus_per_node",
         ),
         (
             {**FOUR, "parallel.expert": 4, "model.experts.count": 6},

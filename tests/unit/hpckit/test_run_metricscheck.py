@@ -31,7 +31,7 @@ def test_servers_and_folders_are_taken(uri: str) -> None:
         ("mlflow.uri", "postgresql://host/db", "a database is behind an MLflow server"),
         ("mlflow.uri", "databricksy", "must be"),
         ("wandb.url", "wandb.site", "must be http"),
-        ("prometheus.folder", "relative", "must match pattern"),
+        ("prometheus.folder", "relative", "must be an absolute path"),
         ("prometheus.port", 0, "must be greater than or equal to 1"),
         ("prometheus.every_s", 0.0, "must be greater than 0"),
         ("wandb.mode", "disabled", "'online' or 'offline'"),

@@ -24,15 +24,15 @@ FOUR = {"launch.gpus_per_node": 4, "parallel.shard": 1}
         (
             "gpt_nano",
             {"parallel.tensor": -1},
-            ["parallel.tensor: 4 ranks do not divide model.heads=2"],
+            ["parallel.tensor: 4 ranks do not divide model.heads=2; take a divisor"],
         ),
         (
             "llama_nano",
             {"parallel.tensor": -1, "model.hidden": 178, "model.seq_len": 62},
             [
-                "parallel.tensor: 4 ranks do not divide model.seq_len=62",
-                "parallel.tensor: 4 ranks do not divide model.kv_heads=2",
-                "parallel.tensor: 4 ranks do not divide model.hidden=178",
+                "parallel.tensor: 4 ranks do not divide model.seq_len=62; take a divisor",
+                "parallel.tensor: 4 ranks do not divide model.kv_heads=2; take a divisor",
+                "parallel.tensor: 4 ranks do not divide model.hidden=178; take a divisor",
             ],
         ),
         (
