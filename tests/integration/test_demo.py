@@ -11,8 +11,13 @@ from tests.integration.runs import REPO, complete, history
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
-    """In half of its steps."""
-    fewer = ["train.steps=60", "debug.drill.preempt_at=[20,40]", "checkpoint.every_steps=15"]
+    """In half of its steps, with a smaller model."""
+    fewer = [
+        "model=gpt_nano",
+        "train.steps=60",
+        "debug.drill.preempt_at=[20,40]",
+        "checkpoint.every_steps=15",
+    ]
     command = [sys.executable, str(REPO / "launch.py"), "experiment=demo", f"root={tmp_path}"]
     status, output = complete(tmp_path, [*command, *fewer])
     assert status == 0, output
@@ -24,6 +29,6 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert re.search(r"epoch 1: (\d+) of \d+ seen", output), output
     assert "more than once" not in output
     first, last = story.kept[1]["loss"], story.kept[60]["loss"]
-    assert last < first / 1.5, "it was to learn something"
+    assert last < 0.8 * first, "it was to learn something"
     assert (run.report / "loss.png").stat().st_size > 10_000
     assert list(run.tensorboard.glob("events.out.tfevents.*"))
