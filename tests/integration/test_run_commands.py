@@ -68,13 +68,11 @@ def test_drills_are_come_through(typed: Typed) -> None:
     pid = typed.json("drill", "worker", "--yes", "--rank=1")["done"].split()[-1]
     assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
     typed.wait_until(state="running", interruptions={"worker lost": 1})
-    assert "in 10 s all stacks" in typed.text("drill", "hang", "--yes")
-    typed.wait_until(state="running", interruptions={"worker lost": 2})
     typed.text("drill", "node", "--yes")
     typed.wait_until(state="running", generation=2)
     typed.text("drill", "preempt", "--yes")
     found = typed.wait_until(state="running", generation=3)
-    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 2}
+    assert found["interruptions"] == {"infra": 1, "preempted": 1, "worker lost": 1}
     assert "preemption (once)" in typed.text("why")
 
 

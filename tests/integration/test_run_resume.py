@@ -77,11 +77,11 @@ def test_preempted_on_the_same_world(tmp_path: Path, shards: Path, reference: Ru
 def test_preempted_and_resumed_on_other_worlds(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
-    drill = ("debug.drill.preempt_at=[13,37]", "debug.drill.nodes=[2,1,4]")
+    drill = ("debug.drill.preempt_at=[13,37]", "debug.drill.nodes=[2,1,2]")
     status, output = complete(tmp_path, command(tmp_path, shards, *drill))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))
-    assert [life.world_size for life in history(run).lives] == [2, 1, 4]
+    assert [life.world_size for life in history(run).lives] == [2, 1, 2]
     assert samples_by_step(run) == samples_by_step(reference)
     assert losses(run) == pytest.approx(losses(reference), rel=1e-3)
     until = history(run).lives[0].end_step
@@ -100,7 +100,7 @@ def test_preempted_and_resumed_on_other_worlds(
 def test_divided_models_go_on_as_others_do(
     tmp_path: Path, shards: Path, reference: RunDir, parallel: list[str]
 ) -> None:
-    drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[2,4]")
+    drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[1,2]", "launch.gpus_per_node=2")
     status, output = complete(tmp_path, command(tmp_path, shards, *drill, *parallel))
     assert status == 0, output
     run = RunDir(next(tmp_path.glob("t-*")))
