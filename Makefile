@@ -3,6 +3,7 @@
 # make setup      only the virtual environment in .venv
 # make services   only the Debian packages with the servers that tests run against (as root)
 # make lint       ruff and mypy
+# make docs       set up, then build the site of the documentation in site/, its links checked
 # make clean      remove what the above made; runs/ stays
 
 # The first Python on the path that runs and is new enough.
@@ -12,7 +13,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup services demo test lint clean
+.PHONY: setup services demo test lint docs clean
 
 setup: $(VENV)/ready
 
@@ -70,6 +71,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Not --quiet: warnings that are not shown are not counted by --strict.
+docs: $(VENV)/ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+$(VENV)/ready-docs: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from hpckit.launch.trees import Groups
 from hpckit.run import spec as spec_package
@@ -70,14 +71,24 @@ def manual(groups: Groups) -> str:
     return PAGE.format(groups=lines)
 
 
+class Key(NamedTuple):
+    """One key of the spec, in its words."""
+
+    name: str
+    kind: str
+    """Type and bounds."""
+    meaning: str
+
+
+def keys(prefix: str = "") -> list[Key]:
+    """Every key that starts with `prefix`, in the order of the spec."""
+    found = _keys("RunSpec", "", _documented_classes())
+    return [Key(name, kind, _flat(doc)) for name, kind, doc in found if name.startswith(prefix)]
+
+
 def key_reference(prefix: str) -> str:
     """Every key that starts with `prefix`: name, type and meaning, in the spec's words."""
-    classes = _documented_classes()
-    lines = [
-        f"{key:<32} {kind}\n    {_flat(doc)}"
-        for key, kind, doc in _keys("RunSpec", "", classes)
-        if key.startswith(prefix)
-    ]
+    lines = [f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in keys(prefix)]
     return "\n".join(lines) if lines else f"no key starts with {prefix!r}"
 
 

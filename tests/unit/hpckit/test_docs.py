@@ -1,36 +1,68 @@
-"""Pages name files that are there, and link to places that are."""
+"""Pages name files that are there, link to places that are, and say what code says."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
-PAGES = sorted(
-    path
-    for pattern in ("*.md", "docs/*.md", "*/*.md", "slurm/devcluster/*.md")
-    for path in ROOT.glob(pattern)
-)
+from docs.hooks import ROOT, links, pages
+from docs.reference import pages as written
+
+PAGES = pages()
+WRITTEN = written()
 _FILE = re.compile(r"`([\w./-]+\.(?:py|yaml|sbatch|md))`")
-_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FILES = [
     path.relative_to(ROOT).as_posix()
-    for room in ("hpckit", "checkpointing", "data", "slurm", "tests", "conf", "benchmarks")
+    for room in ("hpckit", "checkpointing", "data", "docs", "slurm", "tests", "conf", "benchmarks")
     for path in (ROOT / room).rglob("*.*")
 ]
+OF_USERS = {"train.py", "first.yaml", "conf/experiment/first.yaml"}
+"""What `hpckit init` writes into a project."""
 
 
 def is_there(name: str) -> bool:
     """From the top, or from any folder in it: pages leave out what they are about."""
-    return (ROOT / name).exists() or any(path.endswith(f"/{name}") for path in FILES)
+    return (
+        (ROOT / name).exists()
+        or name in OF_USERS
+        or any(path.endswith(f"/{name}") for path in FILES)
+    )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_and_links_of_a_page_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    linked = {link for link in _LINK.findall(text) if "://" not in link}
     missing = [name for name in sorted({*_FILE.findall(text)}) if not is_there(name)]
-    missing += [link for link in sorted(linked) if not (page.parent / link).exists()]
+    missing += [link for link in sorted(links(page)) if not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_the_site_has_every_page_once() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(_leaves(nav)) == sorted(map(named, PAGES))
+
+
+def _leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    inner = nav.values() if isinstance(nav, dict) else nav
+    return [leaf for one in inner for leaf in _leaves(one)]
+
+
+def test_tools_hide_their_pages_from_the_site() -> None:
+    assert not any(part.startswith(".") for page in PAGES for part in page.relative_to(ROOT).parts)
+    assert len(set(PAGES)) == len(PAGES)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=named)
+def test_a_page_of_reference_is_what_is_written_now(page: Path) -> None:
+    stale = page.read_text(encoding="utf-8") != WRITTEN[page]
+    assert not stale, f"{named(page)} is of an earlier state: run python -m docs.reference"
