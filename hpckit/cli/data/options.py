@@ -40,4 +40,3 @@ StreamsOption = Annotated[
 WindowOption = Annotated[
     int | None, typer.Option(min=1, help="As of the Loader; else of the state, or 8.")
 ]
-NO_SHARDS = "no shards given"
