@@ -22,6 +22,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+_CLOSED = -1
 _YEAR_10000_S = 253_402_300_800  # from when on no calendar here can say the date
 
 
@@ -53,16 +54,24 @@ class EventLog:
         """Append one event, of now or of `time`. Values have to be plain JSON; NaN and infinity are
         kept.
 
-        An event that the disk does not take goes to the log: no run is to end for want of one.
+        An event that the disk does not take, or that comes after `close`, goes to the log: no run
+        is to end for want of one.
         """
         line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
         try:
-            with self._one_at_a_time, self._locked():
-                data = self._closing_newline() + line.encode() + b"\n"
-                if os.write(self._handle, data) < len(data):
-                    log.error("event cut short, the disk is full: %s", line)
+            with self._one_at_a_time:
+                self._append(line)
         except OSError as error:
             log.error("event not written (%s): %s", error, line)
+
+    def _append(self, line: str) -> None:
+        if self._handle == _CLOSED:  # its number may be another file's by now
+            log.warning("event after the end of the log: %s", line)
+            return
+        with self._locked():
+            data = self._closing_newline() + line.encode() + b"\n"
+            if os.write(self._handle, data) < len(data):
+                log.error("event cut short, the disk is full: %s", line)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -78,7 +87,11 @@ class EventLog:
         return b"\n" if torn else b""
 
     def close(self) -> None:
-        os.close(self._handle)
+        """Other threads may still have something to say: nothing is written any more."""
+        with self._one_at_a_time:
+            handle, self._handle = self._handle, _CLOSED
+            if handle != _CLOSED:
+                os.close(handle)
 
     def __enter__(self) -> EventLog:
         return self

@@ -91,7 +91,7 @@ class TrainingRun:
         self._env = env
         self._board = Board.attach(env.board, env.local_world_size)
         self._step = 0
-        self._resumed_at = 0
+        self._resumed_at: int | None = 0
         self._left = self._is_done = False
         self._validation = Validation(cfg)
         self.tracked: dict[str, Any] = {}
@@ -372,6 +372,7 @@ class TrainingRun:
             except SaveError:
                 if not left:
                     raise
+                self._resumed_at = None  # what was in memory alone is in no store: save it anew
                 log.warning("trying again in %g s, %d times at most", LAST_SAVE_PAUSE_S, left)
                 time.sleep(LAST_SAVE_PAUSE_S)
 

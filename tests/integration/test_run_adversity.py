@@ -99,10 +99,10 @@ def test_damaged_records_are_refused_or_passed_over_in_one_line(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 24 MiB."""
+    """A file system of its own with 48 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a file system takes root")
     yield folder
@@ -112,9 +112,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_survived_or_said_and_resumed_from(
     small_disk: Path, shards: Path, reference: RunDir
 ) -> None:
-    small = command(small_disk, shards, "health.disk_free_gib=null")
-    with started(small_disk, [*small, "retry=none", "cluster.grace_s=10"]) as it:
-        it.wait_for_step(12)
+    """Before the last save: who starts again from what is in memory has it in no store."""
+    small = command(small_disk, shards, PACED, "health.disk_free_gib=null")
+    with started(small_disk, [*small, "retry=none", "retry.in_place=1"]) as it:
+        it.wait_for_step(52)
         fill = small_disk / "fill"
         with pytest.raises(OSError), fill.open("wb", buffering=0) as file:  # noqa: PT012
             while True:
@@ -122,6 +123,7 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
         status, output = it.finish()
     assert status in (70, 75), output
     assert "Traceback" not in output
+    assert max(check(it.run.checkpoints)) == 50
     run = it.run
     fill.unlink()
     status, output = complete(small_disk, small)

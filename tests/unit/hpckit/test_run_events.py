@@ -173,3 +173,18 @@ def test_events_are_read_in_the_order_of_their_time(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"time": {t}, "kind": "k"}}\n' for t in (3, 1, 2)))
     assert [event.time for event in read_events(path)] == [1.0, 2.0, 3.0]
     assert read_events(tmp_path / "none.jsonl") == []
+
+
+def test_what_comes_after_the_end_is_written_to_no_other_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.close()
+    with open(tmp_path / "other", "a+") as other:  # which has the number of the log's file
+        log.emit("late")
+        log.close()
+        assert other.tell() == 0
+        other.write("mine")
+    assert (tmp_path / "other").read_text() == "mine"
+    assert (tmp_path / "events.jsonl").read_text() == ""
+    assert "after the end" in caplog.text
