@@ -19,6 +19,7 @@ from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.text import VOCAB
 from hpckit.training.windows import shifted
+from tests.effort import some
 from tests.integration.worlds import assert_same, run_world, whole
 
 WORLD, BATCH, STEPS, LENGTH = 4, 16, 3, 16
@@ -48,7 +49,7 @@ WITH_EXPERTS = {
     "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
 }
 KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
-MOVED = ["ddp", "zero2", "hsdp", "fsdp_tp", "ddp_tp", "interleaved", "3d"]
+MOVED = some(["zero2", "hsdp", "fsdp_tp", "interleaved"], ["ddp", "ddp_tp", "3d"])
 Step = tuple[float, float]
 
 
@@ -190,9 +191,13 @@ def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
     ("kinds", "model", "overrides"),
     [
         (MOVED, "gpt_nano", ()),
-        (["ddp", "fsdp_tp", "interleaved", "3d"], "llama_nano", ()),
-        (["ddp", "fsdp_tp", "interleaved"], "gpt_nano", MUON),
-        (["ep_fsdp", "ddp", "ep_zero1", "ep_hsdp"], "gpt_moe_nano", ("optim.ema_decay=0.9",)),
+        (some(["ddp", "3d"], ["fsdp_tp", "interleaved"]), "llama_nano", ()),
+        (some(["fsdp_tp", "interleaved"], ["ddp"]), "gpt_nano", MUON),
+        (
+            some(["ep_fsdp", "ep_zero1"], ["ddp", "ep_hsdp"]),
+            "gpt_moe_nano",
+            ("optim.ema_decay=0.9",),
+        ),
     ],
     ids=["gpt", "llama", "gpt-muon", "experts"],
 )
