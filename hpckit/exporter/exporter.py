@@ -107,7 +107,7 @@ class Exporter:
             try:
                 remove_stale(self._file.parent)
             except OSError as error:
-                self._say(f"no metrics in {self._file.parent}: {error}")
+                self._say(f"no metrics in {self._file.parent}: {error.strerror}")
 
     def _answer(self) -> None:
         if self._spec.port is not None:
@@ -122,10 +122,10 @@ class Exporter:
             try:
                 publish(self._file, self.page())
             except OSError as error:
-                self._say(f"no metrics in {self._file.parent}: {error}")
+                self._say(f"no metrics in {self._file.parent}: {error.strerror}")
 
     def _say(self, what: str) -> None:
-        """Once."""
+        """Once: `what` is the same each time, so it names no file that is new each time."""
         if what not in self._has_said:
             self._has_said.add(what)
             log.warning(what)

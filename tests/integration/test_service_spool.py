@@ -74,7 +74,8 @@ def save(trainer: Trainer, step: int, deadline_s: float | None = None) -> None:
 
 
 def files(local: Path) -> list[Path]:
-    return sorted(path for path in local.rglob("*") if path.is_file())
+    """That are whole."""
+    return sorted(path for path in local.rglob("*.snapshot") if path.is_file())
 
 
 def leave(
