@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from hpckit.launch.hints import did_you_mean
 from hpckit.launch.snapshot import find_project
 from hpckit.launch.trees import Groups, ambiguous, conf_dir, group_options, project_tree
 from hpckit.run.parse import SpecError, parse_spec
@@ -100,8 +100,7 @@ def _missing(error: MissingConfigException) -> str:
     if not error.options:
         return f"{said}; there is no such file in conf/"
     asked = str(error.missing_cfg_file).rpartition("/")[2]
-    near = difflib.get_close_matches(asked, error.options, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(asked, error.options)
     return f"{said}; {hint}there are {', '.join(error.options)}"
 
 
@@ -162,8 +161,7 @@ def _refusals(item: Override, groups: Groups) -> list[str]:
     value = item.value()
     for option in value if isinstance(value, list) else [value]:
         if option is not None and str(option) not in options:
-            near = difflib.get_close_matches(str(option), options, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = did_you_mean(str(option), options)
             return [f"{key}: no option {option!r}; {hint}there are {', '.join(options)}"]
     return []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from checkpointing import CheckpointError
 from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
 from hpckit.launch.compose import compose_spec
+from hpckit.launch.hints import did_you_mean
 from hpckit.launch.snapshot import Project, SnapshotError, find_project
 from hpckit.run.directory import RunDir, lock_paths, run_directory
 from hpckit.run.durable import read_json
@@ -77,9 +77,7 @@ def parse_arguments(arguments: Sequence[str]) -> Command:
 
 
 def _unknown(flag: str) -> str:
-    near = difflib.get_close_matches(flag, FLAGS, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{flag}: unknown option; {hint}see launch.py --help"
+    return f"{flag}: unknown option; {did_you_mean(flag, FLAGS)}see launch.py --help"
 
 
 def run_command(command: Command) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.run.directory import RunDir
-from hpckit.run.events import Event, EventTail
+from hpckit.run.events import Event
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.runs import command
+from tests.integration.runs import Followed, command
 
 PATIENCE_S = 240.0
 SLURM = (
@@ -34,15 +34,12 @@ class Launched:
 
     slurm: Slurm
     run: RunDir
-    _told: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._tail = EventTail(self.run.events)
+        self._followed = Followed(self.run.events)
 
     def events(self, kind: str, **fields: object) -> list[Event]:
-        self._told += self._tail.read()
-        self._told.sort(key=lambda event: event.time)
-        found = [event for event in self._told if event.kind == kind]
+        found = [event for event in self._followed.events() if event.kind == kind]
         return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
 
     def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:

@@ -109,7 +109,7 @@ def test_a_soft_mount_says_what_it_could_not_write(result: Result) -> None:
     ends = result("outage")["soft"]
     assert ends.pop("end") == "saved"  # only its lease stays
     failed = {point: end for point, end in ends.items() if end != "saved"}
-    assert "folder" in failed  # with version 4, what a flush writes may wait like a hard mount
+    assert failed  # not all: a try may come late enough, and of version 4 a flush may wait
     for point, end in failed.items():
         assert re.match(rf"StoreError: (write|create) \S+/soft-{point}/\S+: given up after", end)
         assert "Input/output error" in end

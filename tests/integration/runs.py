@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,14 +43,26 @@ PACED = "entry=hpckit.drill.workload:main"
 PATIENCE_S = 500.0
 
 
+class Followed:
+    """The events of a run, each of which is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail, self._told = EventTail(path), list[Event]()
+
+    def events(self) -> list[Event]:
+        """All that there are by now, in the order of their time."""
+        self._told += self._tail.read()
+        self._told.sort(key=lambda event: event.time)
+        return self._told
+
+
 @dataclass
 class Started:
     """A `launch.py` or `hpckit resume` under way."""
 
     process: subprocess.Popen[str]
     root: Path
-    _tail: EventTail | None = None
-    _told: list[Event] = field(default_factory=list)
+    _followed: Followed | None = None
 
     @property
     def run(self) -> RunDir:
@@ -58,10 +70,8 @@ class Started:
         return RunDir(eventually(lambda: next(self.root.glob("t-*"), None)))
 
     def events(self) -> list[Event]:
-        self._tail = self._tail or EventTail(self.run.events)
-        self._told += self._tail.read()
-        self._told.sort(key=lambda event: event.time)
-        return self._told
+        self._followed = self._followed or Followed(self.run.events)
+        return self._followed.events()
 
     def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
         """The `count`-th event of `kind` with these fields."""

@@ -182,8 +182,8 @@ def test_refusals_of_the_commands(tmp_path: Path, shards: Path) -> None:
         (2, ("index", tmp_path / "none")),
         (2, ("index", "s3://bucket/s-{0..3}.tar")),
         (2, ("index", shards, "--tokens", "words")),
-        (1, ("ls", tmp_path)),
-        (1, ("verify", shards)),
+        (2, ("ls", tmp_path)),
+        (2, ("verify", shards)),
         (2, ("pack", tmp_path / "none", tmp_path / "out")),
     ):
         result = hpckit(*arguments)

@@ -107,20 +107,12 @@ def _interruptions(it: Content) -> str:
 
 
 def _loss(it: Content) -> Iterator[Block]:
-    plot = loss_plot(it)
-    if plot is None:
-        yield Text("No loss was recorded.")
-    else:
-        yield plot
+    yield loss_plot(it) or Text("No loss was recorded.")
     yield from _notes(it.loss, "losses")
 
 
 def _speed(it: Content) -> Iterator[Block]:
-    plot = speed_plot(it)
-    if plot is None:
-        yield Text("No step was recorded.")
-    else:
-        yield plot
+    yield speed_plot(it) or Text("No step was recorded.")
     yield from _notes(it.speed, "records")
     if reached := speed_words(it.in_steps):
         yield Facts((("speed", reached),))

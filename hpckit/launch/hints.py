@@ -1,0 +1,12 @@
+"""What somebody may have meant who mistyped."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """The nearest option as a question with a blank after it; nothing where none is near."""
+    near = difflib.get_close_matches(word, options, n=1)
+    return f"did you mean {near[0]}? " if near else ""
