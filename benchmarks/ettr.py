@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.ettr [--minutes 10] [--every 60] [--seed 0]
 
 A Slurm of four nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for each
-node), so as root. A run of four ranks with steps of 0.2 s, which saves every 25 of them and shrinks
+node), so as root. A run of four ranks with steps of 0.2 s, which saves every ten of them and shrinks
 by the nodes that it loses (`elastic=shrink`). In turns that the seed decides: SIGKILL of a rank,
 SIGSTOP of one (found after `hang.step_s=2`), SIGKILL of a node's agent, and of all processes of a
 node, slurmd too; a lost node is there again ten seconds later.
@@ -35,7 +35,7 @@ from slurm.devcluster.options import Options
 NODES, AWAY_S = 4, 10.0
 _RUN = (
     *("launch.nodes=4", "train.global_batch=12", "train.micro_batch=3", "elastic=shrink"),
-    *("checkpoint.every_steps=25", "hang.step_s=2", "entry=hpckit.drill.workload:main"),
+    *("checkpoint.every_steps=10", "hang.step_s=2", "entry=hpckit.drill.workload:main"),
     *("cluster.slurm.cpus_per_node=1",),
 )
 

@@ -31,7 +31,7 @@ CLI_HEAD = f"""{WRITTEN}
 # Command line
 
 What `hpckit` and its commands print with `--help`. The exit status of `launch` and `resume` tells
-how the run ended: [what ended it, and what follows](../README.md#what-ended-it-and-what-follows).
+how the run ended: [what ended it, and what follows](runs.md#what-ended-it-and-what-follows).
 """
 CONFIG_HEAD = f"""{WRITTEN}
 

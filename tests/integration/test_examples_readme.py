@@ -38,7 +38,8 @@ def test_it_shows_the_lines_of_the_examples_in_their_order() -> None:
 def test_dcp_both_ways_and_by_hand(tmp_path: Path) -> None:
     first, second = blocks("dcp")
     subprocess.run([sys.executable, "-c", f"{first}\n{second}"], cwd=tmp_path, check=True)
-    commands = [line.split()[1:] for line in README.splitlines() if "    hpckit ckpt" in line]
+    by_hand = README.partition("\nor by hand:\n")[2].splitlines()
+    commands = [line.split()[1:] for line in by_hand if line.startswith("    hpckit ckpt")]
     assert len(commands) == 2
     places = ("folder", "ckpts", "ckpts/runs/by-hand", "folder-of-it")
     for command in commands:
