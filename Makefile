@@ -13,6 +13,10 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Without what it requires: older datasets than ours, and what is for GPUs alone. Its checkpointing needs
+# neither.
+TORCHTITAN := torchtitan spmd_types
+
 .PHONY: setup services demo test lint docs clean
 
 setup: $(VENV)/ready
@@ -22,6 +26,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(TORCHTITAN)
 	@touch $@
 
 # Debian and Ubuntu ship Python without the part that makes virtual environments.

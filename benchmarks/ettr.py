@@ -3,10 +3,10 @@
     .venv/bin/python -m benchmarks.ettr [--minutes 10] [--every 60] [--seed 0]
 
 A Slurm of four nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for each
-node), so as root. A run of four ranks with steps of 0.2 s, which saves every ten of them and shrinks
-by the nodes that it loses (`elastic=shrink`). In turns that the seed decides: SIGKILL of a rank,
-SIGSTOP of one (found after `hang.step_s=2`), SIGKILL of a node's agent, and of all processes of a
-node, slurmd too; a lost node is there again ten seconds later.
+node), so as root. A run of four ranks with steps of 0.2 s, which saves every ten of them and
+shrinks by the nodes that it loses (`elastic=shrink`). In turns that the seed decides: SIGKILL of a
+rank, SIGSTOP of one (found after `hang.step_s=2`), SIGKILL of a node's agent, and of all processes
+of a node, slurmd too; a lost node is there again ten seconds later.
 
 ETTR: time in steps that count, of the time from the first step to the last. A step's time is their
 median, on all four nodes or fewer, for it is mostly sleep. All nodes share this machine's cores, on

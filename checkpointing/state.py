@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor, nn
@@ -27,6 +27,13 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """A Stateful that is no optimizer, and has the state of some."""
+
+    stepped_by: Sequence[Optimizer]
 
 
 class Item(Protocol):
@@ -140,8 +147,11 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
 
 
 def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
-    """Those that the state holds by themselves."""
-    return [held for held in state.values() if isinstance(held, Optimizer)]
+    """Those that the state holds by themselves, and those that its items say to be stepped by."""
+    held = [one for one in state.values() if isinstance(one, Optimizer)]
+    return held + [
+        one for item in state.values() if isinstance(item, Stepped) for one in item.stepped_by
+    ]
 
 
 class LoadTarget:

@@ -1,2 +1,2 @@
-"""The Checkpointer inside others' trainers: `lightning` and `huggingface`, each importing its
-framework when it is imported itself, and nothing else in this package importing either."""
+"""The Checkpointer inside others' trainers: `lightning`, `huggingface` and `torchtitan`, each of
+which imports its framework when it is imported itself; nothing else in this package does."""

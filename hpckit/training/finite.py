@@ -1,19 +1,27 @@
-"""A loss that is no number: noticed before anything of it is saved. Once, it may be a machine's
-fault, and is computed again; at the same step again, it is the training's own."""
+"""A loss, or parameters, that are no numbers: noticed before anything of them is saved. Once, it
+may be a machine's fault, and is computed again; at the same step again, it is the training's.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from hpckit.run.events import Event, EventLog, read_events
 from hpckit.run.lineage import since_start
 from hpckit.run.spec import RunSpec
 from hpckit.training.collective import reduced
 from hpckit.training.errors import TrainingError
+from hpckit.training.parallel.local import local
+
+log = logging.getLogger(__name__)
 
 NAMES = ("loss", "grad_norm")
 """Metrics that are looked at, if a training function logs them."""
@@ -21,7 +29,8 @@ _KIND = "not_finite"
 
 
 class NotFiniteError(RuntimeError):
-    """The loss, or the norm of the gradients, is NaN or infinite; another attempt may help."""
+    """The loss, the norm of the gradients, or a parameter is NaN or infinite; another attempt may
+    help."""
 
 
 class FiniteCheck:
@@ -46,9 +55,26 @@ class FiniteCheck:
             TrainingError: it was not when the step was computed before, either.
         """
         found = {name: means[name] for name in NAMES if not math.isfinite(means.get(name, 0.0))}
-        if not self._is_on or not found:
+        if self._is_on and found:
+            self._refuse(step, " and ".join(f"{name} is {value}" for name, value in found.items()))
+
+    def require_parameters(self, step: int, state: Mapping[str, Any]) -> None:
+        """Of the modules in what is about to be saved: what the step has made of them is in no loss
+        before the next one's. Collective.
+
+        Raises: as `require`.
+        """
+        if not self._is_on:
             return
-        what = f"step {step}: {' and '.join(f'{name} is {value}' for name, value in found.items())}"
+        found = [name for held in state.values() for name in not_finite(held)]
+        if found:
+            log.error("step %d: not finite on this rank: %s", step, ", ".join(found[:10]))
+        if reduced([float(bool(found))], dist.ReduceOp.MAX)[0]:
+            self._refuse(step, "parameters are not finite after it")
+
+    def _refuse(self, step: int, finding: str) -> None:
+        """Collective."""
+        what = f"step {step}: {finding}"
         is_again = self._was_seen(step)
         if dist.get_rank() == 0:
             self._events.emit(_KIND, step=step, what=what)
@@ -64,6 +90,26 @@ class FiniteCheck:
         """As rank 0 reads it, since what others read may be older. Collective."""
         is_known = dist.get_rank() == 0 and was_seen(read_events(self._told), step, self._every)
         return bool(reduced([float(is_known)], dist.ReduceOp.MAX)[0])
+
+
+def not_finite(held: Any) -> list[str]:
+    """Names of a module's trained parameters of which this rank has a part that is not; none of
+    anything else. One pass over them, and as many as there are only if it finds something."""
+    if not isinstance(held, nn.Module):
+        return []
+    parts = {
+        name: local(parameter.detach())
+        for name, parameter in held.named_parameters()
+        if parameter.requires_grad
+    }
+    parts = {name: part for name, part in parts.items() if part.numel()}
+    if _is_finite(list(parts.values())):
+        return []
+    return [name for name, part in parts.items() if not _is_finite([part])]
+
+
+def _is_finite(parts: list[Tensor]) -> bool:
+    return math.isfinite(get_total_norm(parts, math.inf).item())
 
 
 def was_seen(events: Iterable[Event], step: int, every: int) -> bool:

@@ -388,6 +388,7 @@ class TrainingRun:
         if is_old or self._metrics is None:
             return  # nothing new
         self._finite.require(self._step, self._metrics.means(NAMES))
+        self._finite.require_parameters(self._step, self.tracked)
         metrics = {**self._metrics.newest, **self._validation.metrics(self._step)}
         left_s = max(0.0, self._board.seconds_left()) if self._left else None
         self._metrics.flush()  # or the steps that it keeps might never be told

@@ -16,7 +16,7 @@ from tests.integration.nodeservices import REPOSITORY
 
 FOLDER = REPOSITORY / "checkpointing"
 README = (FOLDER / "README.md").read_text()
-EXAMPLES = ("plain_loop", "lightning_trainer", "huggingface_trainer")
+EXAMPLES = ("plain_loop", "lightning_trainer", "huggingface_trainer", "torchtitan_loop")
 
 
 def blocks(name: str) -> list[str]:

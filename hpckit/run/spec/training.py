@@ -30,8 +30,9 @@ class TrainSpec:
     """Samples of `data.validation` that hpckit's own training function takes in each, the first
     ones of each shard in proportion; null: all."""
     require_finite: bool
-    """Whether a logged `loss` or `grad_norm` that is NaN or infinite ends the attempt, before
-    anything of it is saved, and at the same step again the run. fp16 skips such steps instead."""
+    """Whether a logged `loss` or `grad_norm`, or a parameter that is to be saved, that is NaN or
+    infinite ends the attempt, before anything of it is saved, and at the same step again the run.
+    fp16 skips such steps instead."""
     trace_share: Fraction
     """Share of the time that may be spent on tracing single steps, now and then, which tells what
     communication costs and which ranks the others wait for; 0: no step is traced."""

@@ -58,6 +58,27 @@ def test_buffers_come_first_and_what_the_optimizer_changes_last() -> None:
     assert planned.saved_values == set(to_save(state).values)
 
 
+class Flat:
+    """An optimizer's state in another form, as torchtitan has it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.stepped_by = (optimizer,)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.stepped_by[0].state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stepped_by[0].load_state_dict(state)
+
+
+def test_an_item_may_say_which_optimizers_change_it() -> None:
+    state = make()
+    flat = {**state, "optimizer": Flat(state["optimizer"])}
+    assert optimizers(flat) == optimizers(state)
+    planned = plan(Planner(Alike(0, 1)), flat)
+    assert planned.later == plan(Planner(Alike(0, 1)), state).later > 0
+
+
 def test_a_frozen_parameter_is_not_left_to_the_optimizer() -> None:
     state = make()
     state["optimizer"] = torch.optim.SGD(state["model"][2].parameters())

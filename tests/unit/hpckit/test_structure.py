@@ -23,6 +23,7 @@ MAY_IMPORT = {
         *("hpckit.drill", "hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report"),
         *("hpckit.plan", "hpckit.run", "hpckit.doctor", "hpckit.init", "checkpointing", "data"),
     },
+    "hpckit.examples": {"hpckit.launch", "hpckit.report", "hpckit.run"},
     "hpckit.init": {"hpckit.doctor", "hpckit.launch", "hpckit.run"},
     "hpckit.doctor": {"hpckit.run", "checkpointing"},
     "hpckit.drill": {

@@ -1,0 +1,184 @@
+"""torchtitan: a checkpoint manager that saves and resumes a Trainer through the Checkpointer.
+
+In a config, in place of torchtitan's own:
+
+    checkpoint=Checkpoints.Config(enable=True, interval=50, keep_latest_k=3)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+try:
+    from torchdata.stateful_dataloader import (  # type: ignore[import-not-found, unused-ignore]
+        StatefulDataLoader,
+    )
+    from torchtitan.components.checkpointer import (  # type: ignore[import-not-found, unused-ignore]
+        CheckpointManager,
+    )
+    from torchtitan.components.checkpointer.base import (  # type: ignore[import-not-found, unused-ignore]
+        DATALOADER,
+        MODEL,
+        OPTIMIZER,
+    )
+except ImportError as error:
+    raise ImportError(
+        "checkpointing.integrations.torchtitan needs torchtitan 0.3: pip install torchtitan"
+    ) from error
+
+from torch.optim import Optimizer
+
+from checkpointing.checkpointer import Checkpointer
+from checkpointing.errors import CheckpointError
+from checkpointing.integrations.ending import make_room
+from checkpointing.integrations.held import Held
+from checkpointing.integrations.packing import pack, unpack
+from checkpointing.loading import load
+from checkpointing.ranks import Ranks
+from checkpointing.retention import Last
+
+
+class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
+    """torchtitan's manager, with a store of hpckit's in its folder.
+
+    When to save and what to begin with are torchtitan's affair, by its options: `interval`,
+    `load_step`, `exclude_from_loading`, `initial_load_*`, `load_only`. What is different:
+
+    - every save is asynchronous, and verified when it is read: `async_mode` says nothing;
+    - the last one is whole, too, so that more steps may follow: `last_save_model_only` says
+      nothing. `hpckit ckpt export` makes other formats of it; with `last_save_in_hf`, what
+      torchtitan makes for transformers is in `<folder>-hf/step-<n>`;
+    - where each data-parallel rank is in its data is kept as plain values: nothing is unpickled.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(CheckpointManager.Config):  # type: ignore[misc, unused-ignore]
+        """torchtitan's options, and these of `Checkpointer`."""
+
+        run: str = "torchtitan"
+        """Name of the run in the store."""
+
+        compress: bool = True
+        """Compressed, or as differences, where that pays."""
+
+        replicas: int = 0
+        """1: the next node keeps copies in its memory."""
+
+        local: str = ""
+        """A folder on the node's own disk, for what has a deadline."""
+
+    def __init__(self, config: Config, **parts: Any) -> None:
+        theirs: Any = replace(config)
+        theirs.async_mode, theirs.keep_latest_k = "disabled", 0
+        super().__init__(theirs, **parts)
+        if not self.enable:
+            return
+        self._run, self._ranks = config.run, Ranks()
+        self._ckpt = Checkpointer(
+            self.folder,
+            run=config.run,
+            keep=[Last(config.keep_latest_k)] if config.keep_latest_k else (),
+            compress=config.compress,
+            replicas=config.replicas,
+            local=config.local or None,
+        )
+
+    def _load(self, step: int = -1) -> bool:
+        """
+        Raises:
+            FileNotFoundError: there is no such step.
+            CheckpointError: what there is does not fit.
+        """
+        place = Held()
+        whole = self._whole(place)
+        if unknown := [name for name in self.exclude_from_loading if name not in whole]:
+            raise CheckpointError(f"exclude_from_loading: {unknown} are none of {list(whole)}")
+        if step == -1 and not self.exclude_from_loading:
+            found = self._ckpt.restore(whole)
+        else:
+            wanted = {k: held for k, held in whole.items() if k not in self.exclude_from_loading}
+            found = self._loaded(wanted, step)
+        if found is None:
+            return bool(super()._load())
+        if found > 0:  # a seed checkpoint is of one process, before it has read any data
+            self._go_to(place.value)
+        return True
+
+    def _loaded(self, wanted: dict[str, Any], step: int) -> int | None:
+        try:
+            return load(wanted, self.folder, run=self._run, step=None if step == -1 else step).step
+        except FileNotFoundError:
+            if step != -1:
+                raise
+            return None
+
+    def _save(self, curr_step: int, last_step: bool = False) -> bool:
+        if not self._should_save(curr_step, last_step):
+            return False
+        if last_step:
+            make_room(self._ckpt)
+        self._ckpt.save(curr_step, self._whole(Held(self._places())))
+        if last_step:
+            self._ckpt.wait()
+            if self.last_save_in_hf:
+                self._export(curr_step)
+        return True
+
+    def _maybe_wait_for_staging(self) -> None:
+        """Steps of the optimizers wait by themselves, for as long as the copy takes."""
+
+    def _close(self) -> None:
+        if hasattr(self, "_ckpt"):
+            self._ckpt.close()
+            self._ranks.close()
+        super()._close()
+
+    def _whole(self, place: Held) -> dict[str, Any]:
+        """The state as a Checkpointer takes it."""
+        return {**self.states, OPTIMIZER: _Flat(self.states[OPTIMIZER]), DATALOADER: place}
+
+    def _places(self) -> dict[str, Any] | None:
+        """Where all data-parallel ranks are. A collective."""
+        loader = self.states[DATALOADER]
+        if loader is None:
+            return None
+        mine = (loader.dp_rank, pack(StatefulDataLoader.state_dict(loader), DATALOADER))
+        places = dict(self._ranks.all_gather(mine, self._ranks.control))
+        return {"ranks": [places[rank] for rank in range(loader.dp_world_size)]}
+
+    def _go_to(self, places: dict[str, Any] | None) -> None:
+        loader = self.states[DATALOADER]
+        if loader is None or places is None:
+            return
+        ranks = places["ranks"]
+        if len(ranks) != loader.dp_world_size:
+            raise CheckpointError(
+                f"this was saved by {len(ranks)} data-parallel ranks and there are "
+                f"{loader.dp_world_size} now; torchtitan's loader goes on with as many alone: "
+                f'exclude_from_loading=["{DATALOADER}"] begins the data anew'
+            )
+        StatefulDataLoader.load_state_dict(loader, unpack(ranks[loader.dp_rank]))
+
+    def _export(self, step: int) -> None:
+        model = {
+            name: tensor.to(self.export_dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in self.states[MODEL].state_dict().items()
+        }
+        folder = f"{self.folder}-hf/step-{step}"
+        self.dcp_save(model, checkpoint_id=folder, async_mode=self.async_mode, to_hf=True)
+
+
+class _Flat:
+    """torchtitan's optimizers by the names of parameters, for any world: no `Optimizer` itself."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        self.stepped_by: list[Optimizer] = list(held)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._held.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._held.load_state_dict(state_dict)

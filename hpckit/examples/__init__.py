@@ -1,0 +1,1 @@
+"""Programs around runs, to use as they are or to begin from."""

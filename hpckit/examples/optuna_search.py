@@ -1,0 +1,214 @@
+"""A search by Optuna of which each trial is a run.
+
+    pip install optuna
+    python -m hpckit.examples.optuna_search --metric val_loss --trials 20 --at-once 4 \
+        experiment=first train.validate_every=100 data.validation=/data/held-out cluster=slurm \
+        'optim.lr=tag(log,interval(1e-4,1e-2))' 'optim.weight_decay=choice(0,0.01,0.1)'
+
+Overrides are those of launch.py. Those with several values are searched, in the words of Hydra's
+sweeps: `a,b` or `choice(a,b)`, `range(1,9,2)`, `interval(0,1)`, `int(interval(1,8))`, and around an
+interval `tag(log,...)`. The study is a file of Optuna's, `search.log` or as `--study` says. Kill
+this program whenever you like: runs go on, through preemptions too, and the same command takes them
+up again, as the same overrides name the same run. A trial whose run ends without being done has
+failed; the search goes on without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import optuna
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from hpckit.launch.compose import compose_spec
+from hpckit.launch.main import main as launch
+from hpckit.launch.preflight import with_absolute_paths
+from hpckit.launch.product import multiply
+from hpckit.report.overview import Queue, look
+from hpckit.run.directory import RunDir, run_directory
+from hpckit.run.events import EventTail
+from hpckit.run.parse import SpecError
+
+_TICK_S = 5.0
+_DONE = "done"
+_GOAL = "goal"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is fixed, and what is searched."""
+
+    fixed: tuple[str, ...]
+    space: dict[str, BaseDistribution]
+
+    def overrides(self, trial: FrozenTrial) -> list[str]:
+        """Of the run of a trial."""
+        return [*self.fixed, *(f"{key}={value}" for key, value in trial.params.items())]
+
+
+def parse(overrides: Sequence[str]) -> Search:
+    """
+    Raises:
+        SpecError: an override cannot be searched, or none is to be.
+    """
+    fixed: list[str] = []
+    space: dict[str, BaseDistribution] = {}
+    for text in overrides:
+        try:
+            item: Override = OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            raise SpecError([f"{text}: {error}"]) from error
+        if item.is_sweep_override():
+            space[item.get_key_element()] = distribution(text, item.value())
+        else:
+            fixed.append(text)
+    if not space:
+        raise SpecError(["nothing to search: give a key several values, as in optim.lr=1e-3,3e-4"])
+    return Search(tuple(fixed), space)
+
+
+def distribution(text: str, sweep: object) -> BaseDistribution:
+    """Optuna's word for what Hydra calls a sweep; `text` is the override that it stands in.
+
+    Raises:
+        SpecError: there is none.
+    """
+    if isinstance(sweep, IntervalSweep) and sweep.start is not None and sweep.end is not None:
+        log = "log" in sweep.tags
+        if isinstance(sweep.start, int):
+            return IntDistribution(sweep.start, int(sweep.end), log=log)
+        return FloatDistribution(sweep.start, sweep.end, log=log)
+    return CategoricalDistribution([word.partition("=")[2] for (word,) in multiply([text])])
+
+
+def measured(run: RunDir, metric: str) -> float | None:
+    """What the newest step that has the metric says of it; None: no step has it."""
+    found = [
+        (int(event["step"]), event.time, float(event[metric]))
+        for event in EventTail(run.events).read()
+        if event.kind in ("step", "validated") and event.get(metric) is not None
+    ]
+    return max(found)[2] if found else None
+
+
+class Trials:
+    """Of a study, and their runs."""
+
+    def __init__(self, study: optuna.Study, search: Search, metric: str) -> None:
+        self._study, self._search, self._metric = study, search, metric
+        self._runs: dict[int, RunDir] = {}
+
+    def go_on(self, total: int, at_once: int) -> bool:
+        """Tell of runs that have ended, and begin what there is room for; False: all is over.
+
+        Raises:
+            SpecError: the config of a run is refused.
+        """
+        slurm = Queue()
+        for trial in self._under_way():
+            self._look_at(trial, slurm)
+        room = at_once - len(self._under_way())
+        for _ in range(min(room, total - len(self._study.trials))):
+            self._study.ask(self._search.space)
+        for trial in self._under_way():
+            if trial.number not in self._runs:
+                self._begin(trial, slurm)
+        return bool(self._under_way())
+
+    def _under_way(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    def _look_at(self, trial: FrozenTrial, slurm: Queue) -> None:
+        run = self._runs.get(trial.number)
+        if run is None or (it := look(run, slurm)).is_alive:
+            return
+        value = measured(run, self._metric) if it.word == _DONE else None
+        if value is not None and math.isfinite(value):
+            self._study.tell(trial.number, value)
+            print(f"trial {trial.number}: {self._metric} {value:.6g}  {trial.params}", flush=True)
+            return
+        self._study.tell(trial.number, state=TrialState.FAIL)
+        why = f"has no finite {self._metric}" if it.word == _DONE else it.word
+        print(f"trial {trial.number} failed: {why}; see hpckit why {run.path}", flush=True)
+
+    def _begin(self, trial: FrozenTrial, slurm: Queue) -> None:
+        """A run that is done, or under way since an earlier search, stays as it is."""
+        overrides = self._search.overrides(trial)
+        run = run_directory(with_absolute_paths(compose_spec(overrides), Path.cwd()), Path.cwd())
+        print(f"trial {trial.number}: {' '.join(overrides)}", flush=True)
+        if not (run.path.exists() and look(run, slurm).is_alive) and launch(
+            ["--detach", *overrides]
+        ):
+            raise SpecError([f"trial {trial.number} was not started"])
+        self._runs[trial.number] = run
+
+
+def open_study(file: Path, search: Search, metric: str, maximize: bool) -> optuna.Study:
+    """
+    Raises:
+        SpecError: the file has a study of something else.
+    """
+    study = optuna.create_study(
+        study_name=file.stem,
+        storage=JournalStorage(JournalFileBackend(str(file))),
+        sampler=optuna.samplers.TPESampler(constant_liar=True),
+        direction="maximize" if maximize else "minimize",
+        load_if_exists=True,
+    )
+    space = {key: distribution_to_json(one) for key, one in search.space.items()}
+    goal = {"metric": metric, "maximize": maximize, "space": space}
+    if (known := study.user_attrs.get(_GOAL, goal)) != goal:
+        raise SpecError([f"{file}: has a study of {known}; give another file by --study"])
+    study.set_user_attr(_GOAL, goal)
+    return study
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--metric", required=True, help="a name that the run logs or validates")
+    parser.add_argument("--maximize", action="store_true", help="else it is to be small")
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--at-once", type=int, default=1, help="runs beside each other")
+    parser.add_argument("--study", type=Path, default=Path("search.log"), help="its file")
+    parser.add_argument("overrides", nargs="+")
+    asked = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # trials are told below
+    try:
+        search = parse(asked.overrides)
+        study = open_study(asked.study, search, asked.metric, asked.maximize)
+        trials = Trials(study, search, asked.metric)
+        while trials.go_on(asked.trials, asked.at_once):
+            time.sleep(_TICK_S)
+    except SpecError as error:
+        print("\n".join(f"error: {one}" for one in error.violations), file=sys.stderr)
+        return 2
+    if not any(trial.state is TrialState.COMPLETE for trial in study.trials):
+        print("error: no trial was done", file=sys.stderr)
+        return 1
+    best = study.best_trial
+    print(f"best: trial {best.number}, {asked.metric} {best.value:.6g}  {best.params}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""torchtitan's parts with our checkpoints: killed, the same to the bit; other worlds and steps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.examples import TORCHRUN, assert_same_end, beside, kill_service, run
+from tests.integration.nodeservices import REPOSITORY
+
+LOOP, RUN = "torchtitan_loop", "torchtitan"
+STEPS = ("--steps", 60)
+
+
+def refusal(root: Path, *arguments: object) -> str:
+    """What it says that trains nothing."""
+    program = [sys.executable, "-m", f"checkpointing.examples.{LOOP}", "--root", str(root)]
+    ended = subprocess.run(
+        [*program, *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert "loss" not in ended.stdout
+    return ended.stderr
+
+
+def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    reference, root = tmp_path / "reference", tmp_path / "root"
+    with beside(LOOP, reference, *STEPS, launcher=TORCHRUN) as finished:
+        first = run(LOOP, root, *STEPS, launcher=TORCHRUN, kill_at=45)
+        kill_service(root / "checkpoint", RUN)
+        second = run(LOOP, root, *STEPS, launcher=TORCHRUN)
+        whole = finished.result().losses
+    assert sorted(whole) == list(range(1, 61))
+    assert min(second.losses) > 1
+    assert first.losses.items() <= whole.items()
+    assert second.losses.items() <= whole.items()
+    assert_same_end(root / "checkpoint", reference / "checkpoint", RUN)
+
+    earlier = run(LOOP, root, *STEPS, "--load-step", 50, launcher=TORCHRUN)
+    assert earlier.losses == {step: loss for step, loss in whole.items() if step > 50}
+    assert "saved by 2 data-parallel ranks and there are 1 now" in refusal(root, "--steps", 80)
+    assert "step 7" in refusal(root, "--load-step", 7)
+    anew = run(LOOP, root, "--steps", 80, "--exclude", "dataloader")
+    assert sorted(anew.losses) == list(range(61, 81))
