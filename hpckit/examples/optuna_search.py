@@ -20,7 +20,9 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import optuna
@@ -109,6 +111,25 @@ def measured(run: RunDir, metric: str) -> float | None:
     return max(found)[2] if found else None
 
 
+def chosen(trial: FrozenTrial) -> str:
+    """What Optuna has chosen for it, to be read."""
+    values = trial.params.items()
+    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in values)
+
+
+def begin(overrides: Sequence[str]) -> None:
+    """Launch a run, or go on with it.
+
+    Raises:
+        SpecError: it is refused.
+    """
+    said = StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        status = launch(["--detach", *overrides])
+    if status:
+        raise SpecError([line.removeprefix("error: ") for line in said.getvalue().splitlines()])
+
+
 class Trials:
     """Of a study, and their runs."""
 
@@ -143,7 +164,7 @@ class Trials:
         value = measured(run, self._metric) if it.word == _DONE else None
         if value is not None and math.isfinite(value):
             self._study.tell(trial.number, value)
-            print(f"trial {trial.number}: {self._metric} {value:.6g}  {trial.params}", flush=True)
+            print(f"trial {trial.number}: {self._metric} {value:.6g}", flush=True)
             return
         self._study.tell(trial.number, state=TrialState.FAIL)
         why = f"has no finite {self._metric}" if it.word == _DONE else it.word
@@ -153,11 +174,9 @@ class Trials:
         """A run that is done, or under way since an earlier search, stays as it is."""
         overrides = self._search.overrides(trial)
         run = run_directory(with_absolute_paths(compose_spec(overrides), Path.cwd()), Path.cwd())
-        print(f"trial {trial.number}: {' '.join(overrides)}", flush=True)
-        if not (run.path.exists() and look(run, slurm).is_alive) and launch(
-            ["--detach", *overrides]
-        ):
-            raise SpecError([f"trial {trial.number} was not started"])
+        if not (run.path.exists() and look(run, slurm).is_alive):
+            begin(overrides)
+        print(f"trial {trial.number}: {chosen(trial)}  {run.path}", flush=True)
         self._runs[trial.number] = run
 
 
@@ -206,7 +225,7 @@ def main() -> int:
         print("error: no trial was done", file=sys.stderr)
         return 1
     best = study.best_trial
-    print(f"best: trial {best.number}, {asked.metric} {best.value:.6g}  {best.params}")
+    print(f"best: trial {best.number}, {asked.metric} {best.value:.6g}: {chosen(best)}")
     return 0
 
 
