@@ -22,6 +22,7 @@ from hpckit.training.gentle import Gentle
 
 def main() -> None:
     """Import, then be the server; in a fork, the torchrun that was ordered."""
+    gc.disable()  # imports make 300,000 objects, and all stay
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else is printed is no answer
     gentle = Gentle(sys.stdin.fileno())
@@ -40,7 +41,7 @@ def serve(answers: int) -> list[str] | None:
     A torchrun that has ended is reaped at the next order: until then no other process has its
     number, and who kills it by that kills nobody else.
     """
-    gc.freeze()  # no collection is to write to the pages that all forks share
+    gc.freeze()  # no collection of theirs is to write to the pages that all forks share
     server, ended = os.getpid(), 0
     while line := sys.stdin.buffer.readline():
         if ended:
@@ -49,6 +50,7 @@ def serve(answers: int) -> list[str] | None:
         if not ended:
             die_with_parent(server)
             os.close(answers)
+            gc.enable()
             return _begin(**json.loads(line))
         _say(answers, kind="begun", pid=ended)
         _say(answers, kind="ended", returncode=_wait(ended))
