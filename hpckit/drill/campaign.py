@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 
 from hpckit.drill.faults import DrillError, DrillKind, plan_drill, training_nodes
 from hpckit.drill.oracle import violations
@@ -104,7 +105,8 @@ def campaign(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome
     try:
         for planned in schedule:
             if (found := watch.strike(planned)) is None:
-                break  # the run is over
+                stage.tell(f"the run is over; no more faults. {watch.refusal}")
+                break
             notes.add(found)
             stage.tell(f"step {found.step:,}: {found.what}")
             watch.until_past(found)
@@ -117,6 +119,8 @@ def campaign(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome
         raise
     finally:
         problems += stage.site.settle()
+    if schedule and not notes.faults():
+        problems.append(f"not one fault was done. {watch.refusal}")
     return _judged(run, stage.reference, notes.faults(), problems)
 
 
@@ -159,6 +163,8 @@ class _Watch:
         self._run, self._tail = run, EventTail(run.events)
         self._site = site
         self._events: list[Event] = []
+        self.refusal = ""
+        """Why the newest fault that could not be done at once could not."""
 
     def strike(self, planned: Planned) -> Struck | None:
         """Do it, once the run has come there and trains; None: it is over before."""
@@ -173,8 +179,9 @@ class _Watch:
                 struck = self._strike(it, planned)
                 break
             except DrillError as error:  # it is on its way from one generation to the next
+                self.refusal = f"{planned.kind} at step {planned.step}: {error}"
                 if time.monotonic() > deadline_s:
-                    raise TimeoutError(f"{planned.kind} at step {planned.step}: {error}") from None
+                    raise TimeoutError(self.refusal) from None
                 time.sleep(_POLL_S)
         if planned.kind == DrillKind.SUPERVISOR and not it.is_slurm:
             self._resume()
@@ -184,9 +191,10 @@ class _Watch:
         """Raises DrillError: it cannot be done now."""
         rank, node = _victim(it, planned)
         if planned.kind in self._site.faults:
-            if it.state is not State.RUNNING or node >= len(it.progress.hosts):
+            hosts = it.progress.hosts if it.is_slurm else [gethostname()] * it.progress.nodes
+            if it.state is not State.RUNNING or node >= len(hosts):
                 raise DrillError(f"{it.run.name} is {it.word}: it takes a run that trains")
-            host = it.progress.hosts[node]
+            host = hosts[node]
             struck = Struck(
                 time.time(), planned.kind, self._new_step(), f"{planned.kind} of {host}"
             )

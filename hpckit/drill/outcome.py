@@ -118,8 +118,8 @@ def _predicted(rows: Sequence[Row], seconds: float, pace_s: float) -> float:
 
 def _rows(outcome: Outcome, events: Sequence[Event]) -> list[Row]:
     found: dict[str, list[Split]] = {}
-    nexts = [*(struck.time for struck in outcome.struck[1:]), math.inf]
-    for struck, until in zip(outcome.struck, nexts, strict=True):
+    for number, struck in enumerate(outcome.struck, start=1):
+        until = outcome.struck[number].time if number < len(outcome.struck) else math.inf
         if (parts := split(events, struck, until)) is not None:
             found.setdefault(struck.kind, []).append(parts)
     return [_row(kind, splits) for kind, splits in sorted(found.items())]
