@@ -169,7 +169,8 @@ class Checkpointer:
         Args:
             await_unseen: of a newer snapshot that only some ranks' parts are found of, the others
                 may be on nodes that are not here any more, and become durable: wait for that.
-                False: those nodes are known to be lost.
+                False: there are no such nodes, or they are known to be lost; only what is in the
+                store already is waited for.
 
         Raises:
             CheckpointError: there are checkpoints, but all are damaged.

@@ -62,6 +62,11 @@ def newest_part(found: Iterable[Found]) -> Whole | None:
     return max(parts, key=lambda whole: whole.step, default=None)
 
 
+def holders(found: Iterable[Found], whole: Whole) -> set[int]:
+    """The ranks of which it was found. A pure function."""
+    return {f.rank for f in found if (f.step, f.generation) == (whole.step, whole.generation)}
+
+
 def own(found: Iterable[Found], whole: Whole, rank: int) -> Found | None:
     """This rank's part, if it is on this node, as its own."""
     return next(

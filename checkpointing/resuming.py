@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from checkpointing import memory
 from checkpointing.errors import ServiceError
 from checkpointing.events import Events
 from checkpointing.exchange import exchange
+from checkpointing.format.names import Save
 from checkpointing.interruptions import Interruptions, interruptions
 from checkpointing.memory import Whole
 from checkpointing.planning import Planned, Planner
@@ -23,6 +24,7 @@ from checkpointing.service.holdings import Pulled
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, optimizers
 from checkpointing.store.catalog import committed
+from checkpointing.store.commit import having_parts
 from checkpointing.store.store import Store
 from checkpointing.structure import Inventory
 from checkpointing.values import Json
@@ -112,9 +114,10 @@ class Resumer:
         # who removes the last checkpoints of a run wants to go back behind them
         found = [one for one in found if not (one.state == "durable" and one.step > there)]
         whole, newest = memory.newest_whole(found), memory.newest_part(found)
-        is_in_parts = newest is not None and newest != whole and newest.step > durable
-        if is_in_parts and self._await_unseen and self._await(newest, memory.UNSEEN_S):
-            return None
+        if newest is not None and newest != whole and newest.step > durable:
+            may_be = self._may_be_whole(newest, found)
+            if may_be and self._await(newest, memory.UNSEEN_S):
+                return None
         if whole is None or whole.step < durable:
             return None
         if self._have_parts(left, gathered, whole, planned):
@@ -123,9 +126,15 @@ class Resumer:
             self._await(whole, memory.STUCK_S)
         return None
 
-    def _await(self, whole: Whole | None, patience_s: float) -> bool:
-        if whole is None:
-            return False
+    def _may_be_whole(self, newest: Whole, found: Sequence[Found]) -> bool:
+        """Whether the parts that no node here has may be elsewhere, or are in the store already."""
+        save = Save(self._run, newest.step, newest.generation.id)
+        missing = set(range(newest.generation.world_size)) - memory.holders(found, newest)
+        return self._ranks.from_rank0(
+            lambda: self._await_unseen or having_parts(self._store, save, missing) == missing
+        )
+
+    def _await(self, whole: Whole, patience_s: float) -> bool:
         if self._replication is not None:
             self._replication.adopt(whole)
         return memory.await_durable(self._ranks, self._client, whole, patience_s)

@@ -336,9 +336,8 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
-        restored = self._checkpointer.restore(
-            self._state(), await_unseen=not self._env.is_memory_lost
-        )
+        is_all_here = self._env.is_memory_lost or self._env.attempt > 0  # what is left of the nodes
+        restored = self._checkpointer.restore(self._state(), await_unseen=not is_all_here)
         if restored is None and self._begin:
             self._begin()
         self._step = self._resumed_at = restored or 0

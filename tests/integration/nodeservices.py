@@ -62,6 +62,13 @@ def pid_of(root: Path, run: str = "r") -> int:
     return int(pid)
 
 
+def pid_here(root: Path, run: str = "r") -> int:
+    """The service of a run of this store on this node."""
+    status = _status(address(str(root), run))
+    assert status is not None
+    return int(status["pid"])
+
+
 def wait_until_ended(root: Path) -> None:
     """Return when no service of this store is there any more.
 

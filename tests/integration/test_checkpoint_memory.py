@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints
+from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints, memory
 from checkpointing.storage.posix import PosixStorage
 from tests.integration.checkpoints import die, restore_one
 from tests.integration.damage import check, committed_in
@@ -22,6 +26,7 @@ from tests.integration.nodeservices import (
     IMPATIENT,
     Hold,
     elsewhere,
+    pid_here,
     sabotaged,
     wait_until_ended,
 )
@@ -247,6 +252,46 @@ def test_other_numbers_of_ranks_go_on_from_what_was_in_memory(tmp_path: Path) ->
     assert run_world(1, restore_somewhere, tmp_path)[0] == (2, "memory")
     assert run_world(2, restore_somewhere, tmp_path)[0] == (2, "store")
     assert not any(check(tmp_path / "store").values())
+
+
+def save_on_two_nodes(rank: int, tmp: Path, is_stored: bool) -> None:
+    """Of which the second loses its service, before or after its part became durable."""
+    root = tmp / "store"
+    with elsewhere() if rank else nullcontext():
+        ckpt = Checkpointer(root, run="r")
+        ckpt.restore(replicated(0))
+        if rank and not is_stored:
+            os.kill(pid_here(root), signal.SIGKILL)
+        ckpt.save(3, replicated(3))
+        while rank and is_stored and not list(root.glob("runs/r/parts/*.00001")):
+            time.sleep(0.05)
+        if rank and is_stored:
+            os.kill(pid_here(root), signal.SIGKILL)
+        dist.barrier()
+        die(ckpt)
+
+
+def restore_on_them(rank: int, tmp: Path) -> tuple[int | None, str]:
+    state, events = replicated(0), Recorder()
+    forever = mock.patch.object(memory, "UNSEEN_S", 3600.0)
+    with elsewhere() if rank else nullcontext(), forever:
+        ckpt = Checkpointer(tmp / "store", run="r", on_event=events)
+        if not rank:
+            (tmp / "gate").unlink()
+        step = ckpt.restore(state, await_unseen=False)
+        die(ckpt)
+    return step, dict(events).get("checkpoint_restored", {}).get("tier", "")
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_what_is_nowhere_is_not_waited_for_and_what_is_stored_is(
+    tmp_path: Path, is_stored: bool
+) -> None:
+    with slow_store(tmp_path) as (_, hold):
+        run_world(2, partial(save_on_two_nodes, is_stored=is_stored), tmp_path)
+        hold.wait()
+        found = run_world(2, restore_on_them, tmp_path)
+    assert found[0] == ((3, "store") if is_stored else (None, ""))
 
 
 def read_once(rank: int, tmp: Path) -> tuple[int, int]:
