@@ -105,7 +105,7 @@ def campaign(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome
     try:
         for planned in schedule:
             if (found := watch.strike(planned)) is None:
-                stage.tell(f"the run is over; no more faults. {watch.refusal}")
+                stage.tell(f"the run is over, and no more is done. {watch.refusal}".rstrip())
                 break
             notes.add(found)
             stage.tell(f"step {found.step:,}: {found.what}")
@@ -120,7 +120,7 @@ def campaign(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome
     finally:
         problems += stage.site.settle()
     if schedule and not notes.faults():
-        problems.append(f"not one fault was done. {watch.refusal}")
+        problems.append(f"not one fault was done. {watch.refusal}".rstrip())
     return _judged(run, stage.reference, notes.faults(), problems)
 
 
@@ -168,6 +168,7 @@ class _Watch:
 
     def strike(self, planned: Planned) -> Struck | None:
         """Do it, once the run has come there and trains; None: it is over before."""
+        self.refusal = ""
         if not self._wait(lambda: self._step() >= planned.step, f"step {planned.step}"):
             return None
         deadline_s = time.monotonic() + PATIENCE_S

@@ -336,8 +336,9 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
-        is_all_here = self._env.is_memory_lost or self._env.attempt > 0  # what is left of the nodes
-        restored = self._checkpointer.restore(self._state(), await_unseen=not is_all_here)
+        # other nodes have no part of a save: after a restart in place there are none, or they are lost
+        is_here = self._env.attempt > 0 or self._env.is_memory_lost
+        restored = self._checkpointer.restore(self._state(), await_unseen=not is_here)
         if restored is None and self._begin:
             self._begin()
         self._step = self._resumed_at = restored or 0
