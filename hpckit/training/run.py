@@ -336,7 +336,7 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
-        # other nodes have no part of a save: after a restart in place there are none, or they are lost
+        # no part of a save is elsewhere: a restart in place has all nodes, or the others are lost
         is_here = self._env.attempt > 0 or self._env.is_memory_lost
         restored = self._checkpointer.restore(self._state(), await_unseen=not is_here)
         if restored is None and self._begin:
