@@ -62,11 +62,11 @@ def pid_of(root: Path, run: str = "r") -> int:
     return int(pid)
 
 
-def pid_here(root: Path, run: str = "r") -> int:
-    """The service of a run of this store on this node."""
+def kill_here(root: Path, run: str = "r") -> None:
+    """The service of a run of this store on this node, with all that it has in memory."""
     status = _status(address(str(root), run))
-    assert status is not None
-    return int(status["pid"])
+    if status is not None:
+        os.kill(status["pid"], signal.SIGKILL)
 
 
 def wait_until_ended(root: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from tests.integration.nodeservices import (
     IMPATIENT,
     Hold,
     elsewhere,
-    pid_here,
+    kill_here,
     sabotaged,
     wait_until_ended,
 )
@@ -255,18 +253,13 @@ def test_other_numbers_of_ranks_go_on_from_what_was_in_memory(tmp_path: Path) ->
 
 
 def save_on_two_nodes(rank: int, tmp: Path, is_stored: bool) -> None:
-    """Of which the second loses its service, before or after its part became durable."""
-    root = tmp / "store"
+    """Until the part of the second is in the store, or is about to be written."""
     with elsewhere() if rank else nullcontext():
-        ckpt = Checkpointer(root, run="r")
+        ckpt = Checkpointer(tmp / "store", run="r")
         ckpt.restore(replicated(0))
-        if rank and not is_stored:
-            os.kill(pid_here(root), signal.SIGKILL)
         ckpt.save(3, replicated(3))
-        while rank and is_stored and not list(root.glob("runs/r/parts/*.00001")):
+        while rank and is_stored and not list((tmp / "store").glob("runs/r/parts/*.00001")):
             time.sleep(0.05)
-        if rank and is_stored:
-            os.kill(pid_here(root), signal.SIGKILL)
         dist.barrier()
         die(ckpt)
 
@@ -287,9 +280,14 @@ def restore_on_them(rank: int, tmp: Path) -> tuple[int | None, str]:
 def test_what_is_nowhere_is_not_waited_for_and_what_is_stored_is(
     tmp_path: Path, is_stored: bool
 ) -> None:
-    with slow_store(tmp_path) as (_, hold):
+    with slow_store(tmp_path) as (root, hold), ExitStack() as stack:
+        with elsewhere():
+            if not is_stored:
+                stack.enter_context(sabotaged(root, IMPATIENT + hold.sabotage(WRITE_PART)))
         run_world(2, partial(save_on_two_nodes, is_stored=is_stored), tmp_path)
         hold.wait()
+        with elsewhere():
+            kill_here(root)
         found = run_world(2, restore_on_them, tmp_path)
     assert found[0] == ((3, "store") if is_stored else (None, ""))
 

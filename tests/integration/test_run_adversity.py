@@ -115,11 +115,12 @@ def test_a_full_disk_is_survived_or_said_and_resumed_from(
     """Before the last save: who starts again from what is in memory has it in no store."""
     small = command(small_disk, shards, PACED, "health.disk_free_gib=null")
     with started(small_disk, [*small, "retry=none", "retry.in_place=1"]) as it:
-        it.wait_for_step(52)
+        it.wait_for("checkpoint_committed", step=50)
         fill = small_disk / "fill"
-        with pytest.raises(OSError), fill.open("wb", buffering=0) as file:  # noqa: PT012
-            while True:
-                file.write(b"\0" * 4096)
+        for size in (1 << 20, 4096):  # there are eight steps left
+            with pytest.raises(OSError), fill.open("ab", buffering=0) as file:  # noqa: PT012
+                while True:
+                    file.write(b"\0" * size)
         status, output = it.finish()
     assert status in (70, 75), output
     assert "Traceback" not in output
