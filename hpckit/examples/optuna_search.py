@@ -19,11 +19,12 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -61,9 +62,16 @@ class Search:
     fixed: tuple[str, ...]
     space: dict[str, BaseDistribution]
 
-    def overrides(self, trial: FrozenTrial) -> list[str]:
+    def overrides(self, chosen: Mapping[str, Any]) -> list[str]:
         """Of the run of a trial."""
-        return [*self.fixed, *(f"{key}={value}" for key, value in trial.params.items())]
+        return [*self.fixed, *(f"{key}={value}" for key, value in chosen.items())]
+
+    def first(self) -> dict[str, Any]:
+        """Of each key the first value, or the lowest."""
+        return {
+            key: one.choices[0] if isinstance(one, CategoricalDistribution) else one.low  # type: ignore[attr-defined, unused-ignore]
+            for key, one in self.space.items()
+        }
 
 
 def parse(overrides: Sequence[str]) -> Search:
@@ -78,10 +86,13 @@ def parse(overrides: Sequence[str]) -> Search:
             item: Override = OverridesParser.create().parse_override(text)
         except HydraException as error:
             raise SpecError([f"{text}: {error}"]) from error
-        if item.is_sweep_override():
-            space[item.get_key_element()] = distribution(text, item.value())
-        else:
+        if not item.is_sweep_override():
             fixed.append(text)
+            continue
+        try:
+            space[item.get_key_element()] = distribution(text, item.value())
+        except ValueError as error:
+            raise SpecError([f"{text}: {error}"]) from error
     if not space:
         raise SpecError(["nothing to search: give a key several values, as in optim.lr=1e-3,3e-4"])
     return Search(tuple(fixed), space)
@@ -172,7 +183,7 @@ class Trials:
 
     def _begin(self, trial: FrozenTrial, slurm: Queue) -> None:
         """A run that is done, or under way since an earlier search, stays as it is."""
-        overrides = self._search.overrides(trial)
+        overrides = self._search.overrides(trial.params)
         run = run_directory(with_absolute_paths(compose_spec(overrides), Path.cwd()), Path.cwd())
         if not (run.path.exists() and look(run, slurm).is_alive):
             begin(overrides)
@@ -183,15 +194,18 @@ class Trials:
 def open_study(file: Path, search: Search, metric: str, maximize: bool) -> optuna.Study:
     """
     Raises:
-        SpecError: the file has a study of something else.
+        SpecError: the file has a study of something else, or none.
     """
-    study = optuna.create_study(
-        study_name=file.stem,
-        storage=JournalStorage(JournalFileBackend(str(file))),
-        sampler=optuna.samplers.TPESampler(constant_liar=True),
-        direction="maximize" if maximize else "minimize",
-        load_if_exists=True,
-    )
+    try:
+        study = optuna.create_study(
+            study_name=file.stem,
+            storage=JournalStorage(JournalFileBackend(str(file))),
+            sampler=optuna.samplers.TPESampler(constant_liar=True),
+            direction="maximize" if maximize else "minimize",
+            load_if_exists=True,
+        )
+    except (OSError, ValueError) as error:
+        raise SpecError([f"--study {file}: {error}"]) from error
     space = {key: distribution_to_json(one) for key, one in search.space.items()}
     goal = {"metric": metric, "maximize": maximize, "space": space}
     if (known := study.user_attrs.get(_GOAL, goal)) != goal:
@@ -200,20 +214,31 @@ def open_study(file: Path, search: Search, metric: str, maximize: bool) -> optun
     return study
 
 
+def positive(text: str) -> int:
+    """
+    Raises:
+        ValueError: it is no number above 0.
+    """
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--metric", required=True, help="a name that the run logs or validates")
     parser.add_argument("--maximize", action="store_true", help="else it is to be small")
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--at-once", type=int, default=1, help="runs beside each other")
+    parser.add_argument("--trials", type=positive, default=20)
+    parser.add_argument("--at-once", type=positive, default=1, help="runs beside each other")
     parser.add_argument("--study", type=Path, default=Path("search.log"), help="its file")
     parser.add_argument("overrides", nargs="+")
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # trials are told below
     try:
         search = parse(asked.overrides)
+        compose_spec(search.overrides(search.first()))  # before anything is written down
         study = open_study(asked.study, search, asked.metric, asked.maximize)
         trials = Trials(study, search, asked.metric)
         while trials.go_on(asked.trials, asked.at_once):

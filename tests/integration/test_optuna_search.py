@@ -55,6 +55,7 @@ def test_sweeps_of_hydra_are_spaces_of_optuna() -> None:
         (["train.steps=10"], "nothing to search"),
         (["optim.lr=glob(*)"], "names no values"),
         (["optim.lr=[1"], "optim.lr=[1"),
+        (["optim.lr=interval(2,1)"], "low <= high"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(words: list[str], said: str) -> None:
@@ -73,6 +74,26 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(SpecError, match="give another file by --study"):
             open_study(tmp_path / "a.log", other, metric, maximize)
+
+
+def test_a_file_that_is_no_study_and_a_wrong_key_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("no study\n")
+    for file in ("a.log", "nowhere/b.log"):
+        with pytest.raises(SpecError, match=f"--study .*{file}"):
+            open_study(tmp_path / file, parse(["optim.lr=1,2"]), "loss", False)
+    program = [sys.executable, "-m", "hpckit.examples.optuna_search", "--metric=loss"]
+    wrong = subprocess.run(
+        [*program, f"--study={tmp_path / 'c.log'}", "optim.lrr=1,2"],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "error: optim.lrr: unknown key; did you mean optim.lr?\n",
+    )
+    assert not (tmp_path / "c.log").exists()
 
 
 def search(cwd: Path, shards: Path, *more: str) -> list[str]:
