@@ -14,6 +14,7 @@ The words of a command go to no shell; `{host}`, `{node}` and `{job}` in them ar
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Timer
@@ -27,6 +28,10 @@ from hpckit.drill.commands import run
 from hpckit.drill.faults import DrillError, DrillKind
 from hpckit.run.spec.fields import GROUP, Positive, Text
 
+UNDO_S = 60.0
+"""Seconds in which what was done is to be undone."""
+_PAUSE_S = 1.0
+
 Command = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
@@ -37,7 +42,7 @@ class SiteFault:
     do: Command
     """Run in the folder of the file; exit status 0: done."""
     undo: Command | None = None
-    """Run `after_s` later, whatever came of the run."""
+    """Run `after_s` later, whatever came of the run, and again for a minute until it works."""
     after_s: Positive = 20.0
     rate: Positive = 1.0
     """As of the other kinds of faults."""
@@ -75,10 +80,17 @@ class Site:
         return problems
 
     def _undo(self, command: Sequence[str]) -> None:
-        try:
-            self._run(command)
-        except DrillError as error:
-            self._problems.append(f"not undone: {error}")
+        """Again and again for a while: another fault may stand in its way."""
+        deadline_s = time.monotonic() + UNDO_S
+        while True:
+            try:
+                self._run(command)
+                return
+            except DrillError as error:
+                if time.monotonic() > deadline_s:
+                    self._problems.append(f"not undone: {error}")
+                    return
+            time.sleep(_PAUSE_S)
 
     def _run(self, command: Sequence[str]) -> None:
         run(command, " ".join(command), self._folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.drill import site as drill_site
 from hpckit.drill.faults import DrillError
 from hpckit.drill.site import load_site
 from tests.integration.runs import REPO
@@ -42,7 +43,10 @@ def test_a_fault_is_done_to_its_victim_and_undone(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
-def test_what_cannot_be_done_or_undone_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_done_or_undone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drill_site, "UNDO_S", 0.0)
     site = load_site(write(tmp_path, FAULTS))
     with pytest.raises(DrillError, match="no rights"):
         site.play("refused", "n1", 1, None)
@@ -51,6 +55,19 @@ def test_what_cannot_be_done_or_undone_is_told(tmp_path: Path) -> None:
     assert problem.startswith("not undone: sh -c")
     assert problem.endswith("cannot")
     assert site.settle() == []
+
+
+def test_what_another_fault_stands_in_the_way_of_is_undone_later(tmp_path: Path) -> None:
+    later = """
+gone:
+  do: ["true"]
+  undo: [sh, -c, "test -e other || { touch other; exit 1; }"]
+  after_s: 0.01
+"""
+    site = load_site(write(tmp_path, later))
+    site.play("gone", "n1", 1, None)
+    assert site.settle() == []
+    assert (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
