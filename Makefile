@@ -38,19 +38,21 @@ python-venv:
 
 demo: setup
 	$(BIN)/python launch.py experiment=demo --fresh
+	@$(BIN)/hpckit report "$$(ls -td runs/demo-*/ | head -n 1)" --format html
 
 # Many tests are of several processes themselves, and those of Slurm wait a good part of their time.
+# Thousands of processes import the project: not from source each time, whatever the environment says.
 WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 4) ? $$1 + 1 : 4 }')
 
 test: setup services
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
 		$(PYTEST_ARGS)
 
 # A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
 # all out.
 SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod gcc libc6-dev \
 	nfs-kernel-server nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
-	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux shellcheck
+	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux nftables shellcheck
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
 
 # fuse 2 does as well as fuse3, and cannot be there beside it.

@@ -152,7 +152,7 @@ def _environment(folder: Path) -> WorkerEnvironment:
         attempt=0,
         device="cpu",
         board=board,
-        is_memory_lost=False,
+        is_memory_here=False,
     )
 
 

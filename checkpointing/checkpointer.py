@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from checkpointing.accepting import Check, newest_accepted
 from checkpointing.agreement import LaggedVote
 from checkpointing.dropping import let_go
 from checkpointing.errors import CheckpointError, SaveError
@@ -157,7 +158,13 @@ class Checkpointer:
         self._is_owed = True  # whether the service may have what is nowhere else
         self._closed = False
 
-    def restore(self, state: dict[str, Any], *, await_unseen: bool = True) -> int | None:
+    def restore(
+        self,
+        state: dict[str, Any],
+        *,
+        await_unseen: bool = True,
+        check: Check | None = None,
+    ) -> int | None:
         """Load the newest whole checkpoint into `state`, in place; its step, or None if none is.
 
         The newest snapshot that trainers of this run have left in the memory of their nodes counts
@@ -171,9 +178,12 @@ class Checkpointer:
                 may be on nodes that are not here any more, and become durable: wait for that.
                 False: there are no such nodes, or they are known to be lost; only what is in the
                 store already is waited for.
+            check: called on each rank once `state` has taken over a checkpoint: why it is not to
+                be gone on from, or None. One that a rank has a reason against is passed over as if
+                it were damaged, and the next older one taken over.
 
         Raises:
-            CheckpointError: there are checkpoints, but all are damaged.
+            CheckpointError: there are checkpoints, but all are damaged, or passed over by `check`.
             StructureError: the checkpoint holds other tensors or values than `state`.
             FormatError: the checkpoint is of a format that this version does not know.
             TypeError, ValueError: `state` holds something that cannot be saved or restored.
@@ -182,7 +192,8 @@ class Checkpointer:
         self._need_open()
         self._shipper.settle()
         started_s = time.monotonic()
-        resumer = Resumer(
+        make = partial(
+            Resumer,
             self._store,
             self._run,
             self._ranks,
@@ -193,7 +204,7 @@ class Checkpointer:
             self._replication,
             await_unseen=await_unseen,
         )
-        resumed = resumer.resume(state)
+        resumed, resumer = newest_accepted(make, state, check, self._ranks, self._events)
         self._begin_anew(resumed, resumer, state)
         if resumed is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -95,11 +95,15 @@ def load(arena: Arena, start: int, planned: Planned, tensors: Mapping[str, Tenso
     copy(targets, sources)
 
 
-def await_durable(ranks: Ranks, client: Client, whole: Whole, patience_s: float) -> bool:
+def await_durable(
+    ranks: Ranks, client: Client, whole: Whole, patience_s: float, is_stored: Callable[[], bool]
+) -> bool:
     """Let the services make a snapshot durable that is in memory alone. A collective.
 
     Args:
         patience_s: seconds without any change after which it is given up.
+        is_stored: whether all parts of it are in the store, so that it only lacks the commit, which
+            is left to the take-over: who was to do it may be gone. Asked on rank 0.
 
     Returns:
         Whether it is; False if they cannot, and say so in their logs.
@@ -108,7 +112,7 @@ def await_durable(ranks: Ranks, client: Client, whole: Whole, patience_s: float)
     before: list[str] = []
     while True:
         states = ranks.all_gather(_state(client, whole), ranks.control)
-        if "durable" in states:
+        if "durable" in states or ranks.from_rank0(is_stored):
             return True
         if not {"waiting", "writing"} & set(states):
             logger.warning("the snapshot of step %d cannot become a checkpoint", whole.step)

@@ -48,6 +48,7 @@ class Outcomes:
         self._events, self._url = events, store_url
         self._changed = threading.Condition()
         self._by_step: dict[int, Outcome] = {}
+        self._begun_s: dict[int, float] = {}  # of saves that are in it
         self.trouble = ""  # why the last save that failed did
         self.durable: int | None = None  # the newest step known to be committed
         self.seconds = 0.0  # that the last committed save took to become durable
@@ -55,7 +56,9 @@ class Outcomes:
 
     def begin(self, step: int) -> None:
         """A save of this step was begun."""
-        self._set(step, Outcome(Fate.UNDER_WAY))
+        with self._changed:
+            self._begun_s[step] = time.monotonic()
+            self._set(step, Outcome(Fate.UNDER_WAY))
 
     def end(self, step: int, fate: Fate, why: str = "") -> bool:
         """What became of it, and whether that is news: nothing worse comes after a commit."""
@@ -74,6 +77,7 @@ class Outcomes:
         """After going back in time."""
         with self._changed:
             self._by_step.clear()
+            self._begun_s.clear()
             self.durable, self.durable_s = None, time.monotonic()
 
     def wait(self, step: int, timeout_s: float) -> Outcome:
@@ -158,9 +162,10 @@ class Outcomes:
             if self.of(step).fate is Fate.COMMITTED:
                 return  # said again, by a service that was started again
             self.durable = max(step, -1 if self.durable is None else self.durable)
-            self.durable_s = time.monotonic()
-            self.seconds = float(message.get("seconds", self.seconds))
-        fields = {k: v for k, v in message.items() if k in ("id", "bytes", "new_bytes", "seconds")}
+            self.durable_s = now_s = time.monotonic()
+            fields = {k: v for k, v in message.items() if k in ("id", "bytes", "new_bytes")}
+            if step in self._begun_s:
+                self.seconds = fields["seconds"] = now_s - self._begun_s[step]
         # before whoever waits for the step goes on: the event is written by then
         self._events.emit("checkpoint_committed", step=step, store=self._url, **fields)
         self._set(step, Outcome(Fate.COMMITTED))
@@ -170,4 +175,5 @@ class Outcomes:
             self._by_step[step] = outcome
             for old in sorted(self._by_step)[:-16]:  # nobody asks for these any more
                 del self._by_step[old]
+                self._begun_s.pop(old, None)
             self._changed.notify_all()

@@ -62,7 +62,7 @@ class Restorer:
     ranks: Ranks
     staging: Staging
     events: Events
-    skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: damaged id -> why
+    skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: id of no use -> why
     owner: int | None = None  # on rank 0: the number of the take-over
     reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
 
@@ -140,6 +140,7 @@ class Restorer:
         for stored in self.store.manifests(self.run):  # later revisions first
             if problems.pop(stored.save, None) is not None:
                 times[stored] = stored.modified
+        times = {stored: at for stored, at in times.items() if stored.save.id not in self.skipped}
         return sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
 
     def _look(self, stored: Stored, target: LoadTarget) -> tuple[str | None, _Readable | None]:
@@ -183,7 +184,7 @@ class Restorer:
         reasons = {**self.skipped, **self.reduced}
         lines = [f"\n  {name}: {reason}" for name, reason in reasons.items()]
         return (
-            f"no checkpoint of run {self.run!r} in {self.store.url} is whole:{''.join(lines)}\n"
+            f"no checkpoint of run {self.run!r} in {self.store.url} is of use:{''.join(lines)}\n"
             "repair them (hpckit ckpt repair), or use another run name to start from zero"
         )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from checkpointing import memory
@@ -21,6 +22,7 @@ from checkpointing.replication import Replication
 from checkpointing.restoring import Restorer
 from checkpointing.service.client import Client, Found, Memory, Said
 from checkpointing.service.holdings import Pulled
+from checkpointing.service.snapshots import Generation
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, optimizers
 from checkpointing.store.catalog import committed
@@ -36,6 +38,7 @@ logger = logging.getLogger("checkpointing")
 class Resumed:
     """What the state was restored from."""
 
+    id: str
     step: int
     tier: Literal["memory", "store"]
     bytes: int  # of this rank's tensors
@@ -59,14 +62,20 @@ class Resumer:
         replication: Replication | None = None,
         *,
         await_unseen: bool = True,
+        rejected: Mapping[str, str] | None = None,
     ) -> None:
+        """
+        Args:
+            rejected: ids of what is not to be gone on from, and why.
+        """
         self._await_unseen = await_unseen
+        self._rejected = dict(rejected or {})
         self._replication = replication
         self._pulled: Pulled | None = None  # this rank's part, if it was on another node
         self._store, self._run, self._ranks = store, run, ranks
         self._client, self._planner, self._preparer = client, planner, preparer
         self._staging = Staging()
-        self._restorer = Restorer(store, run, ranks, self._staging, events)
+        self._restorer = Restorer(store, run, ranks, self._staging, events, dict(self._rejected))
         self.interruptions = Interruptions()
         self.distrusted: frozenset[bytes] = frozenset()  # packs in which damage was found
 
@@ -109,7 +118,12 @@ class Resumer:
         the form of its state now, on its own node or from another one. One that is newer than what
         the store has, and not to be had so, is made durable meanwhile, if that can be."""
         gathered = self._ranks.all_gather(left.found, self._ranks.control)
-        found = [one for those in gathered for one in those]
+        found = [
+            one
+            for those in gathered
+            for one in those
+            if self._save(one.step, one.generation).id not in self._rejected
+        ]
         durable, there, self.interruptions = self._ranks.from_rank0(self._history)
         # who removes the last checkpoints of a run wants to go back behind them
         found = [one for one in found if not (one.state == "durable" and one.step > there)]
@@ -128,16 +142,22 @@ class Resumer:
 
     def _may_be_whole(self, newest: Whole, found: Sequence[Found]) -> bool:
         """Whether the parts that no node here has may be elsewhere, or are in the store already."""
-        save = Save(self._run, newest.step, newest.generation.id)
         missing = set(range(newest.generation.world_size)) - memory.holders(found, newest)
         return self._ranks.from_rank0(
-            lambda: self._await_unseen or having_parts(self._store, save, missing) == missing
+            lambda: self._await_unseen or self._are_stored(newest, missing)
         )
+
+    def _are_stored(self, whole: Whole, ranks: set[int]) -> bool:
+        """Whether these ranks' parts are in the store."""
+        save = self._save(whole.step, whole.generation)
+        return having_parts(self._store, save, ranks) == ranks
 
     def _await(self, whole: Whole, patience_s: float) -> bool:
         if self._replication is not None:
             self._replication.adopt(whole)
-        return memory.await_durable(self._ranks, self._client, whole, patience_s)
+        everyone = set(range(whole.generation.world_size))
+        is_stored = partial(self._are_stored, whole, everyone)
+        return memory.await_durable(self._ranks, self._client, whole, patience_s, is_stored)
 
     def _have_parts(
         self, left: Memory, gathered: list[tuple[Found, ...]], whole: Whole, planned: Planned
@@ -179,7 +199,8 @@ class Resumer:
         and how often the run was begun."""
         found, problems = committed(self._store, self._run)
         saves = [(one.stored.save.session, one.document.header.created) for one in found]
-        readable = max((one.stored.save.step for one in found), default=-1)
+        good = (one.stored.save for one in found if one.stored.save.id not in self._rejected)
+        readable = max((save.step for save in good), default=-1)
         there = max((save.step for save in problems), default=-1)
         return readable, max(readable, there), interruptions(saves)
 
@@ -201,7 +222,10 @@ class Resumer:
         names = tensors if is_shared else {}
         self._take(target, names, Inventory(target.wants().tensors, values))
         has_moved = self._pulled is not None
-        return Resumed(whole.step, "memory", planned.layout.bytes, mine, pulled.said, has_moved)
+        id_ = self._save(whole.step, whole.generation).id
+        return Resumed(
+            id_, whole.step, "memory", planned.layout.bytes, mine, pulled.said, has_moved
+        )
 
     def _own(self, left: Memory, whole: Whole) -> Pulled:
         mine, here = memory.own(left.found, whole, self._ranks.rank), self._client.left
@@ -226,4 +250,8 @@ class Resumer:
         self._take(target, names, restored.inventory)
         self.distrusted = restored.distrusted
         step = restored.checkpoint.header.save.step
-        return Resumed(step, "store", restored.size)
+        return Resumed(restored.checkpoint.id, step, "store", restored.size)
+
+    def _save(self, step: int, generation: Generation) -> Save:
+        """The name that a snapshot has in the store, if it is there."""
+        return Save(self._run, step, generation.id)

@@ -90,7 +90,10 @@ class OptimizerItem:
 
     def load(self, tree: Any) -> None:
         loaded = {parameter: dict(state) for parameter, state in self._optimizer.state.items()}
+        ways = [_way_of(group) for group in self._optimizer.param_groups]
         set_optimizer_state_dict(self._module, self._optimizer, tree, options=_FLAT)
+        for group, way in zip(self._optimizer.param_groups, ways, strict=True):
+            group.update(way)
         # load_state_dict() casts state to its parameter's dtype (fp32 moments of bf16 weights):
         # put back the very tensors that were loaded into
         for parameter, state in loaded.items():
@@ -222,6 +225,11 @@ def _module_of(name: str, state: Mapping[str, Any]) -> nn.Module:
         f"cannot tell which of the modules {sorted(modules)} optimizer {name!r} belongs to: "
         "name it 'optimizer.<name of the module>' ('optimizer' goes with 'model')"
     )
+
+
+def _way_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """How its step is computed, which layout and devices decide anew each time."""
+    return {key: group[key] for key in ("foreach", "fused", "capturable") if key in group}
 
 
 def _parameters(optimizer: Optimizer) -> set[Any]:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -14,6 +15,12 @@ from tests.integration.nodeservices import kill_all
 
 # What was started in the background of a shell ignores it, and so would every run under test
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something of the machine, and nothing of the code
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 pytest_plugins = ["tests.services.fixtures", "tests.integration.run_fixtures"]
 

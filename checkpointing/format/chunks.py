@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import xxhash
@@ -14,6 +15,7 @@ Place = tuple[bytes, int]  # a pack, and the offset of a chunk in it
 
 ID_BYTES = 32
 PACK_BYTES = 16
+MAX_DEPTH = 100  # bases of a chunk, one below the other
 
 
 def chunk_id(dtype: str, raw: Buffer) -> bytes:
@@ -51,3 +53,12 @@ class Chunk:
     def depth(self) -> int:
         """Chunks that have to be read besides this one."""
         return 0 if self.base is None else 1 + self.base.depth
+
+
+def with_bases(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Every chunk that is needed to read these, bases after what needs them."""
+    for chunk in chunks:
+        at: Chunk | None = chunk
+        while at is not None:
+            yield at
+            at = at.base

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkpointing.canonical import Reader
 from checkpointing.errors import DamagedError
 from checkpointing.format import container
-from checkpointing.format.chunks import PACK_BYTES
+from checkpointing.format.chunks import ID_BYTES, PACK_BYTES
 from checkpointing.format.container import Container
 from checkpointing.format.names import Save
 from checkpointing.format.table import Table, from_bytes, merge, to_bytes
@@ -106,8 +107,9 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
     for row, pack in zip(rows, packs, strict=True):
         row["pack"], row["size"] = np.frombuffer(pack, np.uint8), content.packs[pack]
     sections = {_PACKS: rows.tobytes()}
-    sections |= {_ITEM + name: to_bytes(table, index) for name, table in content.items.items()}
-    summaries = {name: vars(summarise(table)) for name, table in content.items.items()}
+    items = {name: table.in_columns() for name, table in content.items.items()}
+    sections |= {_ITEM + name: to_bytes(table, index) for name, table in items.items()}
+    summaries = {name: vars(summarise(table)) for name, table in items.items()}
     body = {
         **_identity(header.save),
         "created": header.created,
@@ -122,10 +124,19 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
 
 
 def summarise(table: Table) -> Summary:
-    placed = (chunk for boxes in table.chunks.values() for chunk in boxes.values())
-    stored = {chunk.id: chunk.length for chunk in placed}
-    chunks = sum(len(placed) for placed in table.chunks.values())
-    return Summary(len(table.tensors), chunks, table.raw_bytes, sum(stored.values()))
+    segments = table.in_columns().segments()
+    ids = [segment.columns["id"][segment.rows] for segment in segments]
+    empty = np.zeros(0, np.uint64)
+    lengths = np.concatenate([empty, *(s.columns["length"][s.rows] for s in segments)])
+    stored = lengths[_once(ids)].sum()
+    return Summary(len(table.tensors), len(lengths), table.raw_bytes, int(stored))
+
+
+def _once(ids: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
+    """Where each id is for the last time."""
+    every = np.concatenate([np.zeros((0, ID_BYTES), np.uint8), *ids])[::-1]
+    _, first = np.unique(np.ascontiguousarray(every).view(f"V{ID_BYTES}"), return_index=True)
+    return len(every) - 1 - first
 
 
 class Document:

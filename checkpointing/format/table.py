@@ -3,7 +3,7 @@
     u32       length of the JSON
     JSON      {"tensors": [{"name", "dtype", "shape", "tile", "chunks"}], "values", "bases"}
     columns   boxes: i64, offsets then sizes of each chunk, tensor by tensor; then the fields of
-              ROW, each as one column over all chunks (in the order of the tensors) and all bases
+              `ROW`, each as one column over all chunks (in the order of the tensors) and all bases
 
 All numbers are little-endian; the whole is one zstd frame.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,28 +22,20 @@ import zstandard
 from numpy.typing import NDArray
 
 from checkpointing.canonical import Reader
-from checkpointing.codec import Codec
-from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.chunks import ID_BYTES, Chunk, Place
+from checkpointing.errors import DamagedError
+from checkpointing.format.chunks import Chunk, with_bases
+from checkpointing.format.columns import NAMES, ROW, Columns, Placed, Segment
+from checkpointing.format.cover import Boxes, as_array, as_boxes, elements, first_gap, gap
 from checkpointing.format.elements import element
+from checkpointing.format.gathering import gather
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.values import Json
 
-ROW = np.dtype(
-    [
-        ("id", "u1", ID_BYTES),
-        ("pack", "<u4"),  # index in the manifest's list of packs
-        ("offset", "<u8"),
-        ("length", "<u8"),
-        ("raw_length", "<u8"),
-        ("codec", "u1"),
-        ("checksum", "<u8"),
-        ("base", "<i4"),  # row of the base, always a later one; -1 if there is none
-    ]
-)
-MAX_TABLE = 2 << 30  # bytes, decompressed: refused above, before anything is allocated
+MAX_TABLE = 16 << 30  # bytes, decompressed: refused above, before anything is allocated
+_ANY, _RATIO = 64 << 20, 1000  # bytes that any table may have; more only so many for one as stored
 _MAX_DIMS = 64  # of numpy
 _PIECE = 1 << 20  # bytes that are decompressed at a time
+_MANY = 32  # chunks of each tensor on average, from which on they stay in columns
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Table:
     """Tensors by full name ("model/wte.weight"), each with its chunks by box; values likewise."""
 
     tensors: dict[str, Spec] = field(default_factory=dict)
-    chunks: dict[str, dict[Box, Chunk]] = field(default_factory=dict)
+    chunks: dict[str, Mapping[Box, Chunk]] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
 
     def place(self, name: str, spec: Spec, placed: Mapping[Box, Chunk]) -> None:
@@ -72,18 +65,46 @@ class Table:
         Raises:
             ValueError: it is there with another shape or dtype.
         """
+        self.describe(name, spec)
+        mine = self.chunks.get(name)
+        if not isinstance(mine, dict):
+            mine = self.chunks[name] = dict(mine.items() if mine is not None else ())
+        mine.update(placed.items())
+
+    def describe(self, name: str, spec: Spec) -> None:
+        """Add a tensor; raises as `place`."""
         if self.tensors.setdefault(name, spec) != spec:
             raise ValueError(f"{name!r} is both {self.tensors[name]} and {spec}")
-        self.chunks.setdefault(name, {}).update(placed)
+
+    def in_columns(self) -> Table:
+        """The same, the chunks of each tensor `Placed`, in the order of the tensors."""
+        every = {name: self.chunks[name] for name in self.tensors}
+        made = [placed for placed in every.values() if not isinstance(placed, Placed)]
+        columns = Columns.of([chunk for placed in made for chunk in placed.values()])
+        first = 0
+        for name, placed in every.items():
+            if not isinstance(placed, Placed):
+                boxes = as_array(placed, len(self.tensors[name].shape))
+                every[name] = Placed([Segment(boxes, columns, first)])
+                first += len(boxes)
+        return Table(self.tensors, every, self.values)
+
+    def segments(self) -> list[Segment]:
+        """Of a table in columns, one after the other."""
+        placed = (one for one in self.chunks.values() if isinstance(one, Placed))
+        return [segment for one in placed for segment in one.segments]
+
+    def reaching(self, name: str, box: Box) -> Iterable[tuple[Box, Chunk]]:
+        """Chunks of a tensor that have an element of `box`, with their boxes."""
+        placed = self.chunks[name]
+        if isinstance(placed, Placed):
+            return placed.reaching(box)
+        return ((own, chunk) for own, chunk in placed.items() if own.intersect(box))
 
     def all_chunks(self) -> Iterator[Chunk]:
         """Every chunk that is needed to read the item, bases after what needs them."""
         for placed in self.chunks.values():
-            for chunk in placed.values():
-                at: Chunk | None = chunk
-                while at is not None:
-                    yield at
-                    at = at.base
+            yield from with_bases(placed.values())
 
     def packs(self) -> set[bytes]:
         return {chunk.pack for chunk in self.all_chunks()}
@@ -100,89 +121,55 @@ def merge(tables: Iterable[Table]) -> Table:
         ValueError: they hold different tensors under one name, or do not fill them.
     """
     merged = Table()
+    parts: dict[str, list[Segment]] = {}
     for table in tables:
-        for name, spec in table.tensors.items():
-            merged.place(name, spec, table.chunks[name])
-        merged.values = {**table.values, **merged.values}
+        for name, placed in table.in_columns().chunks.items():
+            merged.describe(name, table.tensors[name])
+            assert isinstance(placed, Placed)
+            parts.setdefault(name, []).extend(placed.segments)
+        for name, value in table.values.items():
+            merged.values.setdefault(name, value)
     for name, spec in merged.tensors.items():
-        if problem := gap(spec, merged.chunks[name]):
-            raise ValueError(f"the ranks' parts of {name!r} {problem}")
+        merged.chunks[name] = _joined(name, spec, parts[name])
     return merged
 
 
-def gap(spec: Spec, boxes: Iterable[Box]) -> str | None:
-    """What is wrong if `boxes` do not cover the tensor exactly once; None if they do."""
-    boxes = list(boxes)
-    if problem := misplaced(spec, boxes):
-        return problem
-    covered = sum(box.count for box in boxes)
-    if covered != math.prod(spec.shape):
-        return f"cover {covered} of its {math.prod(spec.shape)} elements"
-    return None
-
-
-def misplaced(spec: Spec, boxes: Iterable[Box]) -> str | None:
-    """What is wrong if `boxes` cover parts of the tensor more than once; None if they do not."""
-    by_tile: dict[Shape, list[Box]] = {}
-    for box in boxes:
-        if len(box.sizes) != len(spec.shape) or not _inside(box, spec):
-            return f"lie outside its shape {spec.shape}"
-        corner = tuple(o // t if t else 0 for o, t in zip(box.offsets, spec.tile, strict=True))
-        by_tile.setdefault(corner, []).append(box)
-    return "overlap" if any(_overlap(group) for group in by_tile.values()) else None
-
-
-def _inside(box: Box, spec: Spec) -> bool:
-    """Inside the tensor, and inside one tile of it."""
-    sides = zip(box.offsets, box.sizes, spec.shape, spec.tile, strict=True)
-    return all(
-        n > 0 and o >= 0 and o + n <= s and t and o // t == (o + n - 1) // t for o, n, s, t in sides
-    )
-
-
-def _overlap(group: list[Box]) -> bool:
-    """Along the dimension that is cut most, so that each is compared with few: thousands of ranks
-    may share a tile."""
-    dims = range(len(group[0].sizes))
-    dim = max(dims, key=lambda d: len({box.offsets[d] for box in group}), default=None)
-    if dim is None:
-        return len(group) > 1
-    reaching: list[Box] = []
-    for box in sorted(group, key=lambda box: box.offsets[dim]):
-        reaching = [r for r in reaching if r.offsets[dim] + r.sizes[dim] > box.offsets[dim]]
-        if any(box.intersect(other) for other in reaching):
-            return True
-        reaching.append(box)
-    return False
+def _joined(name: str, spec: Spec, segments: Sequence[Segment]) -> Mapping[Box, Chunk]:
+    joined = Placed(segments)
+    if gap(spec.shape, spec.tile, joined.boxes) is None:
+        return joined
+    once = dict(joined.items())  # the same box from two ranks is one
+    if problem := gap(spec.shape, spec.tile, as_array(once, len(spec.shape))):
+        raise ValueError(f"the ranks' parts of {name!r} {problem}")
+    return once
 
 
 def to_bytes(table: Table, packs: Mapping[bytes, int]) -> bytes:
-    """The stored form; `packs` gives the index of each pack in the manifest's list.
+    """The stored form; `packs` gives the index of each pack in the manifest's list, in order.
 
     Raises:
+        KeyError: a chunk is in another pack.
         ValueError: it is larger than any reader takes.
     """
-    placed = [chunk for name in table.tensors for chunk in table.chunks[name].values()]
-    bases = _bases(placed)
-    index = {chunk.place: len(placed) + i for i, chunk in enumerate(bases)}
-    chunks = [*placed, *bases]
-    rows = np.zeros(len(chunks), ROW)
-    ids = np.frombuffer(b"".join(chunk.id for chunk in chunks), np.uint8)
-    rows["id"] = ids.reshape(-1, ID_BYTES)
-    rows["pack"] = [packs[chunk.pack] for chunk in chunks]
-    rows["base"] = [-1 if c.base is None else index[c.base.place] for c in chunks]
-    for name in ("offset", "length", "raw_length", "codec", "checksum"):
-        rows[name] = np.array([getattr(chunk, name) for chunk in chunks], ROW[name])
-    boxes = [
-        np.array([[b.offsets, b.sizes] for b in table.chunks[name]], "<i8").tobytes()
-        for name in table.tensors
-    ]
-    header = json.dumps(_header(table, len(bases)), sort_keys=True, separators=(",", ":")).encode()
-    columns = [np.ascontiguousarray(rows[name]).tobytes() for name in ROW.names or ()]
-    raw = b"".join([len(header).to_bytes(4, "little"), header, *boxes, *columns])
-    if len(raw) > MAX_TABLE:
-        raise ValueError(f"a table of {len(raw)} bytes is more than the {MAX_TABLE} of the format")
-    return zstandard.compress(raw, 3)
+    segments = table.in_columns().segments()
+    columns, bases = gather(segments, packs)
+    boxes = [segment.boxes.astype("<i8", copy=False).tobytes() for segment in segments]
+    header = json.dumps(_header(table, bases), sort_keys=True, separators=(",", ":")).encode()
+    raw = b"".join(
+        [
+            *(len(header).to_bytes(4, "little"), header, *boxes),
+            *(columns[name].tobytes() for name in NAMES),
+        ]
+    )
+    data: bytes = zstandard.compress(raw, 3)
+    if len(raw) > (most := _most(data)):
+        raise ValueError(f"a table of {len(raw)} bytes, where the format has {most} at most")
+    return data
+
+
+def _most(data: bytes) -> int:
+    """Bytes that it may have, decompressed."""
+    return min(MAX_TABLE, max(_ANY, _RATIO * len(data)))
 
 
 def _header(table: Table, bases: int) -> dict[str, Any]:
@@ -199,22 +186,11 @@ def _header(table: Table, bases: int) -> dict[str, Any]:
     return {"tensors": tensors, "values": table.values, "bases": bases}
 
 
-def _bases(placed: Sequence[Chunk]) -> list[Chunk]:
-    """All bases once, each after all that need it: in order of falling depth."""
-    found: dict[Place, Chunk] = {}
-    for chunk in placed:
-        base = chunk.base
-        while base is not None:
-            found.setdefault(base.place, base)
-            base = base.base
-    return sorted(found.values(), key=lambda chunk: (-chunk.depth, chunk.place))
-
-
 def from_bytes(data: bytes, packs: Sequence[bytes], where: str, *, is_part: bool = False) -> Table:
     """Read back what `to_bytes` wrote.
 
     Args:
-        is_part: what one rank wrote, which need not cover the tensors.
+        is_part: what one rank wrote: where its boxes lie, `merge` looks at.
 
     Raises:
         DamagedError: it is not consistent in itself.
@@ -236,20 +212,40 @@ def from_bytes(data: bytes, packs: Sequence[bytes], where: str, *, is_part: bool
         raise DamagedError(f"{where}: its columns are cut off")
     boxes, rest = _parse_boxes(raw, 4 + size, specs, counts, where)
     rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
-    chunks = _parse_chunks(rows, packs, where)
-    table = Table(specs, {}, header.object("values"))
-    first = 0
-    for (name, spec), count, tensor_boxes in zip(specs.items(), counts, boxes, strict=True):
-        table.chunks[name] = dict(zip(tensor_boxes, chunks[first : first + count], strict=True))
-        _check_sizes(name, spec, table.chunks[name], where, misplaced if is_part else gap)
-        first += count
-    return table
+    columns = Columns(rows, packs)
+    columns.check(where)
+    _check_lengths(specs, boxes, columns, where)
+    if not is_part:
+        _check_cover(specs, boxes, where)
+    stays = is_part or sum(counts) >= _MANY * len(specs)
+    chunks = _in_columns(specs, boxes, columns) if stays else _made(specs, boxes, columns)
+    return Table(specs, chunks, header.object("values"))
+
+
+def _in_columns(
+    names: Iterable[str], boxes: Sequence[Boxes], columns: Columns
+) -> dict[str, Mapping[Box, Chunk]]:
+    """The chunks of each tensor, of which objects are made when they are asked for."""
+    firsts = np.cumsum([0, *map(len, boxes)]).tolist()
+    segments = [Segment(its, columns, at) for its, at in zip(boxes, firsts[:-1], strict=True)]
+    return {name: Placed([one]) for name, one in zip(names, segments, strict=True)}
+
+
+def _made(
+    names: Iterable[str], boxes: Sequence[Boxes], columns: Columns
+) -> dict[str, Mapping[Box, Chunk]]:
+    """The same, made at once."""
+    chunks = iter(columns.chunks(np.arange(sum(map(len, boxes)))))
+    return {
+        name: dict(zip(as_boxes(its), islice(chunks, len(its)), strict=True))
+        for name, its in zip(names, boxes, strict=True)
+    }
 
 
 def _decompress(data: bytes, where: str) -> bytes:
     try:
         size = zstandard.frame_content_size(data)
-        if not 4 <= size <= MAX_TABLE:
+        if not 4 <= size <= _most(data):
             raise DamagedError(f"{where}: states a size of {size} bytes")
         # in pieces: what a frame states is not allocated before it is there
         with zstandard.ZstdDecompressor().stream_reader(data) as stream:
@@ -263,7 +259,9 @@ def _decompress(data: bytes, where: str) -> bytes:
 
 def _spec(item: Reader) -> Spec:
     spec = Spec(item.text("dtype"), item.counts("shape"), item.counts("tile"))
-    element(spec.dtype)
+    size = math.prod(filter(None, (element(spec.dtype).itemsize, *spec.shape)))
+    if size >= 1 << 63:
+        raise DamagedError(f"tensor {item.text('name')!r}: nothing is as large as {spec.shape}")
     if len(spec.shape) != len(spec.tile) or len(spec.shape) > _MAX_DIMS:
         raise DamagedError(f"tensor {item.text('name')!r}: tile {spec.tile} of shape {spec.shape}")
     return spec
@@ -271,69 +269,59 @@ def _spec(item: Reader) -> Spec:
 
 def _parse_boxes(
     raw: bytes, at: int, specs: Mapping[str, Spec], counts: Sequence[int], where: str
-) -> tuple[list[list[Box]], int]:
+) -> tuple[list[Boxes], int]:
     found = []
     for spec, count in zip(specs.values(), counts, strict=True):
         dims = len(spec.shape)
         end = at + count * 2 * dims * 8
         if end > len(raw):
             raise DamagedError(f"{where}: its boxes are cut off")
-        numbers = np.frombuffer(raw[at:end], "<i8").reshape(count, 2, dims).tolist()
-        found.append([Box(tuple(offsets), tuple(sizes)) for offsets, sizes in numbers])
+        numbers = np.frombuffer(raw, "<i8", count * 2 * dims, at)
+        found.append(numbers.reshape(count, 2, dims).astype(np.int64, copy=False))
         at = end
     return found, at
 
 
-def _parse_rows(raw: bytes, at: int, count: int, where: str) -> NDArray[np.void]:
+def _parse_rows(raw: bytes, at: int, count: int, where: str) -> dict[str, NDArray[Any]]:
     if len(raw) - at != count * ROW.itemsize:
         raise DamagedError(f"{where}: its columns are cut off")
-    rows = np.zeros(count, ROW)
-    for name in ROW.names or ():
+    columns = {}
+    for name in NAMES:
         kind = ROW[name]
-        end = at + count * kind.itemsize
-        column = np.frombuffer(raw[at:end], kind.base).reshape(count, *kind.shape)
-        rows[name] = column
-        at = end
-    return rows
+        column = np.frombuffer(raw, kind.base, count * math.prod(kind.shape), at)
+        columns[name] = column.reshape(count, *kind.shape)
+        at += count * kind.itemsize
+    return columns
 
 
-def _parse_chunks(rows: NDArray[np.void], packs: Sequence[bytes], where: str) -> list[Chunk]:
-    ids = rows["id"].tobytes()
-    columns = [rows[name].tolist() for name in (ROW.names or ())[1:]]
-    chunks: list[Chunk | None] = [None] * len(rows)
-    for i in range(len(rows) - 1, -1, -1):
-        pack, offset, length, raw_length, codec, check, base = (column[i] for column in columns)
-        if pack >= len(packs) or not (base == -1 or i < base < len(rows)):
-            raise DamagedError(f"{where}: row {i} points outside its tables")
-        try:
-            kind = Codec(codec)
-        except ValueError:
-            raise FormatError(f"{where}: codec {codec} is not known to this version") from None
-        chunks[i] = Chunk(
-            id=ids[i * ID_BYTES : (i + 1) * ID_BYTES],
-            pack=packs[pack],
-            offset=offset,
-            length=length,
-            raw_length=raw_length,
-            codec=kind,
-            checksum=check,
-            base=None if base == -1 else chunks[base],
-        )
-    return [chunk for chunk in chunks if chunk is not None]
-
-
-def _check_sizes(
-    name: str,
-    spec: Spec,
-    placed: Mapping[Box, Chunk],
-    where: str,
-    wrong: Callable[[Spec, Iterable[Box]], str | None],
+def _check_lengths(
+    specs: Mapping[str, Spec], boxes: Sequence[Boxes], columns: Columns, where: str
 ) -> None:
-    itemsize = element(spec.dtype).itemsize
-    if problem := wrong(spec, placed):
-        raise DamagedError(f"{where}: the chunks of {name!r} {problem}")
-    for box, chunk in placed.items():
-        if chunk.raw_length != box.count * itemsize:
-            raise DamagedError(f"{where}: {chunk.raw_length} bytes for {box} of {name!r}")
-        if chunk.base is not None and chunk.base.raw_length != chunk.raw_length:
-            raise DamagedError(f"{where}: a base of another length in {name!r}")
+    """All chunks, and what they are relative to, are as long as their boxes."""
+    sizes = np.repeat([element(spec.dtype).itemsize for spec in specs.values()], [*map(len, boxes)])
+    lengths, count = columns["raw_length"], sum(map(len, boxes))
+    wrong = lengths[:count] != elements(boxes) * sizes
+    if wrong.any():
+        name, box = _place_of(int(wrong.argmax()), specs, boxes)
+        raise DamagedError(f"{where}: {lengths[wrong.argmax()]} bytes for {box} of {name!r}")
+    bases = columns["base"][:count]
+    wrong = (bases >= 0) & (lengths[bases] != lengths[:count])
+    if wrong.any():
+        name, _ = _place_of(int(wrong.argmax()), specs, boxes)
+        raise DamagedError(f"{where}: a base of another length in {name!r}")
+
+
+def _check_cover(specs: Mapping[str, Spec], boxes: Sequence[Boxes], where: str) -> None:
+    found = first_gap([(spec.shape, spec.tile) for spec in specs.values()], boxes)
+    if found is not None:
+        number, problem = found
+        raise DamagedError(f"{where}: the chunks of {list(specs)[number]!r} {problem}")
+
+
+def _place_of(row: int, names: Iterable[str], boxes: Sequence[Boxes]) -> tuple[str, Box]:
+    """The tensor and the box of a row."""
+    for name, its in zip(names, boxes, strict=True):
+        if row < len(its):
+            return name, as_boxes(its[row : row + 1])[0]
+        row -= len(its)
+    raise AssertionError(f"row {row} is in no tensor")

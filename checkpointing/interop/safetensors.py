@@ -53,6 +53,7 @@ def export_safetensors(
     forms: Mapping[str, Form] | None = None,
     change: Change | None = None,
     left_out: Collection[str] = (),
+    stem: str = "model",
     max_shard_bytes: int = SHARD,
     on_bytes: Callable[[int], None] | None = None,
 ) -> list[Path]:
@@ -68,6 +69,7 @@ def export_safetensors(
         change: what each box of a tensor becomes, before it is laid out by its form; None: what it
             is. Called in any thread.
         left_out: tensors of these items that are not written, by full name.
+        stem: what the names of the files begin with.
         max_shard_bytes: a file has no more bytes of tensors, or one tensor.
         on_bytes: told how many raw bytes were written.
 
@@ -88,7 +90,7 @@ def export_safetensors(
     there = {n: replace(spec, shape=forms[n].shape(spec.shape)) for n, spec in tensors.items()}
     shards = plan(there, {name: form.name for name, form in forms.items()}, max_shard_bytes)
     _refuse_others(folder)
-    files = shard_names(len(shards))
+    files = shard_names(len(shards), stem)
     documents = [INDEX] if len(shards) > 1 else []
     paths = [folder / name for name in [*files, *documents]]
     with new_files(paths) as outputs:
@@ -149,11 +151,11 @@ def _shard(group: Sequence[str], tensors: Mapping[str, Spec], names: Mapping[str
     return Shard(header, starts, tuple(names[name] for name in order))
 
 
-def shard_names(count: int) -> list[str]:
+def shard_names(count: int, stem: str = "model") -> list[str]:
     """What the files are named."""
     if count == 1:
-        return [f"model{SUFFIX}"]
-    return [f"model-{i + 1:05d}-of-{count:05d}{SUFFIX}" for i in range(count)]
+        return [f"{stem}{SUFFIX}"]
+    return [f"{stem}-{i + 1:05d}-of-{count:05d}{SUFFIX}" for i in range(count)]
 
 
 def index_of(tensors: Mapping[str, Spec], shards: Mapping[str, Shard]) -> bytes:

@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Any
 
 from checkpointing.errors import ServiceError
 from checkpointing.service.address import all_sockets
@@ -18,13 +19,15 @@ from checkpointing.service.wire import Wire
 logger = logging.getLogger("checkpointing")
 
 
-def end_services(url: str, run: str, within_s: float) -> bool:
+def end_services(url: str, run: str, within_s: float, *, lost: Collection[int] = ()) -> bool:
     """Have them write what they hold, within this time, and end; nothing of those that were killed
     is left either.
 
     Args:
         url, run: as the trainers' `Checkpointer` got them, a path as an absolute one.
         within_s: how long to wait for them; they plan by that.
+        lost: ranks of the last generation that are gone with all that they had in memory: a save
+            is not waited for if a part of theirs is missing.
 
     Returns:
         Whether they have ended.
@@ -32,8 +35,9 @@ def end_services(url: str, run: str, within_s: float) -> bool:
     wires = list(_services(url, run))
     for pid, wire in wires:
         with suppress(ConnectionError):  # one that is ending already
-            wire.send({"kind": "grace", "seconds": within_s, "number": 2})
-            wire.receive()  # so it has heard of it before it is told
+            _ask(wire, {"kind": "grace", "seconds": within_s})
+            if lost:
+                _ask(wire, {"kind": "lost", "ranks": sorted(lost)})
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     deadline_s = time.monotonic() + within_s
@@ -44,6 +48,21 @@ def end_services(url: str, run: str, within_s: float) -> bool:
             logger.error("the checkpoint service of %s, process %d, is still writing", run, pid)
     remove_dead(run)
     return all(ended)
+
+
+def tell_lost(url: str, run: str, lost: Collection[int]) -> None:
+    """Tell services that end already which ranks are lost, as of `end_services`: it was not known
+    when they were told to."""
+    for _, wire in _services(url, run):
+        with suppress(ConnectionError):  # it has ended
+            _ask(wire, {"kind": "lost", "ranks": sorted(lost)})
+        wire.close()
+
+
+def _ask(wire: Wire, message: dict[str, Any]) -> None:
+    """It has heard of it when this returns."""
+    wire.send(message | {"number": 2})
+    wire.receive()
 
 
 def _services(url: str, run: str) -> Iterator[tuple[int, Wire]]:

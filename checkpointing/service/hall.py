@@ -223,6 +223,11 @@ class Hall(Viewing):
                     self._forget_if_over(seat, held)
             self._changed.notify_all()
 
+    def note(self, course: Course, **committed: Any) -> None:
+        """What a trainer is told of a commit that comes with its snapshot of that later."""
+        with self._changed:
+            course.committed = committed
+
     def settled(self, course: Course, step: int) -> None:
         """A step is committed: what waits from before it is not wanted any more."""
         with self._changed:

@@ -79,6 +79,9 @@ class Floor(Protocol):
 
     def gives_up(self, generation: Generation) -> bool: ...
 
+    @property
+    def lost_ranks(self) -> frozenset[int]: ...
+
     def ranks_of(self, generation: Generation) -> frozenset[int]: ...
 
 
@@ -287,7 +290,7 @@ class Rounds:
     def _commit(self, round_: Round, leader: Leader) -> None:
         def given_up() -> bool:
             self._write_joined(round_)
-            return self._floor.gives_up(round_.generation)
+            return self._floor.gives_up(round_.generation) or self._is_hopeless(round_)
 
         alone = len(round_.ranks) == round_.generation.world_size
         content = leader.commit(round_.save, alone=alone, given_up=given_up)
@@ -311,7 +314,6 @@ class Rounds:
             id=round_.save.id,
             bytes=raw_bytes,
             new_bytes=sum(new.values()),
-            seconds=time.time() - created,
         )
 
     def _await_fate(self, round_: Round) -> None:
@@ -331,10 +333,19 @@ class Rounds:
             self._write_joined(round_)
             if self._floor.gives_up(round_.generation):
                 raise SaveError(f"{save.id}: nobody waits for its commit any longer")
+            if self._is_hopeless(round_):
+                raise HopelessError(f"{save.id}: a part is lost with its node")
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, longest_s)
         self.remember(save, time.time(), sum(w.raw_bytes for w in round_.written.values()))
         self._floor.tell(round_.generation, "committed", step=save.step, id=save.id)
+
+    def _is_hopeless(self, round_: Round) -> bool:
+        """Whether a part will never come, or nobody is left to commit it."""
+        lost = self._floor.lost_ranks - round_.ranks
+        if not lost or 0 in lost:
+            return bool(lost)
+        return lost > having_parts(self.store, round_.save, lost)
 
     def _look_for_next(self, round_: Round) -> None:
         """Raises:

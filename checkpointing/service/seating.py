@@ -41,6 +41,8 @@ class Seating:
         self._seats: dict[int, Seat] = {}  # by rank
         self._courses: dict[Generation, Course] = {}
         self._drained_s: float | None = None  # monotonic, since when; None: nobody has asked
+        self.lost_ranks: frozenset[int] = frozenset()
+        """Of other nodes, that are gone with all that they had."""
         self._stop_at_s: float | None = None
         self._is_shut = False  # nobody may join any more
         self._busy_with: Course | None = None  # the worker is

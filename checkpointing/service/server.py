@@ -116,7 +116,8 @@ class _Visit:
             "pull": self._pull,
             "adopt": self._adopt,
             "goodbye": self._goodbye,
-            "grace": lambda message: self._service.grant(float(message["seconds"])),
+            "grace": self._grace,
+            "lost": self._lost,
             "status": lambda message: {"pid": os.getpid(), **self._service.status()},
         }
 
@@ -136,6 +137,12 @@ class _Visit:
                 self._hall.leave(self._rank, self._notify, goodbye=False)
             self._outbox.close()
             self._wire.close()
+
+    def _grace(self, message: dict[str, Any]) -> None:
+        self._service.grant(float(message["seconds"]))
+
+    def _lost(self, message: dict[str, Any]) -> None:
+        self._hall.lost_ranks = frozenset(int(rank) for rank in message["ranks"])
 
     def _answer(self, message: dict[str, Any]) -> None:
         """Requests have a number, which their answers have too; others have no answer."""

@@ -110,6 +110,8 @@ class Worker:
         if self._hall.is_awaited(course, step):
             rounds.remember(missed.save, time.time(), 0)
             self._hall.tell(course.generation, "committed", step=step, id=id_)
+        else:
+            self._hall.note(course, step=step, id=id_)
         self._settled(course, step)
         if course.leads:
             rounds.take_back(course.generation, missed.save, course.term)
@@ -123,10 +125,8 @@ class Worker:
 
     def _wait(self, course: Course, *, is_needed: bool) -> None:
         """For the other node to announce, as long as it may."""
-        if (
-            is_needed
-            and min(self._hall.alone_s(), time.monotonic() - course.heard_s) > self._linger_s
-        ):
+        alone_s = min(self._hall.alone_s(), time.monotonic() - course.heard_s)
+        if is_needed and (alone_s > self._linger_s or 0 in self._hall.lost_ranks):
             steps = self._hall.lose(course)
             logger.error("steps %s are lost: the node with rank 0 saves no more", steps)
         else:

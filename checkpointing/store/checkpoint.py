@@ -127,7 +127,8 @@ class Checkpoint:
         spec = self._spec(read.tensor)
         kind = element(spec.dtype)
         target = read.into.view(kind.bits)
-        for placed, chunk in self.table(item_of(read.tensor)).chunks[read.tensor].items():
+        table = self.table(item_of(read.tensor))
+        for placed, chunk in table.reaching(read.tensor, read.box):
             common = placed.intersect(read.box)
             if common is not None:
                 use = _copier(target, read.box, placed, common, kind.bits)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from checkpointing import codec
 from checkpointing.codec import Budget, Codec, Encoder, Layout, decode
 from checkpointing.errors import DamagedError
-from checkpointing.format.chunks import Chunk
+from checkpointing.format.chunks import MAX_DEPTH, Chunk
 from checkpointing.format.elements import Element
 from checkpointing.storage import Buffer
 
@@ -44,7 +44,7 @@ class ChunkEncoder:
             restore and at each save: benchmarks/README.md says how much.
 
     Raises:
-        ValueError: `depth` is less than 1.
+        ValueError: `depth` is out of range.
     """
 
     encoder: Encoder | None = field(default_factory=Encoder)
@@ -53,9 +53,9 @@ class ChunkEncoder:
     _cycles: _Cycles = field(default_factory=lambda: _Cycles())
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
+        if not 1 <= self.depth <= MAX_DEPTH:
             raise ValueError(
-                f"ChunkEncoder(depth=) is 1 or more, got {self.depth!r}; "
+                f"ChunkEncoder(depth=) is from 1 to {MAX_DEPTH}, got {self.depth!r}; "
                 "ChunkEncoder(encoder=None) stores everything raw"
             )
 

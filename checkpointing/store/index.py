@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
-from checkpointing.format.chunks import Chunk
+from checkpointing.format.chunks import Chunk, with_bases
+from checkpointing.format.columns import Columns, Placed
 from checkpointing.format.names import Save
 from checkpointing.format.table import Table
 from checkpointing.format.tiles import Box
+from checkpointing.store.lookup import Lookup
 from checkpointing.store.store import Store, Stored
 from checkpointing.store.tombs import condemned_packs
 
@@ -22,11 +24,19 @@ logger = logging.getLogger("checkpointing")
 class Index:
     """Chunks by content, and those of the newest checkpoint of the run by place (for deltas)."""
 
-    by_id: dict[bytes, Chunk] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)  # by item
     packs: dict[bytes, int] = field(default_factory=dict)  # of all chunks, with their sizes
 
     condemned: frozenset[bytes] = frozenset()  # packs that prune may delete at any time
+    _by_id: dict[bytes, Chunk] = field(default_factory=dict)  # of tables that this process made
+    _stored: list[Lookup] = field(default_factory=list)  # of those that it has read
+
+    def find(self, id_: bytes) -> Chunk | None:
+        """A chunk of this content."""
+        if (chunk := self._by_id.get(id_)) is not None:
+            return chunk
+        found = (stored.find(id_) for stored in self._stored)
+        return next((chunk for chunk in found if chunk is not None), None)
 
     def at(self, name: str, box: Box) -> Chunk | None:
         """What the newest checkpoint has in this very place."""
@@ -35,10 +45,15 @@ class Index:
         return chunk if chunk is not None and self._is_safe(chunk) else None
 
     def add(self, tables: Iterable[Table], packs: Mapping[bytes, int]) -> None:
-        for table in tables:
-            for chunk in table.all_chunks():
+        stored: dict[int, Columns] = {}  # by identity
+        for placed in (placed for table in tables for placed in table.chunks.values()):
+            if isinstance(placed, Placed):
+                stored |= {id(segment.columns): segment.columns for segment in placed.segments}
+                continue
+            for chunk in with_bases(placed.values()):
                 if self._is_safe(chunk):
-                    self.by_id.setdefault(chunk.id, chunk)
+                    self._by_id.setdefault(chunk.id, chunk)
+        self._stored += [Lookup(columns, self.condemned) for columns in stored.values()]
         self.packs.update(packs)
 
     def _is_safe(self, chunk: Chunk) -> bool:

@@ -6,13 +6,14 @@ the one before is removed after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from checkpointing.errors import DamagedError, FormatError, SaveError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.manifest import MANIFEST, Content
 from checkpointing.format.table import Table
+from checkpointing.format.tiles import Box
 from checkpointing.store.catalog import Found
 from checkpointing.store.commit import check_packs, make_manifest
 from checkpointing.store.removal import condemning
@@ -72,7 +73,7 @@ def replace_chunks(
     """Every placed chunk changed; `packs` has the sizes of packs that come in."""
     items = {}
     for name, table in content.items.items():
-        chunks = {
+        chunks: dict[str, Mapping[Box, Chunk]] = {
             tensor: {box: change(chunk) for box, chunk in placed.items()}
             for tensor, placed in table.chunks.items()
         }

@@ -16,7 +16,7 @@ from checkpointing.storage.sweeping import SweepsTemporaries
 from checkpointing.store import leases, tombs
 from checkpointing.store.leases import Held
 from checkpointing.store.removal import CONDEMNED_S, condemning, superseded
-from checkpointing.store.store import Store
+from checkpointing.store.store import Store, Stored
 
 logger = logging.getLogger("checkpointing")
 
@@ -183,10 +183,20 @@ def _remove_tombs(store: Store, now: float) -> None:
     left = [(entry, tomb) for entry, tomb in tombs.tombs(store) if not tomb.packs]
     if not left:
         return
-    there = {stored.key for stored in store.manifests()}
+    named = {key for _, tomb in left for key in tomb.manifests}
+    there = {s.key for s in store.manifests() if s.key in named and not _is_abandoned(store, s)}
     for entry, tomb in left:
         if now - entry.modified > CONDEMNED_S or there.isdisjoint(tomb.manifests):
             store.storage.delete([entry.key])
+
+
+def _is_abandoned(store: Store, stored: Stored) -> bool:
+    """Whether it stands where a manifest was, or would have been. Not, as far as is known, if it
+    cannot be read."""
+    try:
+        return store.document(stored).kind == forms.ABANDONED
+    except (FileNotFoundError, DamagedError, FormatError):
+        return False
 
 
 def _remove_relics(store: Store, now: float) -> None:
@@ -199,11 +209,6 @@ def _remove_relics(store: Store, now: float) -> None:
         scratch = (entry for entry in store.storage.list(folder) if "~" in entry.key)
         old += [entry.key for entry in scratch if now - entry.modified > FENCED_S]
     for stored in store.manifests():
-        if now - stored.modified <= FENCED_S:
-            continue
-        try:
-            if store.document(stored).kind == forms.ABANDONED:
-                old.append(stored.key)
-        except (FileNotFoundError, DamagedError, FormatError):
-            continue  # said already
+        if now - stored.modified > FENCED_S and _is_abandoned(store, stored):
+            old.append(stored.key)
     store.storage.delete(old)

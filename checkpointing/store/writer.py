@@ -145,7 +145,8 @@ class _Tables:
             yield piece
 
     def place(self, tile: _Tile, chunk: Chunk) -> None:
-        self._tables[item_of(tile.name)].chunks[tile.name][tile.box] = chunk
+        table = self._tables[item_of(tile.name)]
+        table.place(tile.name, table.tensors[tile.name], {tile.box: chunk})
 
     def with_values(self, values: Mapping[str, Json]) -> dict[str, Table]:
         for name, value in values.items():
@@ -255,7 +256,7 @@ class _Work:
         """A tile, its bytes, its id, and the chunk that holds it already."""
         raw = _contiguous(tile.data)
         id_ = chunk_id(tile.dtype, raw)
-        known = self._index.by_id.get(id_)
+        known = self._index.find(id_)
         if known is not None and self._budget is not None:
             self._budget.written(len(raw), 0, 0.0)
         return tile, raw, id_, known

@@ -102,10 +102,15 @@ class Order:
             streams[here] = self.turns(epoch).streams[within % self.streams]
         return streams.reshape(asked.shape)
 
-    def _by_epoch(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    def _by_epoch(self, positions: Ints) -> Iterator[tuple[int, slice | Ints, Ints]]:
         """(epoch, indices, positions in the epoch), a block of one epoch at a time."""
         for at in range(0, positions.size, _BLOCK):
-            epochs, within = np.divmod(positions[at : at + _BLOCK], self.samples)
+            block = positions[at : at + _BLOCK]
+            first, last = int(block.min()) // self.samples, int(block.max()) // self.samples
+            if first == last:  # as of most blocks: nothing to sort out
+                yield first, slice(at, at + block.size), block - first * self.samples
+                continue
+            epochs, within = np.divmod(block, self.samples)
             for epoch in np.unique(epochs).tolist():
                 here = np.flatnonzero(epochs == epoch)
                 yield epoch, here + at, within[here]

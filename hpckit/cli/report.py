@@ -52,10 +52,10 @@ def report(
 
     Example: hpckit report gpt-1a2b3c4d
 
-    Of one run, without options: a summary here, its loss curve as a picture,
-    and the page. With --format or --out: the page alone. Several runs are
-    compared: key figures, curves over each other, and the keys in which their
-    configs differ. An HTML page holds all that it needs.
+    Of one run, without options: a summary here, and the page. With --format or
+    --out: the page alone. Several runs are compared: key figures, curves over
+    each other, and the keys in which their configs differ. An HTML page holds
+    all that it needs.
 
     --json is --format json --out -. Its keys, of one run: run, path, verdict,
     steps, steps_kept, step_s, started, finished, lives, interruptions,

@@ -121,9 +121,9 @@ def checkpoint_problems(
     there = {info.id: info for info in list_run(url, name)}
     told = [e for e in events if e.kind == "checkpoint_committed"]
     found = [
-        f"checkpoint {e['id']} of step {e['step']} was told to be durable, and is not there"
+        f"checkpoint {e.get('id')} of step {e['step']} was told to be durable, and is not there"
         for e in told
-        if e["id"] not in there
+        if e.get("id") not in there
         and sum(info.step >= e["step"] for info in there.values()) < spec.checkpoint.keep.last
     ]
     if not there:

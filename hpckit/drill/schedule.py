@@ -48,7 +48,7 @@ class Planned:
 
 
 def make_schedule(
-    seed: int, steps: int, every: int, rates: Mapping[str, float]
+    seed: int, steps: int, every: float, rates: Mapping[str, float]
 ) -> tuple[Planned, ...]:
     """Faults at distances of half to one and a half of `every` steps, ascending; none before the
     first distance, nor in the last `every` steps.

@@ -1,4 +1,4 @@
-"""The node agent: one per node, for as long as the submission has the node. Generation after
+"""The node agent: one per node, kept by `hpckit.elastic.keeper`. Generation after
 generation it starts torchrun, passes requests on, watches, and reports.
 
 It is told what to do on its standard input (`hpckit.elastic.channel`), and answers on its standard
@@ -14,28 +14,27 @@ import logging
 import os
 import signal
 import socket
-import sys
+import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from checkpointing import local_folder
-from hpckit.elastic.channel import Channel, Message, Pulse
+import psutil
+
+from hpckit.elastic.channel import Channel, Message
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.forkserver import ForkServer
-from hpckit.elastic.orphan import end_job
+from hpckit.elastic.orphan import end_job, is_orphan
 from hpckit.elastic.probes import begin_checkup
-from hpckit.elastic.site import variables_of
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
 from hpckit.run.board import Request
-from hpckit.run.check import most_nodes
-from hpckit.run.directory import RunDir, checkpoint_root, run_name
-from hpckit.run.environment import NodeEnvironment, agent_place, job_of
+from hpckit.run.directory import RunDir, store_and_name
+from hpckit.run.environment import NodeEnvironment, job_of
 from hpckit.run.events import EventLog
-from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
 from hpckit.run.spec import RunSpec
 
@@ -57,27 +56,43 @@ class Start:
     """Of this node among these, as of `Rendezvous`."""
     host: str
     port: int
-    """Of the rendezvous store."""
+    token: str
+    """Of the rendezvous store, as of `Rendezvous`."""
     device: str
     gpus: str | None
     """As of `Means`."""
     threads: int | None
     """Of each worker; None: an even share of the node's cores."""
-    is_memory_lost: bool = False
-    """Whether a node of the generation before is gone with all that was in its memory."""
+    is_memory_here: bool = False
+    """Whether no node but these may have a part in its memory of a save that can be whole."""
+    supervised_at: int | None = None
+    """Place of the node that the supervisor is on, with which that may be lost."""
 
 
 class Agent:
     """Serves until it is told to quit, or nobody is there to tell it."""
 
-    def __init__(self, run: RunDir, submission: int, node: int, channel: Channel) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        submission: int,
+        node: int,
+        spec: RunSpec,
+        channel: Channel,
+        server: ForkServer | None,
+        heard: list[str],
+    ) -> None:
+        """
+        Args:
+            server: what begins its torchruns; None: each is a program of its own.
+            heard: names of signals that have come for it already, or come before it serves.
+        """
         self._run, self._submission, self._node = run, submission, node
-        self._channel = channel
-        self._spec: RunSpec = read_spec(run.spec(submission))
+        self._spec, self._channel, self._server = spec, channel, server
         self._workers: Workers | None = None
+        self._supervised_at: int | None = None  # as of the last `Start`
         self._checkup: Future[list[str]] | None = None  # of this node; then it says hello
-        self._heard: list[str] = []  # names of signals that were not passed on yet
-        self._server = self._make_server() if self._spec.launch.preload else None
+        self._heard = heard  # names of signals that were not passed on yet
         self._exporter = self._make_exporter()
 
     def serve(self) -> None:
@@ -97,13 +112,6 @@ class Agent:
             if self._exporter is not None:
                 self._exporter.close()
         self._end_alone()
-
-    def _make_server(self) -> ForkServer:
-        env = os.environ | variables_of(self._spec.cluster.slurm)
-        launch = self._spec.launch
-        here = 1 if self._spec.cluster.address is None else most_nodes(self._spec)
-        threads = launch.threads_per_worker or even_share(here * launch.gpus_per_node)
-        return ForkServer(env, STEP_SIGNALS, threads)
 
     def _make_exporter(self) -> Exporter | None:
         spec = self._spec.metrics.prometheus
@@ -153,45 +161,73 @@ class Agent:
                 self._checkup = begin_checkup(self._spec, self._run)
             case "quit":
                 if message["drain_s"] is not None:
-                    self._drain(message["drain_s"])
+                    self._drain(message["drain_s"], message.get("lost", ()))
                 return False
         return True
 
     def _start(self, start: Start) -> None:
         at = NodeEnvironment(self._run, self._submission, start.generation, self._node, start.nodes)
+        self._supervised_at = start.supervised_at
         self._sweep(start.generation)
         threads = start.threads or even_share(self._spec.launch.gpus_per_node)
-        means = Means(start.device, start.gpus, threads, start.is_memory_lost)
+        means = Means(start.device, start.gpus, threads, start.is_memory_here)
         local = self._spec.cluster.address or own_address(start.host)
-        meet = Rendezvous(start.host, start.port, local, start.place)
+        meet = Rendezvous(start.host, start.port, start.token, local, start.place)
         self._workers = Workers(at, self._spec, meet, means, self._server)
         if self._exporter is not None:
             self._exporter.watch(self._workers.slots, start.device, is_first=start.place == 0)
 
     def _sweep(self, generation: int | None = None) -> None:
-        """No process of an agent before this one, or of a generation before, is left here."""
-        spared = () if self._server is None else (self._server.pid,)
-        if swept := sweep(self._run.path, self._node, spared):
+        """No process of an agent before this one, or of a generation before, is left here. Its
+        siblings, which its keeper has started, are not theirs."""
+        siblings = [process.pid for process in psutil.Process(os.getppid()).children()]
+        if swept := sweep(self._run.path, self._node, siblings):
             with EventLog(self._run.events, generation=generation) as events:
                 events.emit("strays_killed", node=self._node, pids=swept)
 
     def _end_alone(self) -> None:
         """On Slurm: what is in memory is made durable, and the job does not stay without anybody
         to end it. Elsewhere the next supervisor finds what there is."""
-        place = job_of()
-        if place is not None:
-            self._drain(self._spec.cluster.grace_s)
-            end_job(*place, comes_again=self._spec.launch.continuation == "requeue")
+        found = job_of()
+        if found is None:
+            return
+        job, host = found
+        drain = threading.Thread(target=self._drain, args=(self._spec.cluster.grace_s,))
+        drain.start()  # at once: Slurm may need long to know, and this node may have little time
+        is_alone = is_orphan(job, host)
+        if is_alone and self._supervised_at is not None:
+            self._tell_lost(self._supervised_at)
+        drain.join()
+        if is_alone:
+            end_job(job, comes_again=self._spec.launch.continuation == "requeue")
 
-    def _drain(self, within_s: float) -> None:
-        """What trainers left in this node's memory is made durable: it goes with this process."""
+    def _tell_lost(self, place: int) -> None:
+        """What was in the memory of that node is not waited for any more."""
+        from checkpointing.service.ending import tell_lost
+
+        tell_lost(*store_and_name(self._spec, self._run), self._ranks_lost([place]))
+
+    def _drain(self, within_s: float, lost: Sequence[int] = ()) -> None:
+        """What trainers left in this node's memory is made durable: it goes with this process.
+
+        Args:
+            lost: places of nodes that are gone. If others have copies of what was in their memory,
+                these make it durable.
+        """
         from checkpointing.service.ending import end_services  # numpy: too long for a beginning
 
-        root = checkpoint_root(self._spec, self._run)
-        if not end_services(str(local_folder(root) or root), run_name(self._spec), within_s):
+        place = store_and_name(self._spec, self._run)
+        if not end_services(*place, within_s, lost=self._ranks_lost(lost)):
             with EventLog(self._run.events) as events:
                 what = "a checkpoint service was still writing when its node had to be left"
                 events.emit("degraded", node=self._node, what=what)
+
+    def _ranks_lost(self, places: Sequence[int]) -> list[int]:
+        """The ranks at these places, if nobody has copies of what was in their memory."""
+        if self._spec.checkpoint.replicas > 0:
+            return []
+        each = self._spec.launch.gpus_per_node
+        return [place * each + i for place in places for i in range(each)]
 
     def _look(self) -> None:
         while self._heard:
@@ -220,22 +256,3 @@ def own_address(host: str) -> str:
 def even_share(workers: int) -> int:
     """Threads of each worker, where they share this process's cores."""
     return max(1, len(os.sched_getaffinity(0)) // workers)
-
-
-def main() -> int:
-    """`python -m hpckit.elastic.agent`, its place in the environment."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    come, go = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else is printed is no message
-    channel, pulse = Channel(come, go), Pulse()
-    pulse.of([channel])
-    try:
-        Agent(*agent_place(), channel).serve()
-    finally:
-        pulse.close()
-        channel.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 SILENT_S = 5.0
 """Seconds without a word after which the other side is held for lost."""
+SUSPECT_S = 2.5
+"""The same where something else speaks for that already."""
 _MOST_UNSENT = 1 << 20  # bytes: what nobody reads any more is not kept
 _READ = 1 << 16
 
@@ -43,6 +45,8 @@ class Channel:
         self._unsent, self._unread = b"", b""
         self._listened_s, self._silence_s = time.monotonic(), 0.0
         self._is_over = False
+        self.is_suspect = False
+        """Whether something speaks for the other side's being lost."""
         self._lock = threading.Lock()
 
     @property
@@ -54,7 +58,7 @@ class Channel:
     def is_over(self) -> bool:
         """The other side has ended, or was silent for too long while this one listened: a side that
         was busy, waited for a disk or was frozen itself has not heard what waits in the pipe."""
-        return self._is_over or self._silence_s > SILENT_S
+        return self._is_over or self._silence_s > (SUSPECT_S if self.is_suspect else SILENT_S)
 
     def send(self, message: Message) -> None:
         """Plain JSON. What the pipe has no room for goes with the next message or beat."""

@@ -22,23 +22,12 @@ _QUERY_S = 20.0
 Ask = Callable[[Sequence[str]], str]
 
 
-def end_job(
-    job: str,
-    host: str,
-    ask: Ask | None = None,
-    patience_s: float = PATIENCE_S,
-    *,
-    comes_again: bool = False,
-) -> bool:
-    """Cancel the job if Slurm has lost the node of its supervisor; whether it did.
+def is_orphan(job: str, host: str, ask: Ask | None = None, patience_s: float = PATIENCE_S) -> bool:
+    """Whether Slurm has lost the node of the job's supervisor. Returns once that is known.
 
-    Nothing is done where that node answers: then it is this one that was cut off, or the supervisor
-    has ended, and Slurm ends the job.
-
-    Args:
-        comes_again: requeue it instead: no other job goes on from it.
+    Not where that node answers: then it is this one that was cut off, or the supervisor has ended,
+    and Slurm ends the job.
     """
-    end = ["scontrol", "requeue", job] if comes_again else ["scancel", job]
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
         try:
@@ -48,8 +37,7 @@ def end_job(
             if not _has(told, host, ask) or is_lost(
                 ask(["scontrol", "--oneliner", "show", "node", host])
             ):
-                log.error("node %s is lost, and the supervisor with it: ending job %s", host, job)
-                ask(end)
+                log.error("node %s is lost, and the supervisor with it", host)
                 return True
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("Slurm does not tell what became of node %s: %s", host, error)
@@ -59,10 +47,38 @@ def end_job(
         time.sleep(POLL_S)
 
 
+def end_job(
+    job: str,
+    ask: Ask | None = None,
+    patience_s: float = PATIENCE_S,
+    *,
+    comes_again: bool = False,
+) -> bool:
+    """Cancel the job of this node, if nobody else has ended it; whether it did.
+
+    Args:
+        comes_again: requeue it instead: no other job goes on from it.
+    """
+    ask, until_s = ask or _ask, time.monotonic() + patience_s
+    while True:
+        try:
+            if not is_running(ask(["scontrol", "--oneliner", "show", "job", job])):
+                return False
+            ask(["scontrol", "requeue", job] if comes_again else ["scancel", job])
+            log.error("job %s is ended: it has no supervisor any more", job)
+            return True
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("job %s cannot be ended: %s", job, error)
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(POLL_S)
+
+
 def is_lost(text: str) -> bool:
-    """Of what `scontrol show node` says. "*": it does not answer."""
-    state = field(text, "State")
-    return state is not None and ("*" in state or state.startswith("DOWN"))
+    """Of what `scontrol show node` says: it is given up, or has not answered the last time, which
+    is known long before. Some versions say that by a "*"."""
+    state, *flags = (field(text, "State") or "").split("+")
+    return "*" in state or state == "DOWN" or "NOT_RESPONDING" in flags
 
 
 def _has(text: str, host: str, ask: Ask) -> bool:

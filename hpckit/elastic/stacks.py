@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 3.0
 """Seconds for a worker to write its stacks, and for py-spy to read them."""
 _POLL_S = 0.05
+_CANNOT = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, "gone")
+"""States in which a process takes no signal but SIGKILL."""
 
 
 def take(pids: Iterable[int], folder: Path) -> list[Path]:
@@ -31,16 +33,9 @@ def take(pids: Iterable[int], folder: Path) -> list[Path]:
     Args:
         folder: where workers write theirs: the logs of the generation on this node.
     """
-    found = []
-    for pid in pids:
-        path = stacks_path(folder, pid)
-        if path is None:
-            continue
-        if not _by_py_spy(pid, path):
-            _by_itself(pid, path)
-        if path.exists() and path.stat().st_size:
-            found.append(path)
-    return found
+    paths = {pid: path for pid in pids if (path := stacks_path(folder, pid)) is not None}
+    _by_themselves({pid: path for pid, path in paths.items() if not _by_py_spy(pid, path)})
+    return [path for path in paths.values() if _size(path)]
 
 
 def stacks_path(folder: Path, pid: int) -> Path | None:
@@ -71,20 +66,29 @@ def _by_py_spy(pid: int, path: Path) -> bool:
     return True
 
 
-def _by_itself(pid: int, path: Path) -> None:
-    before, state = _size(path), _state(pid)
+def _by_themselves(paths: Mapping[int, Path]) -> None:
+    """All at once: none of them is to wait for another's patience."""
+    before = {pid: _size(path) for pid, path in paths.items()}
+    waiting = [pid for pid in paths if _state(pid) not in _CANNOT and _ask(pid)]
+    deadline = time.monotonic() + PATIENCE_S
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        waiting = [pid for pid in waiting if _size(paths[pid]) == before[pid]]
+    silent = [pid for pid, path in paths.items() if _size(path) == before[pid]]
+    for pid in silent:
+        with paths[pid].open("a") as file:
+            file.write(f"process {pid} does not answer: it is {_state(pid)}\n")
+    if len(silent) < len(paths):
+        time.sleep(_POLL_S)  # for the rest of what they write
+
+
+def _ask(pid: int) -> bool:
+    """False: it is gone."""
     try:
         os.kill(pid, STACKS_SIGNAL)
     except ProcessLookupError:
-        return
-    deadline = time.monotonic() + PATIENCE_S
-    while _size(path) == before and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    if _size(path) == before:
-        with path.open("a") as file:
-            file.write(f"process {pid} does not answer: it is {state}\n")
-        return
-    time.sleep(_POLL_S)  # for the rest of it
+        return False
+    return True
 
 
 def _run(command: Sequence[str]) -> str | None:

@@ -18,9 +18,7 @@ from enum import StrEnum
 
 import psutil
 
-from hpckit.run.processes import rank_name
-
-_AGENT = ["-m", "hpckit.elastic.agent"]  # what follows Python in its command line
+from hpckit.run.processes import AGENT_NAME, rank_name
 
 
 class Fault(StrEnum):
@@ -66,13 +64,17 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
         is_service = "HPCKIT_SERVICE" in env
         if env.get("HPCKIT_RUN") != run or is_service is not (fault in _OF_SERVICE):
             return False
-        if fault in (Fault.NODE, Fault.AGENT, *_OF_SERVICE):
-            is_it = fault is not Fault.AGENT or process.cmdline()[1:] == _AGENT
-            return env.get("HPCKIT_NODE") == str(number) and is_it
-        if process.name() != rank_name(number):
+        is_there = env.get("HPCKIT_NODE") == str(number)
+        if fault in (Fault.NODE, *_OF_SERVICE):
+            return is_there
+        name = process.name()
+        is_it = (
+            is_there and name == AGENT_NAME if fault is Fault.AGENT else name == rank_name(number)
+        )
+        if not is_it:
             return False
-        parent = process.parent()  # a fork of a worker has its name, too
-        return parent is None or parent.name() != process.name()
+        parent = process.parent()  # a fork of it has its name, too
+        return parent is None or parent.name() != name
     except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
         return False
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from hpckit.run.environment import NodeEnvironment
+from hpckit.run.rendezvous import rendezvous_id
 from hpckit.run.spec import RunSpec
 
 # Seconds for the nodes of a generation to meet: a cold file system makes imports slow.
@@ -16,7 +17,8 @@ FORKING = (sys.executable, "-m", "hpckit.training.forking")
 """Takes torchrun's arguments."""
 SERVER = (sys.executable, "-m", "hpckit.training.forkserver")
 """Begins torchruns of that kind, imports done."""
-PLAIN = (sys.executable, "-m", "torch.distributed.run")
+PLAIN = (sys.executable, "-m", "hpckit.training.programs")
+"""As `FORKING`."""
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -26,6 +28,8 @@ class Rendezvous:
 
     host: str
     port: int
+    token: str
+    """What it heeds a node for."""
     local: str
     """This node's own address, by which the others reach it."""
     place: int
@@ -33,9 +37,7 @@ class Rendezvous:
 
 
 def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:
-    """Those of the torchrun of node `at`."""
-    backend, conf = _backend(spec, meet)
-    conf["join_timeout"] = JOIN_TIMEOUT_S
+    """Those of the torchrun of node `at`. Others can read them, so the token is not there."""
     return [
         f"--nnodes={at.nodes}",
         f"--nproc-per-node={spec.launch.gpus_per_node}",
@@ -43,22 +45,14 @@ def torchrun_arguments(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> 
         f"--monitor-interval={MONITOR_INTERVAL_S}",
         # others are the agent's affair: SIGTERM may be Slurm's, to all processes of a step
         "--signals-to-handle=SIGINT",
-        f"--rdzv-backend={backend}",
+        "--rdzv-backend=hpckit",
         f"--rdzv-endpoint={meet.host}:{meet.port}",
-        f"--rdzv-id={at.run.name}-g{at.generation}",
-        f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
+        f"--rdzv-id={rendezvous_id(at.run.name, at.generation)}",
+        f"--rdzv-conf=place={meet.place},join_timeout={JOIN_TIMEOUT_S}",
         f"--local-addr={meet.local}",
         f"--log-dir={at.run.node_logs(at.generation, at.node) / 'torchrun'}",
         *("-m", "hpckit.training.worker"),
     ]
-
-
-def _backend(spec: RunSpec, meet: Rendezvous) -> tuple[str, dict[str, int]]:
-    """That of `hpckit.training.rendezvous`, which is known to forks alone; and how it is set."""
-    if spec.launch.preload:
-        return "hpckit", {"place": meet.place}
-    # seconds x attempts of silence, after which the others hold a node for lost
-    return "c10d", {"is_host": 0, "keep_alive_interval": 1, "keep_alive_max_attempt": 3}
 
 
 def torchrun_command(spec: RunSpec, at: NodeEnvironment, meet: Rendezvous) -> list[str]:

@@ -25,7 +25,7 @@ class Kind(StrEnum):
     TIME_LIMIT = "time_limit"
     """The time of the job was nearly up."""
     INFRA = "infra"
-    """A node, its agent or the rendezvous store was lost, or too few nodes are healthy."""
+    """A node or its agent was lost, or too few nodes are healthy."""
     HANG = "hang"
     """Ranks finished no step."""
     OOM = "oom"
@@ -69,7 +69,7 @@ class Ending:
     reports: tuple[ExitReport, ...]
     """Of the agents that left one."""
     lost: tuple[str, ...]
-    """What went without a word: nodes, the store."""
+    """What went without a word: agents, by their nodes."""
     progress: bool
     """Whether a newer checkpoint was committed during it."""
     unhealthy: tuple[str, ...] = ()

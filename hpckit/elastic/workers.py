@@ -19,7 +19,7 @@ from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.elastic.site import variables_of
 from hpckit.elastic.torchrun import PLAIN, Rendezvous, torchrun_arguments, torchrun_variables
 from hpckit.run.board import Board, Request, Slot
-from hpckit.run.environment import NodeEnvironment, worker_variables
+from hpckit.run.environment import STORE_TOKEN, NodeEnvironment, worker_variables
 from hpckit.run.events import EventLog
 from hpckit.run.processes import kill_all, spawn
 from hpckit.run.spec import RunSpec
@@ -40,7 +40,7 @@ class Means:
     """CUDA_VISIBLE_DEVICES; None: as it is."""
     threads: int
     """Of each worker, for the CPU's share of the computing."""
-    is_memory_lost: bool
+    is_memory_here: bool
     """As of `Start`."""
 
 
@@ -73,9 +73,9 @@ class Workers:
             os.environ
             | variables_of(spec.cluster.slurm)
             | at.to_env()
-            | worker_variables(means.device, path, is_memory_lost=means.is_memory_lost)
+            | worker_variables(means.device, path, is_memory_here=means.is_memory_here)
         )
-        env |= torchrun_variables(means.threads)
+        env |= torchrun_variables(means.threads) | {STORE_TOKEN: meet.token}
         self._recorder = Recorder(logs) if means.device == "cuda" else None
         if self._recorder is not None:
             env = self._recorder.variables() | env

@@ -11,12 +11,11 @@ from dataclasses import asdict
 
 import psutil
 
-from checkpointing import local_folder
 from checkpointing.service.ending import end_services
 from hpckit.elastic.verdict import Kind, Verdict
 from hpckit.report.overview import Overview, Queue, look
 from hpckit.report.state import State
-from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
+from hpckit.run.directory import RunDir, lock_paths, store_and_name
 from hpckit.run.durable import write_json
 from hpckit.run.events import EventLog
 from hpckit.run.lock import hold_all
@@ -143,8 +142,7 @@ def _conclude(it: Overview) -> None:
 def _clean_up(run: RunDir, spec: RunSpec) -> None:
     """What a killed supervisor leaves on this machine."""
     sweep(run.path)
-    root = checkpoint_root(spec, run)
-    end_services(str(local_folder(root) or root), run_name(spec), _SERVICES_S)
+    end_services(*store_and_name(spec, run), _SERVICES_S)
 
 
 def _record(it: Overview) -> None:

@@ -37,6 +37,7 @@ class Member:
         self._health, self._asked = health, time.time()  # when it was told to look at its node
         self.problems: list[str] = []  # for which its node is to be left out
         self.is_looking = False  # at its node once more, and says hello again
+        self.has_fallen = False  # it was killed, and another has taken its place
         self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
         self.hello: Message | None = None
         self.report: ExitReport | None = None  # of the present generation
@@ -56,13 +57,21 @@ class Member:
     def hear(self, generation: int) -> None:
         for message in self.channel.receive():
             match message.get("kind"):
+                case "agent_killed":
+                    self._fall()
                 case "hello":
+                    if self.hello is not None and self.hello["pid"] != message["pid"]:
+                        self._fall()
                     self.hello, self.is_looking = message, False
                     self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
                 case "signal":
                     self.signals.append(str(message["name"]))
                 case "ended" if message["generation"] == generation:
                     self.report = load_report(message["report"])
+
+    def _fall(self) -> None:
+        """What it had begun has ended with it."""
+        self.has_fallen, self.is_looking, self.hello = True, False, None
 
     def look_again(self) -> None:
         """Have it look at its node once more, and say hello then."""
@@ -126,6 +135,8 @@ class Crew:
         self._health = health
         self._members: dict[int, Member] = {}
         self._now: frozenset[int] = frozenset()  # the nodes of this generation
+        self._places: dict[int, int] = {}  # nodes, by their place among these
+        self._gone: set[int] = set()  # places of nodes that were lost since
         self._silent: set[int] = set()  # nodes that fell silent in the generation before
         self._generation = 0
         self._recalls: dict[int, Recall] = {}
@@ -136,8 +147,10 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         """Have all agents end; who does not, or has not begun yet, is killed."""
+        self._note_gone()
+        quit_ = {"kind": "quit", "drain_s": self._drain_s, "lost": sorted(self._gone)}
         for member in self._members.values():
-            member.channel.send({"kind": "quit", "drain_s": self._drain_s})
+            member.channel.send(quit_)
         deadline = time.monotonic() + (self._drain_s or 0.0) + QUIT_S
         while any(m.is_there for m in self._members.values()):
             self.tick()  # who is not listened to looks silent
@@ -151,6 +164,7 @@ class Crew:
     def call(self, nodes: Iterable[int], generation: int) -> None:
         """Have an agent on each of these nodes, for this generation. Those that have failed, or
         stood by for who knows how long, look at their nodes once more."""
+        self._note_gone()
         took_part, self._now, self._generation = self._now, frozenset[int](), generation
         self._silent.clear()
         self._recalls.clear()
@@ -162,9 +176,12 @@ class Crew:
                 self._members.pop(node).close()
             if node not in self._members:
                 self._enlist(node)
+            elif self._members[node].has_fallen:
+                self._members[node].has_fallen = False  # and its successor says hello by itself
             elif took_part and (node not in took_part or self._has_failed(node)):
                 self._members[node].look_again()
             self._members[node].report = None
+            self._members[node].channel.is_suspect = False
 
     def recall(self) -> None:
         """Have agents again on nodes that take no part, if they are back: the next generation
@@ -201,6 +218,8 @@ class Crew:
     def begin(self, starts: Mapping[int, Start]) -> None:
         """Tell each node that takes part what to start; the others stand by."""
         self._now = frozenset(starts)
+        self._places = {start.place: node for node, start in starts.items()}
+        self._gone = set()
         for node, start in starts.items():
             self._members[node].channel.send({"kind": "start", "start": asdict(start)})
 
@@ -217,9 +236,15 @@ class Crew:
         return found
 
     def lost(self) -> list[int]:
-        """Nodes of this generation whose agent is gone, and has not reported."""
+        """Nodes of this generation that are gone, and have not reported."""
         gone = [n for n in self._now if n not in self._members or self._members[n].is_lost()]
         return sorted(node for node in gone if self.report(node) is None)
+
+    def fallen(self) -> list[int]:
+        """Nodes of this generation that are there, without what their agents had begun: these were
+        killed, and have not reported."""
+        there = sorted(node for node in self._now - set(self.lost()) if self.report(node) is None)
+        return [node for node in there if self._members[node].has_fallen]
 
     def is_under_way(self) -> bool:
         """Whether a node that is not lost has not reported yet."""
@@ -241,6 +266,18 @@ class Crew:
         """Of this generation, by node."""
         found = (self.report(node) for node in sorted(self._now))
         return tuple(report for report in found if report is not None)
+
+    def _note_gone(self) -> None:
+        lost = self.lost()
+        self._gone |= {place for place, node in self._places.items() if node in lost}
+
+    def suspect(self, places: Iterable[int]) -> None:
+        """Of nodes in these places, something has ended that ends with them: those that say no more
+        are lost sooner."""
+        for place in places:
+            member = self._members.get(self._places.get(place, -1))
+            if member is not None:
+                member.channel.is_suspect = True
 
     def ask(self, request: Request) -> None:
         """Have all workers of this generation save and leave."""
@@ -270,7 +307,7 @@ class Crew:
     def _here(self) -> list[Member]:
         """Agents of this generation that are there and have not reported."""
         members = [self._members[node] for node in sorted(self._now) if node in self._members]
-        return [m for m in members if m.report is None and not m.is_lost()]
+        return [m for m in members if m.report is None and not m.is_lost() and not m.has_fallen]
 
     def _tell(self, message: dict[str, Any]) -> None:
         for member in self._here():

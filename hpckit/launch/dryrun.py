@@ -120,8 +120,9 @@ def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:
     yield f"hpckit.launch.supervise:supervise({str(run.path)!r}, submission={earlier + 1})"
     for node in range(nodes):
         at = NodeEnvironment(run, earlier + 1, generation, node, nodes)
-        assert spec.cluster.address is not None  # the spec was checked
-        meet = Rendezvous(spec.cluster.address, 0, spec.cluster.address, node)
+        address = spec.cluster.address
+        assert address is not None  # the spec was checked
+        meet = Rendezvous(address, 0, token="", local=address, place=node)
         command = shlex.join(torchrun_command(spec, at, meet))
         yield f"# node {node} (port 0: a free one, found by the supervisor):"
         yield command

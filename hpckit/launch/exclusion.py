@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from hpckit.launch.allocation import hostnames
-from hpckit.run.badhosts import bad_hosts, choose
+from hpckit.run.badhosts import Nodes, bad_hosts, choose
 from hpckit.run.check import fewest_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.events import EventLog, read_events
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 _PATIENCE_S = 10.0
 AGAIN_S = 0.5
 _UNKNOWN = "the nodes of the partition are not known"
-_GONE = ("down", "drain", "fail", "error", "maint", "unknown")
+_GONE = ("drain", "fail", "error", "maint")  # until somebody does something about it
+_AWAY = ("down", "unknown")
 
 
 class Exclusion:
@@ -31,7 +32,7 @@ class Exclusion:
         assert spec.cluster.slurm is not None  # the spec was checked
         self._run, self._spec, self._events = run, spec, events
         self._by_config = spec.cluster.slurm.exclude
-        self._known: set[str] | None = None  # nodes that the job may get, when Slurm last told
+        self._known: Nodes | None = None  # that the job may get, when Slurm last told
 
     def hosts(self) -> tuple[str, ...]:
         """Beside those of the config, by the run's events up to now."""
@@ -72,18 +73,19 @@ class Exclusion:
             log.error(what)
             self._events.emit("degraded", what=what)
 
-    def _nodes(self) -> set[str] | None:
+    def _nodes(self) -> Nodes | None:
         """Those that the job may get; None: Slurm does not tell."""
         try:
             nodes = partition_nodes(os.environ)
-            return nodes - set(hostnames(",".join(self._by_config)) if self._by_config else ())
+            nodes = nodes.without(hostnames(",".join(self._by_config)) if self._by_config else ())
+            return nodes if nodes.usable | nodes.away else None
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("%s: %s", _UNKNOWN, error)
             return None
 
 
-def partition_nodes(env: Mapping[str, str]) -> set[str]:
-    """Nodes of this job's partition that can run jobs.
+def partition_nodes(env: Mapping[str, str]) -> Nodes:
+    """Those of this job's partition.
 
     Raises:
         OSError, subprocess.SubprocessError: Slurm does not tell.
@@ -95,10 +97,12 @@ def partition_nodes(env: Mapping[str, str]) -> set[str]:
     return parse_nodes(done.stdout)
 
 
-def parse_nodes(text: str) -> set[str]:
-    """Names of nodes with a state in which they take jobs."""
-    pairs = (line.split() for line in text.splitlines() if line.strip())
-    return {name for name, state, *_ in pairs if not state.lower().startswith(_GONE)}
+def parse_nodes(text: str) -> Nodes:
+    """Of lines with a name and a state each."""
+    pairs = [line.split()[:2] for line in text.splitlines() if line.strip()]
+    there = [(name, state.lower()) for name, state in pairs if not state.lower().startswith(_GONE)]
+    away = frozenset(name for name, state in there if state.startswith(_AWAY))
+    return Nodes(frozenset(name for name, _ in there) - away, away)
 
 
 def _update(job: str, hosts: Sequence[str], within_s: float) -> str | None:

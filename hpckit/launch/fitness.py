@@ -39,6 +39,12 @@ class Fitness:
             where = {"node": node, "host": self._host(node)}
             self._events.emit("node_lost", generation=generation, **where)
 
+    def tell_fallen(self, generation: int, nodes: Iterable[int]) -> None:
+        """Nodes whose agents were killed, and have successors."""
+        for node in nodes:
+            where = {"node": node, "host": self._host(node)}
+            self._events.emit("agent_killed", generation=generation, **where)
+
     def _emit(self, generation: int, node: int, problems: Sequence[str]) -> None:
         host, what = self._host(node), "; ".join(problems)
         log.error("node %d (%s) is left out: %s", node, host or "this machine", what)

@@ -127,6 +127,8 @@ def _show_fake_step(spec: RunSpec) -> int:
 
 
 def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:
+    from rich.console import Console
+
     from hpckit.launch.prepare import begins_anew, move_aside, prepare
 
     what = f"launch.py {' '.join(command.overrides)}"
@@ -136,7 +138,7 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
     with hold_all(lock_paths(spec, run), what):
         if is_done(run):
             print(f"{run.name} is done; nothing to do (--fresh begins anew)")
-            _show_report(run)
+            _show_end(run, Console())
             return 0
         number = prepare(run, spec, command.overrides, project)
     return start(run, spec, number, command.detach)
@@ -171,7 +173,7 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
         return 0
     status = follower.follow(lambda: not job.done())
     if status != REFUSED:
-        show_report(run, console)
+        _show_end(run, console)
     return status
 
 
@@ -197,8 +199,8 @@ def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     return 0
 
 
-def show_report(run: RunDir, console: Console, told: Told | None = None) -> None:
-    """Print the summary of a run and draw its loss curve, as far as that can be done.
+def show_report(run: RunDir, console: Console, told: Told | None = None) -> bool:
+    """Print the summary of a run, as far as that can be done; whether there was anything to tell.
 
     Args:
         told: its events, if they were read already.
@@ -206,9 +208,10 @@ def show_report(run: RunDir, console: Console, told: Told | None = None) -> None
     from hpckit.report.summary import show
 
     try:
-        show(run, console, told)
+        return show(run, console, told)
     except OSError as error:
         print(f"the report is incomplete: {error}", file=sys.stderr)
+        return False
 
 
 def refuse(reasons: Sequence[str]) -> int:
@@ -218,10 +221,11 @@ def refuse(reasons: Sequence[str]) -> int:
     return REFUSED
 
 
-def _show_report(run: RunDir) -> None:
-    from rich.console import Console
-
-    show_report(run, Console())
+def _show_end(run: RunDir, console: Console) -> None:
+    """The summary, and where there is more."""
+    if show_report(run, console):
+        more = f"hpckit report {shlex.quote(str(run.path))}"
+        console.print(f"[bold]{'more':<12}[/] {more}", highlight=False, soft_wrap=True)
 
 
 def is_done(run: RunDir) -> bool:

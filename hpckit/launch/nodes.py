@@ -21,7 +21,7 @@ from hpckit.run.environment import agent_variables, job_variables
 from hpckit.run.processes import Process, spawn_piped
 from hpckit.run.spec import RunSpec
 
-_AGENT = ("-m", "hpckit.elastic.agent")
+_KEEPER = ("-m", "hpckit.elastic.keeper")
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Nodes(Protocol):
     """Where agents are."""
 
     @property
-    def address(self) -> str:
-        """Of the rendezvous store."""
+    def address(self) -> str | None:
+        """The one that the rendezvous store listens on; None: all."""
 
     @property
     def count(self) -> int:
@@ -51,12 +51,12 @@ class Nodes(Protocol):
         hellos: Mapping[int, Message],
         store: RendezvousStore,
         *,
-        is_after_loss: bool,
+        is_memory_here: bool,
     ) -> Orders:
         """What to tell the nodes that have said hello.
 
         Args:
-            is_after_loss: a node was lost in the generation before.
+            is_memory_here: as of `Start`.
 
         Raises:
             ValueError: there are too few GPUs.
@@ -68,13 +68,14 @@ class LocalNodes:
 
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, gpus: Sequence[str]) -> None:
         assert spec.cluster.address is not None  # the spec was checked
-        self.address, self.count = spec.cluster.address, most_nodes(spec)
+        self.address: str | None = spec.cluster.address
+        self.count = most_nodes(spec)
         self._spec, self._run, self._submission, self._gpus = spec, run, submission, gpus
 
     def start_agent(self, node: int) -> Process:
         env = environment() | agent_variables(self._run, self._submission, node)
         return spawn_piped(
-            [sys.executable, *_AGENT], env, self._run.agent_log(node), is_written_to=True
+            [sys.executable, *_KEEPER], env, self._run.agent_log(node), is_written_to=True
         )
 
     def orders(
@@ -83,7 +84,7 @@ class LocalNodes:
         hellos: Mapping[int, Message],
         store: RendezvousStore,
         *,
-        is_after_loss: bool,
+        is_memory_here: bool,
     ) -> Orders:
         launch = self._spec.launch
         workers = len(hellos) * launch.gpus_per_node
@@ -95,9 +96,11 @@ class LocalNodes:
                 place=place,
                 host=store.host,
                 port=store.port,
+                token=store.token,
                 device=devices.kind,
                 gpus=devices.of_node(place, launch.gpus_per_node),
                 threads=launch.threads_per_worker or even_share(workers),
+                is_memory_here=is_memory_here,
             )
             for place, node in enumerate(hellos)
         }
@@ -107,7 +110,7 @@ class LocalNodes:
 class SlurmNodes:
     """Those of a job, by their place in its list."""
 
-    address = "127.0.0.1"  # it listens on all of them; each node is told one that it reaches
+    address: str | None = None  # each node is told one that it reaches
 
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, allocation: Allocation) -> None:
         self._spec, self._run, self._submission = spec, run, submission
@@ -123,7 +126,7 @@ class SlurmNodes:
         if container is not None:
             variables |= inside(os.environ)
             python = container.interpreter(python)
-        command = srun(host, variables, [python, *_AGENT], container)
+        command = srun(host, variables, [python, *_KEEPER], container)
         return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
 
     def orders(
@@ -132,7 +135,7 @@ class SlurmNodes:
         hellos: Mapping[int, Message],
         store: RendezvousStore,
         *,
-        is_after_loss: bool,
+        is_memory_here: bool,
     ) -> Orders:
         launch = self._spec.launch
         fewest = min(int(hello["gpus"]) for hello in hellos.values())
@@ -145,10 +148,12 @@ class SlurmNodes:
                 place=place,
                 host=hello["launcher"] or store.host,
                 port=store.port,
+                token=store.token,
                 device=devices.kind,
                 gpus=None if devices.kind == "cuda" else "",
                 threads=launch.threads_per_worker or None,
-                is_memory_lost=is_after_loss,  # Slurm ends all that a step has left
+                is_memory_here=is_memory_here,
+                supervised_at=next((i for i, other in enumerate(hellos) if other == 0), None),
             )
             for place, (node, hello) in enumerate(hellos.items())
         }

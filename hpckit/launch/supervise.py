@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from checkpointing import CheckpointError, list_run, local_folder
+from checkpointing import CheckpointError, list_run
 from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import visible_gpus
@@ -33,19 +33,22 @@ from hpckit.launch.chain import Chain, silent_jobs
 from hpckit.launch.continuing import KEEP_S, chained, is_hopeless, requeue
 from hpckit.launch.crew import Crew
 from hpckit.launch.fitness import Fitness
+from hpckit.launch.holders import Holders
 from hpckit.launch.mustering import muster
-from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes, environment
+from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes
 from hpckit.launch.requests import Requests
+from hpckit.launch.succession import former_job, hold_after, is_given_up
 from hpckit.launch.timelimit import is_time_up
 from hpckit.run.board import Request
 from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
-from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name
+from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name, store_and_name
 from hpckit.run.durable import write_json
 from hpckit.run.events import Event, EventLog, EventTail, read_events
 from hpckit.run.length import last_step
-from hpckit.run.lock import RunHeldError, hold_all
+from hpckit.run.lock import RunHeldError
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import sweep
+from hpckit.run.rendezvous import places
 from hpckit.run.spec import RunSpec
 
 log = logging.getLogger(__name__)
@@ -91,7 +94,17 @@ def _supervise(
 ) -> Verdict:
     _require_snapshot(run.code(submission))
     supervisor = Supervisor(run, submission, gpus, events)
-    with hold_all(lock_paths(supervisor.spec, run), f"submission {submission} of {run.name}"):
+    what = f"submission {submission} of {run.name}"
+
+    def is_ending(error: RunHeldError) -> bool:
+        """Whether it is worth waiting for who holds the run."""
+        mine = supervisor.find_job()
+        if mine is None or not is_given_up(former_job(read_events(run.events)), mine):
+            return False
+        events.emit("degraded", what=f"{error}; its job is over: waiting for its end")
+        return True
+
+    with hold_after(lock_paths(supervisor.spec, run), what, is_ending):
         verdict = supervisor.run()
     job = supervisor.job_to_requeue
     if job is not None and not verdict.final:
@@ -123,7 +136,7 @@ class Supervisor:
         self._requests = Requests()
         self._past: list[Past] = []
         self._past_before = 0  # generations of jobs before this one
-        self._is_after_loss = False  # a node was lost in the generation before
+        self._holders = Holders()
         self._is_short = False  # nodes that it had are gone, and too few are left
         self._took_part: tuple[int, ...] = ()  # nodes of the generation before
         self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
@@ -141,10 +154,9 @@ class Supervisor:
             self._events.emit("strays_killed", pids=swept)
         self._saved_step = newest_step(self.spec, self._run)
         self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
-        store_log = self._run.logs / "store.log"
         with (
             self._continued(told) as chain,
-            RendezvousStore(self._nodes.address, environment(), store_log) as store,
+            RendezvousStore(self._nodes.address) as store,
             Crew(self._nodes.start_agent, self._events, self._drain_s, self.spec.health) as crew,
         ):
             try:
@@ -161,6 +173,14 @@ class Supervisor:
     def _drain_s(self) -> float | None:
         """For agents whose nodes are machines of their own."""
         return None if self._job is None else self.spec.cluster.grace_s + REPORT_MARGIN_S
+
+    def find_job(self) -> str | None:
+        """The number of the job that this is; None: it is none of Slurm's.
+
+        Raises:
+            OSError, subprocess.SubprocessError: Slurm does not tell.
+        """
+        return allocation(os.environ).job if self.spec.cluster.kind == "slurm" else None
 
     def _find_nodes(self) -> Nodes:
         if self.spec.cluster.kind == "slurm":
@@ -200,9 +220,8 @@ class Supervisor:
 
     def _end_services(self) -> None:
         """What trainers left in memory is made durable, then nothing of the run is left here."""
-        root = checkpoint_root(self.spec, self._run)
         within_s = self.spec.cluster.grace_s + REPORT_MARGIN_S
-        if not end_services(str(local_folder(root) or root), run_name(self.spec), within_s):
+        if not end_services(*store_and_name(self.spec, self._run), within_s):
             self._events.emit("degraded", what="a checkpoint service is still writing")
 
     def _hear(self, crew: Crew) -> Request:
@@ -211,7 +230,7 @@ class Supervisor:
 
     def _one_generation(self, store: RendezvousStore, crew: Crew) -> Verdict:
         """Start a generation, stay with it to its end, and judge it."""
-        store.ensure()
+        store.clear()
         generation = max(self._run.generation_numbers(), default=0) + 1
         need = self._need()
         self._events.emit(
@@ -227,17 +246,19 @@ class Supervisor:
         unhealthy = self._fitness.tell(generation, crew.unhealthy())
         if there:
             self._begin(crew, store, there, need)
-            asked, lost_store = self._watch(crew, store)
-            lost = crew.lost()
+            asked = self._watch(crew, store)
+            lost, fallen = crew.lost(), crew.fallen()
         else:
-            asked, lost_store = self._requests.now, []
-            lost = [] if asked or unhealthy else self._silent(crew)
+            asked = self._requests.now
+            lost, fallen = [] if asked or unhealthy else self._silent(crew), []
             self._is_short = asked is Request.NONE and bool(self._took_part or unhealthy)
-        self._is_after_loss = bool(lost)
+        if self._job is not None:  # Slurm ends all that a step has left
+            self._holders.lost(lost)
         self._requests.end(asked)
         if asked is Request.NONE:
             self._fitness.tell_lost(generation, lost)
-        gone = (*lost_store, *(f"the agent of node {node}" for node in lost))
+            self._fitness.tell_fallen(generation, fallen)
+        gone = tuple(f"the agent of node {node}" for node in sorted(lost + fallen))
         return self._judge(asked, crew.reports(), gone, () if there else unhealthy)
 
     def _silent(self, crew: Crew) -> list[int]:
@@ -268,7 +289,7 @@ class Supervisor:
         self, crew: Crew, store: RendezvousStore, there: Mapping[int, Message], need: Need
     ) -> None:
         orders = self._nodes.orders(
-            self._generation, there, store, is_after_loss=self._is_after_loss
+            self._generation, there, store, is_memory_here=self._holders.are_here(there)
         )
         if orders.note:
             log.warning(orders.note)
@@ -284,31 +305,35 @@ class Supervisor:
         self._took_part = tuple(there)
         crew.begin(orders.starts)
 
-    def _watch(self, crew: Crew, store: RendezvousStore) -> tuple[Request, list[str]]:
-        """Until all agents have reported: what they were asked, and what else was lost."""
+    def _watch(self, crew: Crew, store: RendezvousStore) -> Request:
+        """Until all agents have reported: what they were asked."""
         tail = EventTail(self._run.events, from_end=True)
         passed_on = Request.NONE
-        lost: list[str] = []
         deadline: float | None = None
         while crew.is_under_way():
             asked = self._hear(crew)  # which may wait for Slurm: agents are heard after it
             crew.tick()
+            crew.suspect(places(store.left(), self._run.name, self._generation))
             crew.recall()
             self._fitness.tell(self._generation, crew.unhealthy())  # nodes that stand by, too
-            for event in tail.read():
-                if event.kind == "step":
-                    self._drill.at_step(event["step"])
+            self._follow(tail)
             if asked > passed_on:
                 passed_on = asked
                 self._pass_on(passed_on, crew)
                 deadline = time.monotonic() + self.spec.cluster.grace_s + REPORT_MARGIN_S
-            if not store.alive() and not lost:
-                lost.append("the rendezvous store")
             overdue = deadline is not None and time.monotonic() > deadline
-            if lost or overdue or crew.lost() or crew.has_failed():
+            if overdue or crew.lost() or crew.fallen() or crew.has_failed():
                 crew.end(REPORT_MARGIN_S)  # one node's part is over for good, so is the generation
             time.sleep(TICK_S)
-        return passed_on, lost
+        self._follow(tail)
+        return passed_on
+
+    def _follow(self, tail: EventTail) -> None:
+        for event in tail.read():
+            if event.kind == "step":
+                self._drill.at_step(event["step"])
+            elif event.kind == "training_started":
+                self._holders.trained(self._took_part)
 
     def _pass_on(self, request: Request, crew: Crew) -> None:
         log.info("%s: telling the agents", request.name.lower())

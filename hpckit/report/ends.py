@@ -7,7 +7,7 @@ KINDS = {
     "stopped": "it was stopped by its user",
     "preempted": "the nodes were wanted back",
     "time_limit": "the time of its job was nearly up",
-    "infra": "a node, its agent or the rendezvous store was lost, or too few nodes are healthy",
+    "infra": "a node or its agent was lost, or too few nodes are healthy",
     "hang": "ranks finished no step, more often than they may be started again",
     "oom": "it needs more memory than there is",
     "crash": "workers failed more often than they may be started again",

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpckit.report.ends import KINDS
 from hpckit.run.directory import RunDir
+from hpckit.run.eventorder import in_order
 from hpckit.run.events import Event, EventTail
 from hpckit.run.parts import NAMES
 
@@ -71,6 +72,7 @@ NEEDED: Mapping[str, Mapping[str, Check]] = {
     "straggler_over": {"rank": _whole},
     "node_unhealthy": {"host": _or_null(_text), "problems": _texts},
     "node_lost": {"host": _or_null(_text)},
+    "agent_killed": {"host": _or_null(_text)},
     "degraded": {"what": _text},
     "data_bound": {"bound": _text, "diagnosis": _text},
 }
@@ -118,8 +120,7 @@ def read_sound(run: RunDir) -> Told:
             events.append(event)
         else:
             unsound += 1
-    events.sort(key=lambda event: event.time)
-    return Told(events, tail.torn, unsound)
+    return Told(in_order(events), tail.torn, unsound)
 
 
 def is_sound(event: Event) -> bool:

@@ -100,7 +100,7 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
     for straggler in p.stragglers if it.is_alive else ():
         yield "straggler", straggler
     for bad in it.bad:
-        yield "left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
+        yield "bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
     if it.problem is not None:
         yield "note", it.problem
 

@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from checkpointing import CheckpointError
-from hpckit.report.curve import draw_loss_curve
 from hpckit.report.history import History, Interruption, Life, build_history, names_of
 from hpckit.report.kept import left_checkpoints
 from hpckit.report.overview import read_verdict
@@ -28,8 +27,8 @@ _LOST = (
 )
 
 
-def show(run: RunDir, console: Console, told: Told | None = None) -> None:
-    """Print what the run has been through so far, and draw its curve to `report/loss.png`.
+def show(run: RunDir, console: Console, told: Told | None = None) -> bool:
+    """Print what the run has been through so far; whether that is anything.
 
     Args:
         told: its events, if they were read already.
@@ -38,16 +37,14 @@ def show(run: RunDir, console: Console, told: Told | None = None) -> None:
     history = build_history(told.events, alive=holder(run.lock) is not None)
     if not history.lives:
         console.print(f"{run.name} has not trained yet.", highlight=False)
-        return
+        return False
     console.print()
     console.print(_generations(history))
     if history.interruptions:
         console.print(_LOST, style="dim", highlight=False)
     for name, text in _facts(run, history):
         console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
-    picture = run.report / "loss.png"
-    if draw_loss_curve(history, run.name, picture):
-        console.print(f"[bold]{'curve':<12}[/] {picture}", highlight=False, soft_wrap=True)
+    return True
 
 
 def _generations(history: History) -> Table:

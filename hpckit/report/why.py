@@ -81,7 +81,7 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
     if it.is_alive:
         facts += [Fact("straggler", text) for text in it.progress.stragglers]
     for bad in it.bad:
-        facts.append(Fact("left out", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
+        facts.append(Fact("bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"))
     if it.problem is not None:
         facts.append(Fact("note", it.problem))
     facts.append(Fact("next", _next(it)))

@@ -36,6 +36,19 @@ class BadHost:
         return drain_line(self.host, self.problem)
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """Of a run's partition, by name."""
+
+    usable: frozenset[str]
+    """They take jobs."""
+    away: frozenset[str] = frozenset()
+    """They do not, and may come back by themselves."""
+
+    def without(self, names: Collection[str]) -> Nodes:
+        return Nodes(self.usable - set(names), self.away - set(names))
+
+
 def drain_line(host: str, problem: str) -> str:
     """The command that keeps all jobs from a node."""
     reason = f"hpckit: {' '.join(problem.split())}"
@@ -64,21 +77,21 @@ def bad_hosts(events: Iterable[Event], now: float) -> tuple[BadHost, ...]:
     return tuple(found[host] for host in sorted(found))
 
 
-def choose(
-    bad: Sequence[BadHost], nodes: Collection[str], fewest: int
-) -> tuple[list[str], list[str]]:
-    """Which of the bad hosts to exclude, and which not, as too few nodes would be left.
+def choose(bad: Sequence[BadHost], nodes: Nodes, fewest: int) -> tuple[list[str], list[str]]:
+    """Which of the bad hosts to exclude, and which not, as too few nodes would be left: now, or
+    once all are back, as nobody is there then to think again.
 
     Args:
-        nodes: that the run could have.
-        fewest: that it needs.
+        fewest: nodes that the run needs.
     """
-    room = len(set(nodes)) - fewest
-    excluded, spared = [], []
+    excluded: list[str] = []
+    spared: list[str] = []
     for one in sorted(bad, key=lambda one: (not one.is_unhealthy, -one.time)):
-        if one.host in nodes and room <= 0:
+        if all(
+            one.host not in group or len(group - {*excluded, one.host}) >= fewest
+            for group in (nodes.usable, nodes.usable | nodes.away)
+        ):
+            excluded.append(one.host)
+        else:
             spared.append(one.host)
-            continue
-        room -= one.host in nodes
-        excluded.append(one.host)
     return sorted(excluded), sorted(spared)

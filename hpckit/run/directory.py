@@ -155,6 +155,12 @@ def checkpoint_root(spec: RunSpec, run: RunDir) -> str:
     return spec.checkpoint.url or str(run.checkpoints)
 
 
+def store_and_name(spec: RunSpec, run: RunDir) -> tuple[str, str]:
+    """That store and the run's name there, by which its checkpoint services know them."""
+    root = checkpoint_root(spec, run)
+    return str(local_folder(root) or root), run_name(spec)
+
+
 def lock_paths(spec: RunSpec, run: RunDir) -> list[Path]:
     """The locks that whoever works on the run holds: the directory's, and one in a store elsewhere.
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from hpckit.run.directory import RunDir
 
 _PREFIX = "HPCKIT_"
+STORE_TOKEN = f"{_PREFIX}STORE_TOKEN"
+"""What a node's torchrun has to know to be heard by the rendezvous store; no worker has it."""
 STACKS_SIGNAL = signal.SIGUSR1
 """Has a worker write down the stacks of its threads."""
 
@@ -63,8 +65,8 @@ class WorkerEnvironment:
     device: str
     """`cpu` or `cuda`."""
     board: str
-    is_memory_lost: bool
-    """Whether a node of the generation before is gone with all that was in its memory."""
+    is_memory_here: bool
+    """Whether no other node may have a part in its memory of a save that can be whole."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnvironment:
@@ -79,7 +81,7 @@ class WorkerEnvironment:
             attempt=int(get("TORCHELASTIC_RESTART_COUNT")),
             device=get(f"{_PREFIX}DEVICE"),
             board=get(f"{_PREFIX}BOARD"),
-            is_memory_lost=get(f"{_PREFIX}MEMORY_LOST") == "1",
+            is_memory_here=get(f"{_PREFIX}MEMORY_HERE") == "1",
         )
 
 
@@ -96,10 +98,10 @@ class _Getter:
         return self.env[name]
 
 
-def worker_variables(device: str, board: str, *, is_memory_lost: bool = False) -> dict[str, str]:
+def worker_variables(device: str, board: str, *, is_memory_here: bool = False) -> dict[str, str]:
     """The variables that an agent adds for its workers."""
-    lost = str(int(is_memory_lost))
-    return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board, f"{_PREFIX}MEMORY_LOST": lost}
+    here = str(int(is_memory_here))
+    return {f"{_PREFIX}DEVICE": device, f"{_PREFIX}BOARD": board, f"{_PREFIX}MEMORY_HERE": here}
 
 
 def agent_variables(run: RunDir, submission: int, node: int) -> dict[str, str]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpckit.run.eventorder import in_order
+
 log = logging.getLogger(__name__)
 
 _CLOSED = -1
@@ -127,8 +129,8 @@ class EventTail:
 
 
 def read_events(path: Path) -> list[Event]:
-    """All events of the file in the order of their time; none where there is no file."""
-    return sorted(EventTail(path).read(), key=lambda event: event.time)
+    """All events of the file as of `in_order`; none where there is no file."""
+    return in_order(EventTail(path).read())
 
 
 def _parse(line: bytes, path: Path) -> Event | None:

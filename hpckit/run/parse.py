@@ -13,6 +13,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from hpckit.run import earlier
 from hpckit.run.check import violations
 from hpckit.run.spec import MODEL_KINDS, RunSpec
 from hpckit.run.spec.fields import FORMS
@@ -72,6 +73,7 @@ class SpecError(ValueError):
 def parse_spec(values: Mapping[str, Any]) -> RunSpec:
     """The spec that `values` (nested dicts and lists) describe.
 
+    Keys that they lack since they are of an earlier release are as they were then (`earlier`).
     Unknown keys, wrong types and values out of bounds are all found together; rules that span keys
     are looked at once each key is sound by itself.
 
@@ -79,7 +81,8 @@ def parse_spec(values: Mapping[str, Any]) -> RunSpec:
         SpecError: with every violation found.
     """
     try:
-        spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(values))
+        whole = earlier.completed(values, earlier.ADDED)
+        spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(whole))
     except ValidationError as error:
         raise SpecError(list(_explain(error))) from None
     except (TypeError, ValueError, RecursionError) as error:
@@ -90,10 +93,10 @@ def parse_spec(values: Mapping[str, Any]) -> RunSpec:
 
 
 def read_spec(path: Path) -> RunSpec:
-    """The spec in the YAML file at `path`.
+    """The spec in the YAML file at `path`, which an earlier release may have written.
 
     Raises:
-        SpecError: the file is damaged, or not valid (any more).
+        SpecError: the file is damaged, or not valid.
     """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
@@ -133,14 +136,14 @@ def differences(spec: RunSpec, other: RunSpec) -> list[tuple[str, Any, Any]]:
 
 def _experiment(spec: RunSpec) -> dict[str, Any]:
     """Of the spec, what identifies the experiment."""
-    values = spec_values(spec)
+    values = earlier.reduced(spec_values(spec), earlier.ADDED)
     del values["name"]
     for path in _NOT_IDENTITY:
         *parents, last = path
         where = values
         for key in parents:
-            where = where[key]
-        del where[last]
+            where = where.get(key, {})  # a group that came later may count for nothing
+        where.pop(last, None)
     return values
 
 

@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PIPE_BYTES = 1 << 20  # what anybody may have (/proc/sys/fs/pipe-max-size)
+PIPE_BYTES = 1 << 20
+"""What anybody may have of a pipe (/proc/sys/fs/pipe-max-size)."""
+AGENT_NAME = "hpckit agent"
+"""Of an agent's process, as of `name_process`."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -96,13 +99,16 @@ def spawn_piped(
         return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
 
 
-def spawn_serving(
-    command: Sequence[str], env: Mapping[str, str], ignore: Collection[signal.Signals] = ()
+def spawn_hearing(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    stdin: int,
+    ignore: Collection[signal.Signals] = (),
 ) -> Process:
-    """As `spawn`, with standard input to be written, up to 1 MiB at once, and standard output to be
-    read. Errors go where this process's go."""
-    pipe = subprocess.PIPE
-    return _popen(command, env, stdin=pipe, stdout=pipe, stderr=sys.stderr, ignore=ignore)
+    """As `spawn`, with this descriptor for its standard input. What it says goes where this
+    process's errors go."""
+    errors = sys.stderr
+    return _popen(command, env, stdin=stdin, stdout=errors, stderr=errors, ignore=ignore)
 
 
 def _popen(
@@ -127,7 +133,7 @@ def _popen(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        pipesize=_PIPE_BYTES,
+        pipesize=PIPE_BYTES,
         # our callers have no other threads than a `Pulse`, which holds no lock that this needs
         preexec_fn=begin,
     )

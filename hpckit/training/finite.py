@@ -72,6 +72,14 @@ class FiniteCheck:
         if reduced([float(bool(found))], dist.ReduceOp.MAX)[0]:
             self._refuse(step, "parameters are not finite after it")
 
+    def problem_of(self, state: Mapping[str, Any]) -> str | None:
+        """What this rank has against going on from `state`: a machine's fault may have struck while
+        it was copied."""
+        found = (
+            [name for held in state.values() for name in not_finite(held)] if self._is_on else []
+        )
+        return f"not finite: {', '.join(found[:10])}" if found else None
+
     def _refuse(self, step: int, finding: str) -> None:
         """Collective."""
         what = f"step {step}: {finding}"

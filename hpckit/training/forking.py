@@ -10,6 +10,8 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
+import traceback
 
 import numpy as np
 import torch
@@ -47,6 +49,9 @@ def begin() -> None:
         )
     try:
         worker.main()
+    except Exception:  # noqa: BLE001  torch would pickle it to a file in /tmp, and load that
+        traceback.print_exc()
+        sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # as a program does at its end, and a fork of multiprocessing not
 

@@ -7,13 +7,10 @@ is lost, each one's ranks are the same in every round.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
-from torch.distributed import (  # type: ignore[attr-defined]  # not in its __all__
-    DistError,
-    PrefixStore,
-    TCPStore,
-)
+from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousHandler,
@@ -24,6 +21,10 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
+from hpckit.run.environment import STORE_TOKEN
+from hpckit.run.rendezvous import name_of
+from hpckit.training.nodestore import Connection, NodeStore
+
 BACKEND = "hpckit"
 _JOINED, _COMPLETE = "joined", "complete"
 
@@ -31,17 +32,28 @@ _JOINED, _COMPLETE = "joined", "complete"
 class KnownNodes(RendezvousHandler):
     """Round after round: the first is the beginning, each other one a restart of all workers."""
 
-    def __init__(self, store: TCPStore, run_id: str, place: int, nodes: int, address: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        run_id: str,
+        place: int,
+        nodes: int,
+        address: str,
+        within: timedelta,
+    ) -> None:
         """
         Args:
-            store: the supervisor's; its timeout is that of a round.
+            connection: to the supervisor's store.
             run_id: what no other generation has.
             place: of this node among `nodes`.
             address: by which the others reach this node.
+            within: what all have to come in, and the default of the store that a round has.
         """
-        self._store, self._run_id = store, run_id
+        self._connection, self._run_id = connection, run_id
         self._place, self._nodes, self._address = place, nodes, address
+        self._within = within
         self._round = 0
+        self._next_began = 0  # number of the request that is answered when it has
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for all nodes.
@@ -56,6 +68,7 @@ class KnownNodes(RendezvousHandler):
                 store.set(_COMPLETE, "")
             store.wait([_COMPLETE])
             meet = RendezvousStoreInfo.build(self._place, store, self._address)
+            self._next_began = self._of(self._round + 1).expect([_JOINED])
         except DistError as error:
             raise RendezvousConnectionError(f"round {self._round}: {error}") from error
         return RendezvousInfo(store, self._place, self._nodes, meet)
@@ -67,7 +80,7 @@ class KnownNodes(RendezvousHandler):
             RendezvousConnectionError: the store is gone.
         """
         try:
-            return int(self._of(self._round + 1).check([_JOINED]))
+            return int(self._connection.is_answered(self._next_began))
         except DistError as error:
             raise RendezvousConnectionError(str(error)) from error
 
@@ -86,8 +99,8 @@ class KnownNodes(RendezvousHandler):
     def shutdown(self) -> bool:
         return True
 
-    def _of(self, number: int) -> PrefixStore:
-        return PrefixStore(f"{self._run_id}/{number}", self._store)
+    def _of(self, number: int) -> NodeStore:
+        return NodeStore(self._connection, f"{self._run_id}/{number}/", self._within)
 
 
 def register() -> None:
@@ -96,9 +109,11 @@ def register() -> None:
 
 
 def _create(given: RendezvousParameters) -> KnownNodes:
+    """The token is taken out of the environment, which workers inherit."""
     host, port = parse_rendezvous_endpoint(given.endpoint, -1)
     within = timedelta(seconds=float(given.config["join_timeout"]))
-    store = TCPStore(host, port, is_master=False, timeout=within)
+    connection = Connection(host, port, os.environ.pop(STORE_TOKEN))
     assert given.local_addr is not None
     place = int(given.config["place"])
-    return KnownNodes(store, given.run_id, place, given.max_nodes, given.local_addr)
+    connection.ask(do="name", name=name_of(given.run_id, place))
+    return KnownNodes(connection, given.run_id, place, given.max_nodes, given.local_addr, within)

@@ -336,9 +336,12 @@ class TrainingRun:
 
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
-        # no part of a save is elsewhere: a restart in place has all nodes, or the others are lost
-        is_here = self._env.attempt > 0 or self._env.is_memory_lost
-        restored = self._checkpointer.restore(self._state(), await_unseen=not is_here)
+        is_here = self._attempt > 0 or self._env.is_memory_here  # a restart in place has all nodes
+        restored = self._checkpointer.restore(
+            self._state(),
+            await_unseen=not is_here,
+            check=lambda: self._finite.problem_of(self.tracked),
+        )
         if restored is None and self._begin:
             self._begin()
         self._step = self._resumed_at = restored or 0

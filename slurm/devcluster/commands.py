@@ -24,8 +24,11 @@ _NODE_VERBS: dict[str, Callable[[Node], None]] = {
     "kill": Node.kill,
     "start": Node.start,
     "cut": Node.cut,
+    "lossy": Node.lossy,
     "heal": Node.heal,
     "kill-daemon": Node.kill_daemon,
+    "drain": Node.drain,
+    "resume": Node.resume,
 }
 
 

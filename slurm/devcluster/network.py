@@ -15,6 +15,7 @@ from slurm.devcluster.launching import Launcher
 from slurm.devcluster.plan import Network, NodePlan, Plan, first_number
 
 _COUNT = 250  # of networks; the third byte of an address
+_TABLE = "hpckit"  # of rules that lose packets
 _LINKS = Path("/sys/class/net")
 
 
@@ -109,11 +110,28 @@ def switch(launcher: Launcher, link: str, state: str) -> None:
     launcher.run("ip", "link", "set", link, state)
 
 
+def lose(launcher: Launcher, pid: int, percent: int) -> None:
+    """Lose so many of the packets that come to the network of `pid`, and of those that go."""
+    chains = (
+        f"add chain inet {_TABLE} {way} {{ type filter hook {way} priority 0; }}; "
+        f"add rule inet {_TABLE} {way} meta {face} != lo numgen random mod 100 < {percent} drop"
+        for way, face in (("input", "iif"), ("output", "oif"))
+    )
+    lose_none(launcher, pid)
+    launcher.run(*_inside(pid), "nft", f"add table inet {_TABLE}; {'; '.join(chains)}")
+
+
+def lose_none(launcher: Launcher, pid: int) -> None:
+    """Whether or not some were lost until now."""
+    table = f"inet {_TABLE}"
+    launcher.run(*_inside(pid), "nft", f"add table {table}; delete table {table}")
+
+
 def leads(launcher: Launcher, pid: int, node: NodePlan) -> bool:
     """Whether a process with the network of `pid` reaches this node's slurmd."""
     connect = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2]), timeout=3)"
     program = (sys.executable, "-I", "-S", "-c", connect, node.address, str(node.port))
-    return launcher.attempt("nsenter", f"--target={pid}", "--net", "--", *program) is not None
+    return launcher.attempt(*_inside(pid), *program) is not None
 
 
 def has_link(link: str) -> bool:
@@ -125,6 +143,10 @@ def is_switched_off(link: str) -> bool:
         return not int((_LINKS / link / "flags").read_text(), 16) & 1  # IFF_UP
     except FileNotFoundError:
         return False
+
+
+def _inside(pid: int) -> tuple[str, ...]:
+    return ("nsenter", f"--target={pid}", "--net", "--")
 
 
 def _is_own(network: Network) -> bool:

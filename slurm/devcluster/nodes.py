@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.devcluster import network, strays
+from slurm.devcluster import network, strays, tools
 from slurm.devcluster.errors import DevclusterError
 from slurm.devcluster.folder import Folder
 from slurm.devcluster.launching import Launcher, launcher, python
@@ -15,6 +16,7 @@ from slurm.devcluster.plan import NodePlan, Plan
 from slurm.devcluster.processes import Process
 from slurm.devcluster.waiting import answers, comes_true
 
+_LOSS = 10  # percent
 PREFIX = "node-"  # of the records of nodes' first processes
 
 
@@ -72,13 +74,45 @@ class Node:
         """
         self._switch("down")
 
+    def lossy(self) -> None:
+        """A bad cable: a tenth of the packets is lost, each way.
+
+        Raises:
+            DevclusterError: it has no cable, or is not up.
+            MissingToolError: nft is not installed.
+        """
+        self._cable()
+        tools.check(tools.LOSS)
+        with launcher(self.folder) as work:
+            network.lose(work, self._first(work).pid, _LOSS)
+
     def heal(self) -> None:
-        """Plug the cable in again.
+        """A good cable, plugged in.
 
         Raises:
             DevclusterError: it has no cable.
         """
         self._switch("up")
+        if tools.are_there(tools.LOSS):
+            with launcher(self.folder) as work:
+                network.lose_none(work, self._first(work).pid)
+
+    def drain(self) -> None:
+        """As an operator does: no other job gets the node.
+
+        Raises:
+            DevclusterError: slurmctld does not answer, or refuses.
+        """
+        with launcher(self.folder) as work:
+            work.run("scontrol", "update", f"NodeName={self.name}", "State=DRAIN", "Reason=drill")
+
+    def resume(self) -> None:
+        """The end of that; nothing if the node is not drained, as a slurmctld that was killed may
+        not remember it. Raises as `drain`."""
+        with launcher(self.folder) as work:
+            told = work.run("scontrol", "--oneliner", "show", "node", self.name)
+            if re.search(r" State=\S*DRAIN", told):
+                work.run("scontrol", "update", f"NodeName={self.name}", "State=RESUME")
 
     def is_up(self) -> bool:
         """Whether the node has power; its slurmd may be dead and its network cut."""
@@ -94,13 +128,17 @@ class Node:
             DevclusterError: the node is not up.
         """
         with launcher(self.folder) as work:
-            first = work.recorded(_record(self.node))
-        if first is None:
-            raise DevclusterError(f"{self.name} is not up: start it")
+            first = self._first(work)
         if self.plan.network is None:
             return list(words)
         enter = ("nsenter", f"--target={first.pid}", "--net", "--uts", "--mount", "--pid", "--ipc")
         return [*enter, "--", "env", f"--chdir={Path.cwd()}", *words]
+
+    def _first(self, work: Launcher) -> Process:
+        first = work.recorded(_record(self.node))
+        if first is None:
+            raise DevclusterError(f"{self.name} is not up: start it")
+        return first
 
     def _wait(self, work: Launcher) -> None:
         address, port = self.node.address, self.node.port

@@ -28,6 +28,9 @@ ACCOUNTING = {
 }
 
 
+LOSS = {"nft": "nftables"}
+
+
 def needed(*, namespaces: bool, accounting: bool) -> dict[str, str]:
     """The Debian package of each program that such a cluster needs."""
     return SLURM | (NAMESPACES if namespaces else {}) | (ACCOUNTING if accounting else {})
@@ -41,13 +44,22 @@ def check(tools: Mapping[str, str]) -> None:
     Raises:
         MissingToolError: one or more are not installed.
     """
-    missing = [tool for tool in tools if shutil.which(tool, path=PATH) is None]
+    missing = _missing(tools)
     if missing:
         packages = sorted({tools[tool] for tool in missing})
         raise MissingToolError(
             f"{', '.join(missing)} not installed; run as root: "
             f"apt-get install -y --no-install-recommends {' '.join(packages)}"
         )
+
+
+def are_there(tools: Mapping[str, str]) -> bool:
+    """As of `check`."""
+    return not _missing(tools)
+
+
+def _missing(tools: Mapping[str, str]) -> list[str]:
+    return [tool for tool in tools if shutil.which(tool, path=PATH) is None]
 
 
 def without_slurm(env: Mapping[str, str]) -> dict[str, str]:

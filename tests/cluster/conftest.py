@@ -14,8 +14,8 @@ from slurm.devcluster.options import Form, Options
 from tests.cluster import guard
 from tests.cluster.slurm import Slurm
 
-# As soon as a busy machine allows, a silent node is down
-_QUICK = ("MessageTimeout=3", "TCPTimeout=2")
+# As soon as a busy machine allows, a silent node is down; and a cancelled job has time to save
+_QUICK = ("MessageTimeout=3", "TCPTimeout=2", "KillWait=30")
 
 
 def options(form: Form, nodes: int = 3) -> Options:

@@ -19,6 +19,7 @@ STEPS = 100
 SCHEDULE = (
     Planned(15, "cut", 0.9),
     Planned(30, "controller", 0.0),
+    Planned(38, "lossy", 0.0),
     Planned(45, "daemon", 0.9),
     Planned(60, DrillKind.PREEMPT, 0.0),
     Planned(80, "gone", 0.0),

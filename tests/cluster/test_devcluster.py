@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from hpckit.elastic.orphan import is_lost
+from hpckit.run.scontrol import field
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster, take_down
 from slurm.devcluster.errors import DevclusterError, MissingToolError
@@ -246,8 +250,12 @@ def test_a_killed_node_fails_its_jobs_and_comes_back(ports: Slurm, tmp_path: Pat
     assert not node.is_up()
     assert not doomed.runs()
     doomed.wait_for_failure()
+    told = ports.run("scontrol", "--oneliner", "show", "node", node.name)
+    assert "NOT_RESPONDING" in (field(told, "State") or ""), "by which `is_lost` knows it earlier"
+    assert is_lost(told)
     node.start()
     check_comes_back(ports, node)
+    assert not is_lost(ports.run("scontrol", "--oneliner", "show", "node", node.name))
 
 
 def test_a_node_without_power_and_one_without_network(namespaces: Slurm, tmp_path: Path) -> None:
@@ -265,6 +273,37 @@ def test_a_node_without_power_and_one_without_network(namespaces: Slurm, tmp_pat
     nodes[1].heal()
     for node in nodes:
         check_comes_back(namespaces, node)
+
+
+def arrived(node: Node, sent: int) -> int:
+    """Of so many datagrams to the node: no more than a socket keeps while nobody reads."""
+    code = (
+        "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 9999)); "
+        "print('there', flush=True); s.settimeout(2); n = 0\n"
+        "try:\n while True: s.recv(9); n += 1\n"
+        "except TimeoutError: print(n)"
+    )
+    command = node.command([sys.executable, "-I", "-S", "-c", code])
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        socket.socket(type=socket.SOCK_DGRAM) as here,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        for _ in range(sent):
+            here.sendto(b"x", (node.address, 9999))
+            time.sleep(0.001)
+        return int(process.stdout.readline())
+
+
+def test_a_bad_cable_loses_some_of_the_packets(namespaces: Slurm) -> None:
+    node = namespaces.cluster.nodes[1]
+    assert arrived(node, 200) == 200
+    node.lossy()
+    node.lossy()  # no more than once
+    assert 140 < arrived(node, 200) < 198
+    node.heal()
+    assert arrived(node, 200) == 200
 
 
 def test_a_job_outlives_slurmd(slurm: Slurm, tmp_path: Path) -> None:
@@ -329,6 +368,15 @@ def test_the_scripts_of_a_node(namespaces: Slurm) -> None:
     for verb, is_up in (("cut", True), ("heal", True), ("kill", False), ("start", True)):
         done = script("node", verb, node.name, folder=folder)
         assert (done.returncode, done.stderr, node.is_up()) == (0, "", is_up)
+
+
+def test_a_drained_node_is_resumed_and_another_one_is_left_alone(ports: Slurm) -> None:
+    node = ports.cluster.nodes[1]
+    node.resume()  # a slurmctld that was killed may have forgotten that it was drained
+    node.drain()
+    wait_for(lambda: "drained" in ports.states(), "drained")
+    node.resume()
+    ports.wait_for_idle()
 
 
 def test_a_command_waits_for_the_one_at_work(ports: Slurm) -> None:

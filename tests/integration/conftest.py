@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.service_nodes import end_all
+from tests.integration.service_nodes import end_all, note_memfds
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Services whose sockets are below it are ended after the test."""
     monkeypatch.setenv("HPCKIT_RUNTIME_DIR", str(tmp_path / "rt"))
+    note_memfds()
     yield tmp_path
     end_all(tmp_path / "rt")
 

@@ -81,6 +81,16 @@ def wait_until_ended(root: Path) -> None:
         time.sleep(0.05)
 
 
+def on_disk(local: Path) -> list[Path]:
+    """Snapshots that services have written there, by name; folders may vanish meanwhile."""
+    return sorted(
+        Path(folder, name)
+        for folder, _, names in os.walk(local)
+        for name in names
+        if name.endswith(".snapshot")
+    )
+
+
 def kill_all() -> None:
     """End all services in the folder of this test session."""
     for path in all_sockets():

@@ -131,6 +131,7 @@ def _main(
             train(state, rest[0])
             answer = fingerprint(state)
             ckpt.save(rest[0], state)
+            ckpt._shipper.settle()  # it is in memory when the answer comes
         elif word == "wait":
             ckpt.wait()
         else:

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -246,17 +247,26 @@ def told_by_services(folder: Path) -> str:
     return "\n".join([f"processes {services(folder)}", *said])
 
 
-def memfds(pid: int | str = "self") -> list[str]:
-    """Arenas that a process holds a descriptor of."""
-    found = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
+_memfds_before: Counter[str] = Counter()  # that tests before this one have left
+
+
+def note_memfds() -> None:
+    """What is there now is none of this test's."""
+    _memfds_before.clear()
+    _memfds_before.update(memfds())
+
+
+def memfds(pid: int | None = None) -> list[str]:
+    """Arenas that a process holds a descriptor of; None: this test."""
+    found: Counter[str] = Counter()
+    for fd in Path(f"/proc/{pid or 'self'}/fd").iterdir():
         try:
             target = str(fd.readlink())
         except FileNotFoundError:
             continue
         if re.search("memfd:hpckit-(arena|replica|revived)", target):
-            found.append(target)
-    return found
+            found[target] += 1
+    return list((found if pid else found - _memfds_before).elements())
 
 
 def end_all(folder: Path) -> None:

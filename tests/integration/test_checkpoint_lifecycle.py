@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from checkpointing import Checkpointer, Steps, StoreError, StructureError
 from checkpointing.errors import ServiceError
 from checkpointing.staging import Stager
+from tests.descriptors import links
 from tests.integration.checkpoints import restore_one, save_one
 from tests.integration.damage import check
 from tests.integration.nodeservices import wait_until_ended
@@ -45,15 +46,12 @@ def held() -> tuple[set[str], Counter[str]]:
     """Threads of this process, and what its descriptors and mappings are of shared memory."""
     gc.collect()
     threads = {thread.name for thread in threading.enumerate()}
-    links: Counter[str] = Counter()
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            links[str(fd.readlink()).partition(":[")[0]] += 1
-        except FileNotFoundError:  # the one that reads the folder
-            continue
+    found: Counter[str] = Counter()
+    for link, count in links().items():
+        found[link.partition(":[")[0]] += count
     maps = Path("/proc/self/maps").read_text().splitlines()
-    links["maps"] = sum("hpckit-" in line for line in maps)
-    return threads, Counter({k: n for k, n in links.items() if "hpckit" in k or k in _COUNTED})
+    found["maps"] = sum("hpckit-" in line for line in maps)
+    return threads, Counter({k: n for k, n in found.items() if "hpckit" in k or k in _COUNTED})
 
 
 _COUNTED = ("socket", "maps", "pipe")

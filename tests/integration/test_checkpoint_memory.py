@@ -37,7 +37,7 @@ from tests.integration.worlds import (
     whole,
 )
 
-WRITE_PART = ("writing", "write_part")
+WRITE_PART, COMMIT = ("writing", "write_part"), ("leading", "commit")
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -264,14 +264,14 @@ def save_on_two_nodes(rank: int, tmp: Path, is_stored: bool) -> None:
         die(ckpt)
 
 
-def restore_on_them(rank: int, tmp: Path) -> tuple[int | None, str]:
+def restore_on_them(rank: int, tmp: Path, await_unseen: bool) -> tuple[int | None, str]:
     state, events = replicated(0), Recorder()
     forever = mock.patch.object(memory, "UNSEEN_S", 3600.0)
     with elsewhere() if rank else nullcontext(), forever:
         ckpt = Checkpointer(tmp / "store", run="r", on_event=events)
         if not rank:
             (tmp / "gate").unlink()
-        step = ckpt.restore(state, await_unseen=False)
+        step = ckpt.restore(state, await_unseen=await_unseen)
         die(ckpt)
     return step, dict(events).get("checkpoint_restored", {}).get("tier", "")
 
@@ -288,8 +288,20 @@ def test_what_is_nowhere_is_not_waited_for_and_what_is_stored_is(
         hold.wait()
         with elsewhere():
             kill_here(root)
-        found = run_world(2, restore_on_them, tmp_path)
+        found = run_world(2, partial(restore_on_them, await_unseen=False), tmp_path)
     assert found[0] == ((3, "store") if is_stored else (None, ""))
+
+
+def test_what_only_lacks_its_commit_is_gone_on_from_at_once(tmp_path: Path) -> None:
+    """The node that was to commit it is lost."""
+    root, hold = tmp_path / "store", Hold(tmp_path)
+    hold.close()
+    with sabotaged(root, hold.sabotage(COMMIT)):
+        run_world(2, partial(save_on_two_nodes, is_stored=True), tmp_path)
+        hold.wait()
+        kill_here(root)
+        found = run_world(2, partial(restore_on_them, await_unseen=True), tmp_path)
+    assert found[0] == (3, "store")
 
 
 def read_once(rank: int, tmp: Path) -> tuple[int, int]:

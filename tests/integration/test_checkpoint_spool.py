@@ -17,7 +17,7 @@ from checkpointing import Checkpointer, list_checkpoints
 from checkpointing.service.config import Budget
 from tests.integration.checkpoints import recorder
 from tests.integration.damage import check
-from tests.integration.nodeservices import kill_all, statuses, wait_until_ended
+from tests.integration.nodeservices import kill_all, on_disk, statuses, wait_until_ended
 from tests.integration.worlds import Recorder, run_world, seeded
 
 WITHIN_S = 90.0
@@ -40,7 +40,7 @@ def assert_is(state: dict[str, Any], step: int) -> None:
 
 
 def files(tmp: Path) -> list[Path]:
-    return sorted(path for path in (tmp / "local").rglob("*.snapshot"))
+    return on_disk(tmp / "local")
 
 
 def until(tmp: Path, count: int) -> None:

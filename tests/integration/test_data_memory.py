@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import resource
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ import resource, sys
 from data import Loader, open_dataset
 
 batches = iter(Loader(open_dataset(sys.argv[1]), global_batch=32))
-for epoch in range(4):
+for epoch in range(9):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(int(sys.argv[2]) // 32):
         next(batches)
@@ -36,4 +37,5 @@ def test_later_epochs_take_no_pages_from_the_kernel(tmp_path: Path) -> None:
     words = [sys.executable, "-c", EPOCHS, str(tmp_path / "shards"), str(SAMPLES)]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     pages = SAMPLES * SIZE // resource.getpagesize()
-    assert int(said.split()[-1]) < pages / 20
+    # not each: an epoch in which more is read ahead than before takes new pages for that
+    assert statistics.median(map(int, said.split()[1:])) < pages / 20

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from checkpointing import Checkpointer
+from checkpointing import Checkpointer, list_checkpoints
 from hpckit.run.directory import RunDir, run_name
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.parse import dump_spec
+from hpckit.run.spec import RunSpec
 from hpckit.training.lora import adapt, is_adapter
 from hpckit.training.models.building import make, materialise
 from hpckit.training.models.decoder import Decoder
@@ -33,10 +35,15 @@ def trained(run: RunDir, model: str, changes: dict[str, Any], lora: str = "none"
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape))
-    checkpointer = Checkpointer(run.checkpoints, run=run_name(spec))
-    checkpointer.save(3, {"model": decoder, "step": 3})
-    checkpointer.close()
+    save(run, spec, decoder)
     return decoder
+
+
+def save(run: RunDir, spec: RunSpec, model: Any) -> None:
+    steps = len(list_checkpoints(run.checkpoints)) if run.checkpoints.exists() else 0
+    checkpointer = Checkpointer(run.checkpoints, run=run_name(spec))
+    checkpointer.save(steps + 3, {"model": model, "step": 3})
+    checkpointer.close()
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,42 @@ def test_logits_are_the_same(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     mine = sum(p.numel() for name, p in decoder.named_parameters() if not is_adapter(name))
     assert sum(p.numel() for p in there.parameters()) == mine
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [("gpt_nano", ["mlp.up", "attention"]), ("llama_nano", ["attention.query", "mlp"])],
+)
+def test_adapters_alone_are_what_peft_adds_to_the_model(
+    tmp_path: Path, model: str, layers: list[str]
+) -> None:
+    torch.manual_seed(5)
+    run, out = RunDir(tmp_path / "run"), tmp_path / "out"
+    decoder = trained(run, model, {"lora.layers": layers, "lora.alpha": 24.0}, "default")
+    base = RunDir(tmp_path / "base")
+    trained(base, model, {})
+    save(base, make_spec(model=model), frozen(decoder))
+    for place, form in ((base, "huggingface"), (run, "peft")):
+        ok("export", place.path, "latest", out / form, "--format", form)
+    there = AutoModelForCausalLM.from_pretrained(out / "huggingface")
+    tokens = torch.randint(0, 257, (2, 64))
+    with torch.no_grad():
+        before = there(tokens).logits
+        tuned = PeftModel.from_pretrained(there, out / "peft")
+        expected, found = decoder(tokens), tuned(tokens).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found - before).std() > 0.01, "they matter"
+    assert "out/peft/adapter_config.json is there already" in refused(
+        "export", run.path, "latest", out / "peft", "--format", "peft"
+    )
+    assert "trains no adapters" in refused(
+        "export", base.path, "latest", tmp_path / "none", "--format", "peft"
+    )
+
+
+def frozen(decoder: Decoder) -> dict[str, torch.Tensor]:
+    """What it has without its adapters."""
+    return {name: p for name, p in decoder.state_dict().items() if not is_adapter(name)}
 
 
 def test_what_is_no_model_of_hpckits_is_refused(tmp_path: Path) -> None:

@@ -160,8 +160,9 @@ def test_a_loss_that_is_no_number_again_ends_the_run_with_what_was_good(
     told = read_events(it.run.events)
     first, second = (event["step"] for event in told if event.kind == "not_finite")
     assert first == second
-    saved = list_run(str(it.run.checkpoints), it.run.name)
-    assert [info.step for info in saved] == [*range(1, first)]
+    saved = [info.step for info in list_run(str(it.run.checkpoints), it.run.name)]
+    assert saved, "a save is skipped only while others are under way"
+    assert set(saved) <= {*range(1, first)}
     verdict = read_json(it.run.verdict)
     assert verdict is not None
     assert verdict["kind"] == "permanent"

@@ -97,7 +97,7 @@ def test_a_run_under_an_open_umask_is_closed_and_says_no_secret(
         over.set()
         watcher.join()
     assert status == 0, output
-    assert any(b"hpckit.elastic.agent" in line for line in seen)
+    assert any(b"hpckit.elastic.keeper" in line for line in seen)
     assert not [line for line in seen if CANARY.encode() in line]
     assert CANARY not in output
     leaked = [

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from hpckit.cli.why import budget_of_run
+from hpckit.elastic.strike import Fault, victims
 from hpckit.report.overview import Queue
 from hpckit.report.page.content import Damage
 from hpckit.report.page.gather import gather
@@ -128,7 +129,7 @@ def test_fewer_ranks_at_a_smaller_learning_rate(
 
 
 def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) -> None:
-    """A worker restarts in place; without an agent, or the store, there is a new generation; and
+    """A worker restarts in place; without an agent or its keeper there is a new generation; and
     SIGTERM to the supervisor is a preemption."""
     with started(tmp_path, command(tmp_path, shards)) as it:
         supervisor = psutil.Process(it.wait_for("run_started")["pid"])
@@ -138,25 +139,24 @@ def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) ->
             if life == 1:
                 kill(it.wait_for("worker_started", rank=1)["pid"])
             elif life == 2:
-                kill(it.wait_for("agent_started", node=1)["pid"])
+                (agent,) = victims(str(it.run.path), Fault.AGENT, 1)
+                agent.kill()
             elif life == 3:
-                kill(rendezvous_store(supervisor).pid)
+                kill(it.wait_for("agent_started", node=1)["pid"])
             else:
                 kill(supervisor.pid, signal.SIGTERM)
         status, output = it.finish()
     assert status == 0, output
     assert "worker lost" in output
-    assert "lost the rendezvous store" in output
+    assert "lost the agent of node 1" in output
     assert_same_run(it.run, reference)
     lives = history(it.run).lives
-    assert [life.generation for life in lives] == [1, 1, 2, 3, 4], "the first was to go on in place"
+    assert [life.generation for life in lives] == [1, 1, 2, 3, 4], "the first goes on in place"
     assert [life.end for life in lives[1:]] == ["infra", "infra", "preempted", "done"]
     assert lives[1].start_step == 10
-
-
-def rendezvous_store(supervisor: psutil.Process) -> psutil.Process:
-    (store,) = (p for p in supervisor.children() if "hpckit.elastic.store" in p.cmdline())
-    return store
+    told = [(e.kind, e["node"]) for e in it.events() if e.kind.startswith("agent_")]
+    both = [("agent_started", 0), ("agent_started", 1)]
+    assert told == [*both, ("agent_killed", 1), ("agent_started", 1)], "the keeper, too"
 
 
 def kill_supervisor_at(it: Started, step: int) -> None:

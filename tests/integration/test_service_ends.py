@@ -9,6 +9,8 @@ import stat
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from checkpointing.errors import ServiceError
 from checkpointing.service import starting
 from checkpointing.service.address import address
 from checkpointing.service.config import Config
-from checkpointing.service.ending import end_services
+from checkpointing.service.ending import end_services, tell_lost
 from checkpointing.service.starting import connect
 from tests.integration.ckpt_commands import ckpt, document, ok
 from tests.integration.service_nodes import (
@@ -30,6 +32,7 @@ from tests.integration.service_nodes import (
     is_gone,
     kill,
     memfds,
+    nodes_at,
     pid_of,
     saved,
     services,
@@ -66,8 +69,10 @@ def test_the_end_of_a_run_removes_what_a_killed_service_left(store: Path, runtim
     killed, alive = one(config(store)), one(config(store, "b"))
     other = address("another run's", "r2")
     other.touch()
-    kill(config(store))
-    killed.close()
+    killed.close(goodbye=False)  # or it might start another one
+    pid = kill(config(store))
+    assert pid is not None
+    until(lambda: is_gone(pid), "it has died")
     sockets = {address(str(store), RUN, node) for node in "ab"}
     assert sockets <= set(runtime.iterdir())
     assert end_services("another store", RUN, 1.0), "of which there is none"
@@ -129,6 +134,53 @@ def test_told_to_end_it_says_what_it_could_not_write(
     (log,) = runtime.iterdir()  # the rest is gone
     assert "ended with step 2 of ranks [0] not saved" in log.read_text()
     assert "Read-only" in log.read_text()
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["that leads", "another"])
+def test_what_has_lost_a_part_with_its_node_is_not_waited_for(
+    store: Path, runtime: Path, lost: int
+) -> None:
+    nodes = Nodes.start(nodes_at(store, linger_s=3600.0), per_node=1)
+    nodes.save(1)
+    nodes.await_commit(1)
+    gone, here = nodes.trainers[lost], nodes.trainers[1 - lost]
+    gone.close(goodbye=False)
+    kill(nodes.configs["ab"[lost]])
+    here.save_when_possible(2)
+    here.close(goodbye=False)
+    assert end_services(str(store), RUN, 3600.0, lost=[lost])
+    assert not services(runtime)
+    assert max(saved(store)) == 1
+
+
+def test_what_is_found_lost_while_it_is_waited_for_is_given_up(store: Path, runtime: Path) -> None:
+    nodes = Nodes.start(nodes_at(store, linger_s=3600.0), per_node=1)
+    gone, here = nodes.trainers
+    gone.close(goodbye=False)
+    kill(nodes.configs["a"])
+    here.save_when_possible(1)
+    here.close(goodbye=False)
+    with ThreadPoolExecutor(1) as pool:
+        end = pool.submit(end_services, str(store), RUN, 3600.0)
+        assert not wait([end], 1.0).done, "it waits for the part of the other"
+        tell_lost(str(store), RUN, [0])
+        assert end.result()
+    assert not services(runtime)
+
+
+def test_what_a_lost_node_has_written_before_is_not_given_up(store: Path, runtime: Path) -> None:
+    configs = nodes_at(store)
+    configs["a"] = replace(config(store, bytes_per_s=float(1 << 18)), node="a")  # a second
+    nodes = Nodes.start(configs, per_node=1, rows=512)
+    nodes.save(1)
+    here, gone = nodes.trainers
+    gone.hears("written", 1)
+    gone.close(goodbye=False)
+    kill(configs["b"])
+    assert here.steps("written") == []
+    here.close(goodbye=False)
+    assert end_services(str(store), RUN, 3600.0, lost=[1])
+    assert_exact(store, 1, world_size=2, rows=512)
 
 
 def test_a_last_save_while_it_drains_is_taken(store: Path, runtime: Path) -> None:

@@ -18,7 +18,7 @@ from checkpointing.service.snapshots import Generation
 from checkpointing.store import owners
 from checkpointing.store.store import Store
 from tests.integration.ckpt_commands import ckpt, ok
-from tests.integration.nodeservices import sabotaged
+from tests.integration.nodeservices import on_disk, sabotaged
 from tests.integration.service_nodes import (
     Trainer,
     assert_exact,
@@ -71,11 +71,6 @@ def save(trainer: Trainer, step: int, deadline_s: float | None = None) -> None:
     slot = trainer.client.claim(step)
     assert slot is not None
     trainer.client.staged(replace(trainer.fill(step, slot), deadline_s=deadline_s))
-
-
-def files(local: Path) -> list[Path]:
-    """That are whole."""
-    return sorted(path for path in local.rglob("*.snapshot") if path.is_file())
 
 
 def leave(
@@ -149,7 +144,7 @@ def test_what_sigterm_leaves_no_time_for_is_restored_from_the_disk(
     made = owned(store)
     leave(slow(store, local), made, [6, 7], within_s=12.0)
     assert saved(store) == {}
-    written = files(local)
+    written = on_disk(local)
     assert {path.name for path in written} == {f"{made.id}-0-{step}.snapshot" for step in (6, 7)}
     assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (local, written[0].parent)} == {0o700}
@@ -229,7 +224,7 @@ def test_nothing_stays_of_what_is_durable(store: Path, local: Path) -> None:
     save(trainer, 5, deadline_s=0.5)
     trainer.hears("spooled", 5)
     trainer.hears("committed", 5)
-    until(lambda: files(local) == [], "the copy is removed")
+    until(lambda: on_disk(local) == [], "the copy is removed")
     trainer.close()
     assert_exact(store, 5, 1, ROWS)
 
@@ -245,7 +240,7 @@ def test_what_was_left_becomes_durable_though_the_ranks_moved(
         save(trainer, 3, deadline_s=1.0)
     for trainer in old:
         until(lambda t=trainer: len(t.kinds("tier")) > 0, "it chooses")  # type: ignore[misc]
-    until(lambda: len(files(local)) == 2, "both have copies")
+    until(lambda: len(on_disk(local)) == 2, "both have copies")
     for trainer, there in zip(old, configs, strict=True):
         trainer.close(goodbye=False)
         kill(there)
@@ -257,7 +252,7 @@ def test_what_was_left_becomes_durable_though_the_ranks_moved(
     ]
     until(lambda: 3 in saved(store), "the old step is committed")
     assert_exact(store, 3, 2, ROWS)
-    until(lambda: files(local) == [], "the copies are removed")
+    until(lambda: on_disk(local) == [], "the copies are removed")
     for trainer in new:
         trainer.close()
 
@@ -267,7 +262,7 @@ def test_another_node_does_not_see_it(store: Path, local: Path) -> None:
     trainer = seated(fast(store, local, "b"), owned(store))
     assert trainer.client.left is None
     assert found_by(trainer) == []
-    assert len(files(local)) == 1
+    assert len(on_disk(local)) == 1
     trainer.close()
 
 
@@ -275,14 +270,14 @@ def test_the_run_went_on_elsewhere_and_the_copy_is_stale(
     store: Path, local: Path, folder: Path
 ) -> None:
     leave(slow(store, local), owned(store), [7])
-    (path,) = files(local)
+    (path,) = on_disk(local)
     kept = path.read_bytes()
     elsewhere = seated(fast(store, local, "b"), owned(store))
     goes_on(elsewhere, 4)  # from an older step, so it is behind, and counts more
     elsewhere.close()
     trainer = seated(fast(store, local), owned(store))
     assert found_by(trainer) == []
-    assert files(local) == []
+    assert on_disk(local) == []
     assert "step 4 was saved later" in log_of(folder)
     trainer.close()
     until(lambda: not services(folder / "rt"), "it has ended")
@@ -325,14 +320,14 @@ def test_generations_that_do_not_say_whose_they_are_are_not_the_next_owners(
 
 def test_damage_is_never_loaded(store: Path, local: Path, folder: Path) -> None:
     leave(slow(store, local), owned(store), [6, 7])
-    older, newer = files(local)
+    older, newer = on_disk(local)
     data = bytearray(newer.read_bytes())
     data[len(data) // 2] ^= 1
     newer.write_bytes(data)
     trainer = restarted(slow(store, local))
     assert found_by(trainer) == [6]
     assert "are damaged" in log_of(folder)
-    assert files(local) == [older]
+    assert on_disk(local) == [older]
     trainer.close(goodbye=False)
 
 
@@ -349,7 +344,7 @@ def test_a_full_disk_costs_the_copy_alone(
         save(trainer, 5, deadline_s=0.5)
         trainer.hears("spool_failed", 5)
         assert "No space left" in trainer.kinds("spool_failed")[0]["error"]
-        assert files(disk / "local") == []
+        assert on_disk(disk / "local") == []
         status = status_of(there)
         assert status is not None
         assert (status["spooled"], status["spool_failed"]) == (0, 1)
@@ -388,6 +383,6 @@ def test_a_service_that_is_started_again_beside_its_trainers_takes_nothing_from_
     kill(there)
     trainer.hears("committed", 5)
     assert trainer.steps("dropped") == []
-    until(lambda: files(local) == [], "the copy is removed")
+    until(lambda: on_disk(local) == [], "the copy is removed")
     trainer.close()
     assert_exact(store, 5, 1, ROWS)

@@ -113,11 +113,15 @@ def test_an_import_error_is_permanent_at_the_first_attempt(tmp_path: Path, shard
     assert attempts(the_run(root)) == 1
 
 
-def test_a_crash_that_comes_back_ends_the_run(tmp_path: Path, shards: Path) -> None:
+def test_a_crash_that_comes_back_ends_the_run(
+    tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trouble = "assert run.step < 7, 'the seventh step is cursed'"
-    root = tmp_path / "runs"
-    retry = ("retry.in_place=1", "retry.crash=1")
-    status, output = launch(project(tmp_path, trouble), root, shards, *retry)
+    root, temporary = tmp_path / "runs", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    how = ("retry.in_place=1", "retry.crash=1", "launch.nodes=1", "launch.gpus_per_node=2")
+    status, output = launch(project(tmp_path, trouble), root, shards, *how)
     assert status == 70, output
     run = the_run(root)
     verdict = read_json(run.verdict)
@@ -128,6 +132,7 @@ def test_a_crash_that_comes_back_ends_the_run(tmp_path: Path, shards: Path) -> N
     # progress in the first generation (step 5 was saved) gives back its budget
     assert [life.generation for life in history(run).lives] == [1, 1, 2, 2, 3, 3]
     assert verdict["saved_step"] == 5
+    assert list(temporary.glob("*.pickle")) == [], "torch would have left and loaded them"
 
 
 def test_a_passing_crash_is_survived(tmp_path: Path, shards: Path) -> None:
@@ -263,7 +268,7 @@ def test_a_metric_is_written_down_for_its_own_step_alone(tmp_path: Path, shards:
         assert re.search(rf"^\s*{step}\s.*committed", listed.stdout, re.MULTILINE), listed.stdout
     told = hpckit("report", str(run.path))
     assert "12 kept, 0 repeated" in told.stdout
-    assert (run.report / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (run.report / "report.html").read_text().startswith("<!doctype html>")
     again = hpckit("resume", str(run.path))
     assert again.returncode == 0
     assert "nothing to resume" in again.stdout
@@ -300,3 +305,35 @@ def hpckit(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(binary), *arguments], capture_output=True, text=True, check=False, env=env
     )
+
+
+DIES_BEFORE_THE_FIRST_SAVE = """
+import os
+import signal
+
+from checkpointing import Checkpointer
+
+save = Checkpointer.save
+
+def save_or_die(self, step, *given, **named):
+    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if step == 5 and os.environ["RANK"] == "1" and is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, step, *given, **named)
+
+Checkpointer.save = save_or_die
+"""
+
+
+def test_what_one_rank_has_saved_alone_is_not_waited_for(tmp_path: Path, shards: Path) -> None:
+    """On a node that has not failed torchrun counts no restart, so that it looks like a start."""
+    root = tmp_path / "runs"
+    folder = project(tmp_path, head=DIES_BEFORE_THE_FIRST_SAVE)
+    status, output = launch(folder, root, shards, "launch.nodes=2")
+    assert status == 0, output
+    run = the_run(root)
+    lives = history(run).lives
+    assert [(life.start_step, life.end) for life in lives] == [(0, "worker lost"), (0, "done")]
+    logs = "".join(path.read_text(errors="replace") for path in run.logs.rglob("*.log"))
+    assert "training from step 0" in logs
+    assert "given up" not in logs

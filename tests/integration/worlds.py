@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ def run_worlds(world_sizes: Sequence[int], worker: Worker, tmp: Path) -> dict[in
         rendezvous = tmp / f"rendezvous-{secrets.token_hex(4)}"
         pipes[world_size] = [context.Pipe(duplex=False) for _ in range(world_size)]
         processes += [
-            context.Process(target=_run, args=(rank, world_size, rendezvous, worker, tmp, pipe))
+            context.Process(
+                target=_run,
+                args=(rank, world_size, rendezvous, worker, tmp, pipe, dict(os.environ)),
+            )
             for rank, (_, pipe) in enumerate(pipes[world_size])
         ]
     for process in processes:
@@ -75,7 +79,17 @@ def _answer(reader: Any, deadline_s: float) -> Any:
     return pickle.loads(reader.recv_bytes()) if reader.poll(left_s) else "a worker hangs"
 
 
-def _run(rank: int, world: int, rendezvous: Path, worker: Worker, tmp: Path, pipe: Any) -> None:
+def _run(
+    rank: int,
+    world: int,
+    rendezvous: Path,
+    worker: Worker,
+    tmp: Path,
+    pipe: Any,
+    env: Mapping[str, str],
+) -> None:
+    os.environ.clear()  # of the test that has used the fork server first
+    os.environ.update(env)
     torch.set_num_threads(1)
     try:
         dist.init_process_group(

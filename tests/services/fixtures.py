@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.services import ceph, fault_fs, inject, nfs
+from tests.services import ceph, clock, fault_fs, inject, nfs
 from tests.services.fault_proxy import FaultProxy, fault_proxy
 from tests.services.ministack import MinistackServer, ministack
 from tests.services.processes import MissingToolError, ServiceError, find_tools
@@ -81,6 +81,13 @@ def inject_faults() -> Inject:
     """`inject.inject`, where strace is installed."""
     _need(lambda: find_tools(inject.TOOLS))
     return inject.inject
+
+
+@pytest.fixture
+def stepped_clock(tmp_path: Path) -> clock.SteppedClock:
+    """A clock that the test sets."""
+    _need(lambda: find_tools(clock.TOOLS))
+    return clock.stepped_clock(tmp_path)
 
 
 @pytest.fixture

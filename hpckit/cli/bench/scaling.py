@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +64,6 @@ def scaling(
     Efficiency is a rank's samples per second over those of a rank of the smallest world.
     """
     from hpckit.cli.bench.figures import by_model
-    from hpckit.cli.bench.plot import draw
     from hpckit.cli.bench.worlds import Sizes
     from hpckit.cli.ckpt.output import Out
     from hpckit.launch.compose import compose_spec
@@ -72,6 +71,7 @@ def scaling(
     with refusing(json):
         if output is not None and output.suffix not in _ENDINGS:
             raise CommandError(f"--output: {output} must end in {', '.join(_ENDINGS)}")
+        draw = _plot()
         typed, out = overrides or [], Out(json)
         spec = compose_spec(typed)
         folder = Path(spec.root).expanduser() / time.strftime("scaling-%Y%m%d-%H%M%S")
@@ -84,6 +84,16 @@ def scaling(
         draw(found, f"{'strong' if strong else 'weak'} scaling", picture)
         out.fact("picture", str(picture))
         out.fact("runs", str(folder))
+
+
+def _plot() -> Callable[[Mapping[str, Sequence[Point]], str, Path], None]:
+    try:
+        from hpckit.cli.bench.plot import draw
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"the picture needs the package {error.name}: pip install 'hpckit[bench]'"
+        ) from error
+    return draw
 
 
 def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, World]]:

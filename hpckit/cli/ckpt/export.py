@@ -28,6 +28,7 @@ class ExportFormat(StrEnum):
     dcp = "dcp"
     torch = "torch"
     huggingface = "huggingface"
+    peft = "peft"
 
 
 class ImportFormat(StrEnum):
@@ -66,7 +67,8 @@ def export(
     Example: hpckit ckpt export runs/gpt-1a2b3c4d latest exported --format huggingface
 
     huggingface: a model that transformers, vLLM and others load, of a run of one of hpckit's own
-    models; PLACE is its run directory then.
+    models; PLACE is its run directory then. peft: of such a run with lora, the
+    adapters alone.
     """
     out = Out(json)
     shard_bytes = parse_size(max_shard)
@@ -76,7 +78,7 @@ def export(
         if format_ is ExportFormat.safetensors:
             items = [name for name in items if chosen.found.document.items[name].tensors]
             out.note("values that are no tensors are left out: safetensors cannot hold them")
-        if format_ is ExportFormat.huggingface:
+        if format_ in (ExportFormat.huggingface, ExportFormat.peft):
             items = [_only_item(items if item else ["model"])]
         raw = sum(chosen.found.document.items[name].raw_bytes for name in items)
         with (
@@ -166,6 +168,10 @@ def _export(
         from hpckit.cli.ckpt.huggingface import export_huggingface
 
         return export_huggingface(checkpoint, place, to, items[0], shard_bytes, on_bytes)
+    if format_ is ExportFormat.peft:
+        from hpckit.cli.ckpt.peft import export_peft
+
+        return export_peft(checkpoint, place, to, items[0], on_bytes)
     if format_ is ExportFormat.safetensors:
         from checkpointing.interop.safetensors import export_safetensors
 

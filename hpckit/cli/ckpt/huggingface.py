@@ -38,7 +38,7 @@ def export_huggingface(
     Raises:
         RefusedError: the model is not known here.
     """
-    spec = _spec(place)
+    spec = model_of(place)
     size, merging = decoder_of(spec), _merging(checkpoint, item, spec)
     item = "model" if merging else item  # an average of adapters has nothing else
     file = folder / "config.json"
@@ -71,8 +71,8 @@ def _merging(checkpoint: Checkpoint, item: str, spec: RunSpec) -> Merging | None
     return Merging(checkpoint, item, spec.lora)
 
 
-def _spec(place: str) -> RunSpec:
-    """Of a run directory.
+def model_of(place: str) -> RunSpec:
+    """The spec of a run directory.
 
     Raises:
         RefusedError: it is none, or not of a model of hpckit's.

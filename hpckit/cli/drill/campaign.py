@@ -29,7 +29,9 @@ def campaign(
     minutes: Annotated[
         float, typer.Option(min=0.1, help="Of training at an even pace; faults come on top.")
     ] = 5.0,
-    every: Annotated[float, typer.Option(min=1, help="Seconds of training between faults.")] = 20.0,
+    every: Annotated[
+        float, typer.Option(min=0.2, help="Seconds of training between faults.")
+    ] = 20.0,
     seed: Annotated[int, typer.Option(help="The same faults for the same seed.")] = 0,
     faults: Annotated[
         str | None, typer.Option(metavar="KIND=RATE,...", help="Only these, by relative rate.")
@@ -70,7 +72,7 @@ def campaign(
     with refusing(json):
         out, steps = Out(json), max(1, round(60 * minutes / STEP_S))
         own = _site(site)
-        schedule = _schedule(seed, steps, max(1, round(every / STEP_S)), faults, replay, own)
+        schedule = _schedule(seed, steps, every / STEP_S, faults, replay, own)
         words = ["experiment=campaign", f"train.steps={steps}", *(overrides or ())]
         place = folder.absolute()
         try:
@@ -130,7 +132,7 @@ def _site(path: Path | None) -> Site:
 
 
 def _schedule(
-    seed: int, steps: int, every: int, faults: str | None, replay: Path | None, site: Site
+    seed: int, steps: int, every: float, faults: str | None, replay: Path | None, site: Site
 ) -> Sequence[Planned]:
     from hpckit.drill.schedule import USUAL, load_schedule, make_schedule, parse_rates
 

@@ -210,6 +210,9 @@ def _findings(events: Iterable[Event]) -> Iterator[Finding]:
             case "node_lost":
                 text = "its agent was lost, and nobody had asked it to leave"
                 yield Finding(event.time, "lost node", where, text)
+            case "agent_killed":
+                text = "its agent was killed, and began anew; what the node had in memory stayed"
+                yield Finding(event.time, "killed agent", where, text)
             case "straggler":
                 text = f"{describe_straggler(event)}, from step {event['step']:,} on"
                 yield Finding(event.time, "straggler", where, text)

@@ -169,7 +169,7 @@ def span_s(seconds: float) -> str:
 
 def _findings(it: Content) -> Iterator[Block]:
     for bad in it.overview.bad:
-        yield Text(f"{bad.host} is left out: {bad.problem}", is_alert=True)
+        yield Text(f"{bad.host} is taken for a bad node: {bad.problem}", is_alert=True)
     if not it.findings:
         yield Text("Nothing wrong was recorded of nodes or ranks.")
         return

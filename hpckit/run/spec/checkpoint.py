@@ -40,7 +40,7 @@ class CheckpointSpec:
     """Give up training when nothing has become durable for so long; null: never."""
     compress: bool
     """Store what pays compressed, or as the difference to an earlier save (exactly, either way)."""
-    depth: Count
+    depth: Annotated[int, Field(ge=1, le=100)]
     """Earlier saves that a restore has to read for such a difference, at most."""
     replicas: Annotated[int, Field(ge=0, le=1)]
     """1: the next node's memory holds each node's snapshots too, so that a lost one loses none."""

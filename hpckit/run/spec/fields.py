@@ -6,7 +6,12 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-GROUP = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+GROUP = ConfigDict(
+    extra="forbid",
+    strict=True,
+    allow_inf_nan=False,
+    defer_build=True,  # most groups are only ever checked as parts of a whole spec
+)
 FORMS: dict[str, str] = {}
 """What each pattern below asks for, in words, for whoever typed something else."""
 

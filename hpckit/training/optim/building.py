@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from hpckit.run.spec import OptimSpec
@@ -15,7 +17,9 @@ def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
     """Of the parameters of `model` that are trained; weight decay on matrices alone.
 
     Decaying gains and biases does harm (Loshchilov & Hutter 2019 leave it open; GPT-2 and later
-    exclude what has fewer than two dimensions).
+    exclude what has fewer than two dimensions). A group is updated by one kernel for all of it (by
+    a few, SGD, whose fused one torch 2.13 does not spread): torch by itself would go from one
+    parameter to the next, as soon as they are spread over ranks.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if spec.kind == "muon":
@@ -23,9 +27,9 @@ def build_optimizer(model: nn.Module, spec: OptimSpec) -> Optimizer:
     groups = _decayed([p for _, p in named], spec)
     if spec.kind == "sgd":
         momentum = spec.momentum or 0.0
-        return SGD(groups, lr=spec.lr, momentum=momentum, nesterov=momentum > 0)
+        return SGD(groups, lr=spec.lr, momentum=momentum, nesterov=momentum > 0, foreach=True)
     beta1, beta2, eps = _of_adamw(spec)
-    return AdamW(groups, lr=spec.lr, betas=(beta1, beta2), eps=eps)
+    return AdamW(groups, lr=spec.lr, betas=(beta1, beta2), eps=eps, fused=True)
 
 
 def is_inside(name: str, parameter: Tensor) -> bool:
@@ -53,9 +57,11 @@ def _of_adamw(spec: OptimSpec) -> tuple[float, float, float]:
 
 
 def _decayed(parameters: list[nn.Parameter], spec: OptimSpec) -> list[dict[str, Any]]:
-    """Groups; none that is empty, which a state by names has no place for."""
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": spec.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    """Groups, each of one mesh, as kernels take them; none is empty, which a state by names has
+    no place for."""
+    groups: dict[tuple[float, DeviceMesh | None], list[nn.Parameter]] = {}
+    for p in parameters:
+        decay = spec.weight_decay if p.dim() >= 2 else 0.0
+        mesh = p.device_mesh if isinstance(p, DTensor) else None
+        groups.setdefault((decay, mesh), []).append(p)
+    return [{"params": those, "weight_decay": decay} for (decay, _), those in groups.items()]

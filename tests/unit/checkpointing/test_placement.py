@@ -30,7 +30,7 @@ from torch.distributed.tensor._dtensor_spec import (
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from checkpointing.format.table import Spec, gap
+from checkpointing.format.cover import as_array, gap
 from checkpointing.format.tiles import Box
 from checkpointing.layout import Cells, Part
 from checkpointing.placement import Held, held, structure
@@ -112,7 +112,7 @@ def test_parts_are_what_torch_has_cut_off(
             assert (found.dtype, found.shape) == ("int64", shape)
             assert found.bytes == shard.to_local().nbytes
             boxes |= {box for box, _ in found.parts}
-    assert gap(Spec("int64", shape, shape), boxes) is None
+    assert gap(shape, shape, as_array(boxes, len(shape))) is None
 
 
 def test_what_lies_together_is_one_part() -> None:

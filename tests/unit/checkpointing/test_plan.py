@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing import SaveError
+from checkpointing.format.cover import as_array, gap
 from checkpointing.format.elements import element
-from checkpointing.format.table import Spec, gap
 from checkpointing.format.tiles import MAX_TILE, Box, tile_shape, tiles, whole
 from checkpointing.layout import Cut, Layout, Mesh, Part, Structure
 from checkpointing.plan import Parts, Plan
@@ -101,8 +101,8 @@ def test_every_element_is_saved_once_by_somebody_who_holds_it(by_rank: State) ->
                 assert box.count == 0 or is_inside(Part(box, at), held(state, rank, name))
                 boxes.setdefault(name, []).extend(tiles(box, tile_of(layouts[name])))
     for name, layout in layouts.items():
-        spec = Spec(layout.dtype, layout.shape, tile_of(layout))
-        assert gap(spec, boxes[name]) is None
+        filling = as_array(boxes[name], len(layout.shape))
+        assert gap(layout.shape, tile_of(layout), filling) is None
 
 
 def is_inside(part: Part, mine: Sequence[Part]) -> bool:

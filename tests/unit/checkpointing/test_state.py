@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from checkpointing.state import to_save
+from checkpointing.state import LoadTarget, to_save
+from checkpointing.structure import Inventory
 
 
 def adam(module: nn.Module) -> torch.optim.Optimizer:
@@ -56,3 +57,22 @@ def test_an_optimizer_that_has_not_stepped_has_no_state() -> None:
     assert not optimizer.state
     assert leaves.tensors.keys() == {"model/weight", "model/bias"}
     assert "optimizer/param_groups.weight.lr" in leaves.values
+
+
+def test_how_a_step_is_computed_is_not_loaded() -> None:
+    """It is another on another device or layout; what the step is, is loaded."""
+    saved, live = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizers = [
+        torch.optim.AdamW(module.parameters(), lr=lr, fused=fused)
+        for module, lr, fused in ((saved, 0.5, None), (live, 0.1, True))
+    ]
+    for module, optimizer in zip((saved, live), optimizers, strict=True):
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    values = to_save({"model": saved, "optimizer": optimizers[0]}).values
+    target = LoadTarget({"model": live, "optimizer": optimizers[1]})
+    target.finish(Inventory(target.wants().tensors, values))
+    (group,) = optimizers[1].param_groups
+    assert (group["lr"], group["fused"], group["foreach"]) == (0.5, True, None)
+    optimizers[1].step()

@@ -10,6 +10,7 @@ import pytest
 
 from data import DataError, FetchError, ShardError, open_dataset, pack_folder
 from data.reader.dataset import Dataset
+from tests.descriptors import links, opened
 
 
 @pytest.fixture
@@ -21,10 +22,6 @@ def shards(tmp_path: Path) -> Path:
         (source / f"{i:02d}.txt").write_bytes(str(i).encode())
     pack_folder(source, tmp_path / "out", samples_per_shard=4)
     return tmp_path / "out"
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def keys(dataset: Dataset) -> list[str]:
@@ -109,7 +106,7 @@ def test_the_fingerprint_is_of_the_content_and_its_order(shards: Path, tmp_path:
 
 def test_many_threads_and_few_descriptors(shards: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 48, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (links().total() + 48, hard))
     try:
         dataset = open_dataset(shards)
         dataset._opened._limit = 2  # seven shards: most reads have to open one
@@ -121,12 +118,11 @@ def test_many_threads_and_few_descriptors(shards: Path) -> None:
 
 
 def test_close_lets_go_of_every_descriptor(shards: Path) -> None:
-    before = descriptors()
     dataset = open_dataset(shards)
     keys(dataset)
-    assert descriptors() == before + 8, "the shards and the manifest"
+    assert opened(shards) == 8, "the shards and the manifest"
     dataset.close()
-    assert descriptors() == before + 1
+    assert opened(shards) == 1
     assert dataset.read(0)["txt"] == b"0"
 
 

@@ -1,4 +1,5 @@
-"""An agent without workers: it says that it is there, passes signals up, and is not left behind.
+"""An agent without workers, and its keeper: it says that it is there, passes signals up, has a
+successor if it is killed, and is not left behind.
 What it does with workers is tested with real runs."""
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpckit.elastic.channel import Channel, Message
 from hpckit.run.directory import RunDir
 from hpckit.run.environment import agent_variables
 from hpckit.run.parse import dump_spec
-from hpckit.run.processes import Process, kill_all, spawn_piped
-from tests.unit.hpckit.hpckit_parts import make_spec, until
+from hpckit.run.processes import AGENT_NAME, Process, kill_all, spawn_piped
+from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
 
 
 class Told:
@@ -24,7 +26,7 @@ class Told:
 
     def __init__(self, run: RunDir, code: str) -> None:
         env = os.environ | agent_variables(run, 1, 0)
-        command = [sys.executable, *(["-c", code] if code else ["-m", "hpckit.elastic.agent"])]
+        command = [sys.executable, *(["-c", code] if code else ["-m", "hpckit.elastic.keeper"])]
         self.process: Process = spawn_piped(command, env, run.agent_log(0), is_written_to=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -49,7 +51,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Told]]:
     run = RunDir(tmp_path / "run")
     run.submission(1).mkdir(parents=True)
     run.logs.mkdir()
-    run.spec(1).write_text(dump_spec(make_spec()))
+    run.spec(1).write_text(dump_spec(make_spec({"launch.preload": False})))
     found: list[Told] = []
 
     def start(code: str = "") -> Told:
@@ -67,7 +69,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Told]]:
 
 def test_it_is_there_until_it_is_told_to_quit(start: Callable[..., Told]) -> None:
     told = start()
-    assert told.hears("hello")["pid"] == told.process.pid
+    agent = told.hears("hello")["pid"]
+    (child,) = psutil.Process(told.process.pid).children()
+    assert child.pid == agent
+    assert child.name() == AGENT_NAME
     told.channel.send({"kind": "ask", "request": "PREEMPT"})  # there is nobody to be asked
     told.channel.send({"kind": "end"})
     told.channel.send({"kind": "quit", "drain_s": 5.0})
@@ -77,13 +82,14 @@ def test_it_is_there_until_it_is_told_to_quit(start: Callable[..., Told]) -> Non
 
 def test_it_says_how_its_node_is_each_time_that_it_is_asked(start: Callable[..., Told]) -> None:
     told = start()
-    (problem,) = told.hears("hello")["problems"]
+    hello = told.hears("hello")
+    (problem,) = hello["problems"]
     assert problem.startswith("read /data/shards: ")
     told.heard.clear()
     told.channel.send({"kind": "look"})
     again = told.hears("hello")
     assert again["problems"] == [problem]
-    assert again["pid"] == told.process.pid
+    assert again["pid"] == hello["pid"]
 
 
 def test_it_ends_with_its_supervisor(start: Callable[..., Told]) -> None:
@@ -98,7 +104,7 @@ def test_it_ends_with_its_supervisor(start: Callable[..., Told]) -> None:
 def test_it_ends_when_its_supervisor_is_silent(start: Callable[..., Told]) -> None:
     told = start(
         "import hpckit.elastic.channel as c; c.SILENT_S = 0.5; "
-        "from hpckit.elastic.agent import main; main()"
+        "from hpckit.elastic.keeper import main; main()"
     )
     told.hears("hello")
     until(told.has_ended)  # nothing is said meanwhile
@@ -109,16 +115,113 @@ def test_signals_are_passed_up_and_obeyed_by_nobody(
     start: Callable[..., Told], number: signal.Signals
 ) -> None:
     told = start()
-    told.hears("hello")
-    told.process.send_signal(number)
+    agent = told.hears("hello")["pid"]
+    told.process.send_signal(number)  # to a step's first process alone, where cgroups track them
+    assert told.hears("signal")["name"] == number.name
+    told.heard.clear()
+    os.kill(agent, number)
     assert told.hears("signal")["name"] == number.name
     assert not told.has_ended()
 
 
+def test_a_signal_that_comes_when_no_agent_is_there_is_the_next_ones(
+    start: Callable[..., Told],
+) -> None:
+    told = start(
+        "import os, signal; from hpckit.elastic import keeper; fork = os.fork; "
+        "os.fork = lambda: (os.kill(os.getpid(), signal.SIGTERM), fork())[1]; keeper.main()"
+    )
+    assert told.hears("signal")["name"] == "SIGTERM"
+    assert told.hears("hello")
+
+
 def test_what_is_printed_on_a_node_is_no_message(start: Callable[..., Told]) -> None:
     told = start(
-        "from hpckit.elastic import agent; import os; "
+        "from hpckit.elastic import agent, keeper; import os; "
         "serve = agent.Agent.serve; "
-        "agent.Agent.serve = lambda self: (os.system('echo printed'), serve(self)); agent.main()"
+        "agent.Agent.serve = lambda self: (os.system('echo printed'), serve(self)); keeper.main()"
     )
     assert [told.hears("hello")["kind"], len(told.heard)] == ["hello", 1]
+
+
+SOON = (
+    "import sys; from hpckit.elastic import keeper; keeper.TOO_SOON_S = {}; sys.exit(keeper.main())"
+)
+
+
+def test_one_that_is_killed_has_a_successor_at_once(start: Callable[..., Told]) -> None:
+    told = start(SOON.format(0.0))
+    agents = []
+    for _ in range(3):
+        agents.append(told.hears("hello")["pid"])
+        told.heard.clear()
+        os.kill(agents[-1], signal.SIGKILL)
+        told.hears("agent_killed")
+    agents.append(told.hears("hello")["pid"])
+    assert len(set(agents)) == 4
+    told.channel.send({"kind": "quit", "drain_s": None})
+    until(told.has_ended)
+    assert told.process.returncode == 0
+
+
+def test_one_that_is_killed_as_soon_as_it_begins_has_none(start: Callable[..., Told]) -> None:
+    told = start(SOON.format(600.0))
+    os.kill(told.hears("hello")["pid"], signal.SIGKILL)
+    until(told.has_ended)
+    assert told.process.returncode == 128 + signal.SIGKILL
+
+
+def test_one_that_fails_is_not_tried_again(start: Callable[..., Told]) -> None:
+    told = start(
+        "from hpckit.elastic import agent; agent.Agent.serve = lambda self: 1 / 0; "
+        + SOON.format(0.0)
+    )
+    until(told.has_ended)
+    assert told.process.returncode == 1
+    assert told.channel.receive() == []
+
+
+def test_it_does_not_outlive_its_keeper(start: Callable[..., Told]) -> None:
+    told = start()
+    agent = told.hears("hello")["pid"]
+    told.process.kill()
+    until(lambda: is_gone(agent))
+
+
+def server_of(told: Told) -> psutil.Process | None:
+    """The keeper's other child."""
+    agent = told.hears("hello")["pid"]
+    found = psutil.Process(told.process.pid).children()
+    return next((process for process in found if process.pid != agent), None)
+
+
+@pytest.fixture
+def preloaded(start: Callable[..., Told], tmp_path: Path) -> Callable[..., Told]:
+    """As `start`, with a fork server."""
+    RunDir(tmp_path / "run").spec(1).write_text(dump_spec(make_spec()))
+    return start
+
+
+def test_a_fork_server_that_ends_is_replaced(preloaded: Callable[..., Told]) -> None:
+    told = preloaded(SOON.format(0.0))
+    first = server_of(told)
+    assert first is not None
+    first.kill()
+    until(lambda: (now := server_of(told)) is not None and now.pid != first.pid)
+    told.channel.send({"kind": "quit", "drain_s": None})
+    until(told.has_ended)
+    assert told.process.returncode == 0
+
+
+def test_one_that_ends_as_soon_as_it_begins_is_done_without(
+    preloaded: Callable[..., Told],
+) -> None:
+    told = preloaded(SOON.format(600.0))
+    first = server_of(told)
+    assert first is not None
+    first.kill()
+    until(lambda: server_of(told) is None)
+    assert not told.has_ended()
+    told.channel.send({"kind": "quit", "drain_s": None})
+    until(told.has_ended)
+    assert told.process.returncode == 0

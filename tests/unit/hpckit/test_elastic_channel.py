@@ -97,6 +97,15 @@ def test_who_says_nothing_for_long_is_lost(pair: Pair, monkeypatch: pytest.Monke
     assert not pair.here.is_over, "it was only slow"
 
 
+def test_who_is_suspect_is_lost_sooner(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 3600.0)
+    monkeypatch.setattr(module, "SUSPECT_S", 0.2)
+    pair.here.is_suspect = True
+    until(lambda: pair.here.receive() == [] and pair.here.is_over)
+    pair.here.is_suspect = False
+    assert not pair.here.is_over
+
+
 def test_who_was_busy_for_long_has_not_heard_the_other_side(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpckit.elastic.forkserver import Fork, ForkServer
+from hpckit.elastic.forkserver import Fork, ForkServer, start_server
 from hpckit.elastic.torchrun import torchrun_variables
 from hpckit.run.processes import Child, kill_all
 
@@ -21,9 +22,35 @@ FOREVER = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1"]
 """A torchrun that meets nobody: it tries for a minute."""
 
 
+class Served:
+    """A server, and one agent's connection to it."""
+
+    def __init__(self) -> None:
+        self.control, self._servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.start()
+        self.agent = ForkServer(self.control, (signal.SIGTERM,))
+        self.begin = self.agent.begin
+
+    def start(self) -> None:
+        self.process = start_server(os.environ, self._servers, (signal.SIGTERM,), threads=1)
+
+    def end(self) -> None:
+        self.agent.end()
+        kill_all([self.process])
+        self.control.close()
+        self._servers.close()
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    it = ForkServer(os.environ, (signal.SIGTERM,), threads=1)
+def server() -> Iterator[Served]:
+    it = Served()
+    yield it
+    it.end()
+
+
+@pytest.fixture
+def own() -> Iterator[Served]:
+    it = Served()
     yield it
     it.end()
 
@@ -43,12 +70,12 @@ def helps(torchrun: Child, output: Path) -> bool:
     return torchrun.wait() == 0 and output.read_text().startswith("before\nusage: ")
 
 
-def forks_of(server: ForkServer) -> list[psutil.Process]:
-    found = psutil.Process(server.pid).children()
+def forks_of(server: Served) -> list[psutil.Process]:
+    found = psutil.Process(server.process.pid).children()
     return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def begun(server: ForkServer) -> psutil.Process:
+def begun(server: Served) -> psutil.Process:
     """The one that is there soon, in a session of its own."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := forks_of(server)) or os.getsid(found[0].pid) != found[0].pid:
@@ -58,14 +85,14 @@ def begun(server: ForkServer) -> psutil.Process:
 
 
 @pytest.mark.parametrize("threads", [1, 3], ids=["as expected", "other threads"])
-def test_all_are_forks_of_one_server(server: ForkServer, output: Path, threads: int) -> None:
+def test_all_are_forks_of_one_server(server: Served, output: Path, threads: int) -> None:
     torchrun = server.begin(["--help"], environment(threads), output)
     assert isinstance(torchrun, Fork)
     assert helps(torchrun, output)
     assert not forks_of(server)
 
 
-def test_how_one_ends_is_told(server: ForkServer, output: Path) -> None:
+def test_how_one_ends_is_told(server: Served, output: Path) -> None:
     torchrun = server.begin(["--no-such"], environment(), output)
     assert torchrun.wait() == 2
     assert torchrun.poll() == 2
@@ -73,7 +100,7 @@ def test_how_one_ends_is_told(server: ForkServer, output: Path) -> None:
     torchrun.kill()  # which is nothing to anybody any more
 
 
-def test_one_is_killed_and_the_next_begins(server: ForkServer, output: Path) -> None:
+def test_one_is_killed_and_the_next_begins(server: Served, output: Path) -> None:
     torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
     process = begun(server)
     assert os.getpgid(process.pid) == process.pid
@@ -84,49 +111,71 @@ def test_one_is_killed_and_the_next_begins(server: ForkServer, output: Path) -> 
     assert helps(server.begin(["--help"], environment(), output), output)
 
 
-def test_it_is_killed_before_it_has_begun(output: Path) -> None:
-    it = ForkServer(os.environ, (), threads=1)
-    torchrun = it.begin(["--help"], environment(), output)  # imports are under way
+def test_it_is_killed_before_it_has_begun(own: Served, output: Path) -> None:
+    torchrun = own.begin(["--help"], environment(), output)  # imports are under way
     kill_all([torchrun])
     assert torchrun.poll() == -signal.SIGKILL
-    assert output.read_text() == "before\n"
-    it.end()
+    assert helps(own.begin(["--help"], environment(), output), output), "with the same server"
+    assert output.read_text().count("usage: ") == 1
+
+
+def test_it_ends_with_the_agent_that_ordered_it_and_the_next_agent_is_served(
+    server: Served, output: Path
+) -> None:
+    torchrun = server.begin([*FOREVER, "x.py"], environment(), output)
+    process = begun(server)
+    assert torchrun.poll() is None
+    server.agent.end()  # as the kernel does for one that was killed
+    assert process.wait(PATIENCE_S) is None
+    server.agent = ForkServer(server.control, (signal.SIGTERM,))
+    server.begin = server.agent.begin
+    output.write_text("before\n")
+    torchrun = server.begin(["--help"], environment(), output)
+    assert isinstance(torchrun, Fork)
+    assert helps(torchrun, output)
 
 
 def test_a_server_that_does_not_answer_goes_with_its_torchrun(
-    output: Path, monkeypatch: pytest.MonkeyPatch
+    own: Served, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpckit.elastic.forkserver.ANSWER_S", 0.2)
-    it = ForkServer(os.environ, (), threads=1)
-    torchrun = it.begin([*FOREVER, "x.py"], environment(), output)
-    process = begun(it)
+    torchrun = own.begin([*FOREVER, "x.py"], environment(), output)
+    process = begun(own)
     assert torchrun.poll() is None
-    os.kill(it.pid, signal.SIGSTOP)
+    os.kill(own.process.pid, signal.SIGSTOP)
     kill_all([torchrun])
     assert torchrun.poll() == -signal.SIGKILL
     process.wait(PATIENCE_S)
-    it.end()
+    assert own.process.wait() == -signal.SIGKILL
 
 
-def test_where_it_is_gone_one_is_started_and_another_server(
-    output: Path, caplog: pytest.LogCaptureFixture
+def test_where_it_is_gone_one_is_started_without_until_there_is_another(
+    own: Served, output: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    it = ForkServer(os.environ, (signal.SIGTERM,), threads=1)
-    first = it.pid
-    torchrun = it.begin([*FOREVER, "x.py"], environment(), output)
-    process = begun(it)
-    os.kill(first, signal.SIGTERM)  # Slurm may send it to all of a step
+    torchrun = own.begin([*FOREVER, "x.py"], environment(), output)
+    process = begun(own)
+    own.process.send_signal(signal.SIGTERM)  # Slurm may send it to all of a step
     assert torchrun.poll() is None
-    os.kill(first, signal.SIGKILL)
+    kill_all([own.process])
     assert torchrun.wait() == -signal.SIGKILL
     assert process.wait(PATIENCE_S) is None, "it ends with its server"
     output.write_text("before\n")
     with caplog.at_level(logging.WARNING):
-        plain = it.begin(["--help"], environment(), output)
-    assert "the fork server has ended (-9)" in caplog.text
+        plain = own.begin(["--help"], environment(), output)
+    assert "the fork server is gone" in caplog.text
     assert not isinstance(plain, Fork)
     assert helps(plain, output)
-    assert it.pid != first
-    it.end()
-    with pytest.raises(ProcessLookupError):
-        os.kill(it.pid, 0)
+    own.start()
+    output.write_text("before\n")
+    torchrun = own.begin(["--help"], environment(), output)
+    assert isinstance(torchrun, Fork)
+    assert helps(torchrun, output)
+
+
+def test_where_there_can_be_none_torchruns_are_started_without(output: Path) -> None:
+    control, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control:
+        agent = ForkServer(control, ())
+        servers.close()  # as the keeper does when it gives up
+        assert helps(agent.begin(["--help"], environment(), output), output)
+        agent.end()

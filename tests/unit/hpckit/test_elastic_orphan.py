@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from hpckit.elastic import orphan
-from hpckit.elastic.orphan import end_job, is_lost
+from hpckit.elastic.orphan import end_job, is_lost, is_orphan
 
 JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
 NODE = "NodeName=n1 Arch=x86_64 State={} ThreadsPerCore=1"
@@ -20,8 +20,12 @@ class Controller:
     def __init__(self, *states: str, job: str = "RUNNING", nodes: str = "n[1-2]") -> None:
         self.states, self.job, self.nodes = list(states), job, nodes
         self.cancelled = self.requeued = False
+        self.failures = 0
 
     def __call__(self, command: Sequence[str]) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise subprocess.CalledProcessError(1, list(command))
         if command[0] == "scancel":
             assert command[1:] == ["7"]
             self.cancelled = True
@@ -45,42 +49,56 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan, "POLL_S", 0.0)
 
 
-@pytest.mark.parametrize("state", ["DOWN*", "DOWN", "ALLOCATED*", "IDLE*+DRAIN", "DOWN+DRAIN"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        *("DOWN", "DOWN+NOT_RESPONDING", "DOWN+DRAIN", "MIXED+NOT_RESPONDING"),
+        *("ALLOCATED+NOT_RESPONDING", "IDLE+DRAIN+NOT_RESPONDING", "MIXED+CLOUD+NOT_RESPONDING"),
+        *("DOWN*", "ALLOCATED*", "IDLE*+DRAIN"),
+    ],
+)
 def test_a_lost_node_is_one_that_slurm_does_not_hear(state: str) -> None:
     assert is_lost(NODE.format(state))
 
 
-@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "IDLE", "MIXED+DRAIN"])
+@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED", "IDLE", "MIXED+DRAIN", "DOWNTOWN"])
 def test_others_are_not(state: str) -> None:
     assert not is_lost(NODE.format(state))
 
 
-def test_the_job_is_ended_once_slurm_has_lost_its_first_node() -> None:
-    controller = Controller("ALLOCATED", "no answer", "ALLOCATED*")
-    assert end_job("7", "n1", controller)
-    assert controller.cancelled
+def test_it_is_alone_once_slurm_has_lost_the_first_node() -> None:
+    assert is_orphan("7", "n1", Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING"))
 
 
 def test_a_node_that_is_back_is_not_the_jobs_any_more() -> None:
-    controller = Controller("IDLE", nodes="n2")
-    assert end_job("7", "n1", controller)
-    assert controller.cancelled
+    assert is_orphan("7", "n1", Controller("IDLE", nodes="n2"))
 
 
-def test_one_that_comes_again_is_requeued() -> None:
+def test_a_node_that_was_cut_off_is_not_alone() -> None:
+    assert not is_orphan("7", "n1", Controller("ALLOCATED"), patience_s=0.05)
+
+
+def test_nor_is_one_whose_job_has_ended() -> None:
+    assert not is_orphan("7", "n1", Controller("DOWN*", job="COMPLETED"))
+
+
+def test_a_job_is_cancelled_or_comes_again() -> None:
     controller = Controller("DOWN*")
-    assert end_job("7", "n1", controller, comes_again=True)
-    assert controller.requeued
+    assert end_job("7", controller)
+    assert (controller.cancelled, controller.requeued) == (True, False)
+    controller = Controller("DOWN*")
+    assert end_job("7", controller, comes_again=True)
+    assert (controller.cancelled, controller.requeued) == (False, True)
+
+
+def test_one_that_another_agent_has_ended_is_left_alone() -> None:
+    controller = Controller("DOWN*", job="CANCELLED")
+    assert not end_job("7", controller)
     assert not controller.cancelled
 
 
-def test_a_node_that_was_cut_off_ends_nobodys_job() -> None:
-    controller = Controller("ALLOCATED")
-    assert not end_job("7", "n1", controller, patience_s=0.05)
-    assert not controller.cancelled
-
-
-def test_one_that_has_ended_is_left_alone() -> None:
-    controller = Controller("DOWN*", job="COMPLETED")
-    assert not end_job("7", "n1", controller)
-    assert not controller.cancelled
+def test_a_controller_that_does_not_answer_is_asked_again() -> None:
+    controller = Controller("DOWN*")
+    controller.failures = 2
+    assert end_job("7", controller)
+    assert controller.cancelled

@@ -11,6 +11,7 @@ import pytest
 from hpckit.elastic.health import Facts, Fault, Output
 from hpckit.elastic.probes import at_once, free_bytes, look, node_problems, output, read, write
 from hpckit.run.directory import RunDir
+from tests.descriptors import opened
 from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
 
 HEALTHY = """#!/bin/sh
@@ -110,12 +111,11 @@ def test_what_is_missing_full_or_closed_is_told(tmp_path: Path, tools: Path) -> 
 
 
 def test_the_probes_leave_nothing_behind(tmp_path: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
     write(tmp_path)
     write(tmp_path / "will" / "be" / "made")
     read(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert opened(tmp_path) == 0
     assert free_bytes(tmp_path / "will" / "be" / "made") > 0
 
 

@@ -21,7 +21,7 @@ AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1
 
 def test_golden_arguments() -> None:
     spec = make_spec({"launch.gpus_per_node": 2, "retry.in_place": 5})
-    assert torchrun_arguments(spec, AT, Rendezvous("10.0.0.1", 29511, "10.0.0.7", 2)) == [
+    assert torchrun_arguments(spec, AT, Rendezvous("10.0.0.1", 29511, "secret", "10.0.0.7", 2)) == [
         "--nnodes=4",
         "--nproc-per-node=2",
         "--max-restarts=5",
@@ -38,16 +38,8 @@ def test_golden_arguments() -> None:
     ]
 
 
-def test_programs_of_their_own_meet_by_torchs_own_means() -> None:
-    spec = make_spec({"launch.preload": False})
-    command = torchrun_arguments(spec, AT, Rendezvous("h", 1, "a", 0))
-    assert "--rdzv-backend=c10d" in command
-    conf = "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=3,join_timeout=600"
-    assert f"--rdzv-conf={conf}" in command
-
-
 def rendezvous_of(at: NodeEnvironment) -> list[str]:
-    command = torchrun_arguments(make_spec(), at, Rendezvous("h", 1, "a", 0))
+    command = torchrun_arguments(make_spec(), at, Rendezvous("h", 1, "t", "a", 0))
     return [word for word in command if word.startswith("--rdzv")]
 
 
@@ -65,7 +57,7 @@ def test_workers_do_not_share_the_rendezvous_store() -> None:
 
 
 def test_workers_are_forks_or_programs_of_their_own() -> None:
-    meet = Rendezvous("h", 1, "a", 0)
+    meet = Rendezvous("h", 1, "t", "a", 0)
     for preload, program in ((True, FORKING), (False, PLAIN)):
         spec = make_spec({"launch.preload": preload})
         command = torchrun_command(spec, AT, meet)

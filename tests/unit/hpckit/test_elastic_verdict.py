@@ -33,7 +33,7 @@ NO_RETRY = RetrySpec(in_place=0, crash=0, infra=0, hang=0, oom=0)
 DONE, LEFT, OVERDUE = NodeExit.DONE, NodeExit.LEFT, NodeExit.OVERDUE
 FAILED, REFUSED, STOPPED = NodeExit.FAILED, NodeExit.REFUSED, NodeExit.STOPPED
 NONE, PREEMPT, STOP = Request.NONE, Request.PREEMPT, Request.STOP
-AGENT, STORE = "the agent of node 1", "the rendezvous store"
+AGENT, OTHER = "the agent of node 1", "the agent of node 2"
 
 
 def error(rank: int = 0, time: float = 1.0) -> WorkerError:
@@ -77,7 +77,7 @@ ENDINGS = st.builds(
     lambda request, exits, lost, **more: ending(request, exits, *lost, **more),
     st.sampled_from(Request),
     EXITS,
-    st.lists(st.sampled_from([AGENT, STORE]), unique=True),
+    st.lists(st.sampled_from([AGENT, OTHER]), unique=True),
     progress=st.booleans(),
     error=st.sampled_from([None, error(), GPU, HOST, HUNG]),
     is_killed=st.booleans(),
@@ -107,7 +107,7 @@ RETRIES = st.builds(
         (ending(NONE, [STOPPED], AGENT), Kind.INFRA, False),
         (ending(NONE, [FAILED], AGENT), Kind.INFRA, False),
         (ending(NONE, [], AGENT), Kind.INFRA, False),
-        (ending(NONE, [DONE], STORE), Kind.INFRA, False),
+        (ending(NONE, [DONE], OTHER), Kind.INFRA, False),
         (ending(NONE, [REFUSED], AGENT), Kind.PERMANENT, True),
         (ending(PREEMPT, [LEFT, LEFT]), Kind.PREEMPTED, False),
         (ending(PREEMPT, [LEFT, OVERDUE]), Kind.PREEMPTED, False),
@@ -150,7 +150,7 @@ NOT_LEFT = "not every rank saved and left"
         (ending(PREEMPT, [LEFT, OVERDUE]), f"{NOT_LEFT}: too slow for the grace period, or lost"),
         (ending(STOP, [LEFT], AGENT), f"{NOT_LEFT}: too slow for the grace period, or lost"),
         (ending(STOP, [FAILED], error=error(3)), f"{NOT_LEFT}: rank 3: ValueError: of rank 3"),
-        (ending(NONE, [STOPPED], STORE, AGENT), f"lost {STORE}, {AGENT}"),
+        (ending(NONE, [STOPPED], OTHER, AGENT), f"lost {OTHER}, {AGENT}"),
         (ending(NONE, [FAILED], error=error(3)), "rank 3: ValueError: of rank 3"),
         (ending(NONE, [REFUSED], error=error(3)), "rank 3: ValueError: of rank 3"),
         (ending(NONE, [FAILED]), "workers were killed, without an error of their own"),

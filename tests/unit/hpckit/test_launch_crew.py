@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ while not channel.is_over:
                 generation = message["start"]["generation"]
                 if how == "failing": ended("failed")
                 if how == "breaking": ended("failed")
+                if how == "falling":
+                    channel.send(dict(kind="agent_killed"))
+                    how, hello["pid"] = "good", -1
+                    channel.send(hello)
             case "look":
                 if how == "breaking":
                     time.sleep(0.5)
@@ -57,7 +62,7 @@ while not channel.is_over:
                 while time.monotonic() < end:
                     channel.beat()
                     time.sleep(0.01)
-                print("through", file=sys.stderr)
+                print("through without", *message["lost"], file=sys.stderr)
                 sys.exit()
     channel.beat()
     time.sleep(0.01)
@@ -83,7 +88,7 @@ class Parts:
         """Those that are there."""
         self.crew.call(nodes, generation)
         there = set(muster(self.crew, Need(len(nodes), 1, lambda count: True), (), lambda: False))
-        start = Start(generation, len(nodes), 0, "127.0.0.1", 1, "cpu", "", 1)
+        start = Start(generation, len(nodes), 0, "127.0.0.1", 1, "token", "cpu", "", 1)
         self.crew.begin(dict.fromkeys(there, start))
         return there
 
@@ -138,7 +143,26 @@ def test_an_agent_that_has_still_to_write_is_waited_for(
     parts.crew = Crew(parts._start, parts.events, drain_s=60.0)
     with parts.crew:
         assert parts.begin(1, 0) == {0}
-    assert (tmp_path / "errors").read_text() == "through\n"
+    assert (tmp_path / "errors").read_text() == "through without\n"
+
+
+def test_those_that_end_are_told_of_the_nodes_that_were_lost_last(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+    with parts.crew:
+        assert parts.begin(1, 0, 1, 2) == {0, 1, 2}
+        parts.started[1].kill()
+        until(lambda: parts.crew.lost() == [1])
+        parts.crew.end(5.0)
+        start = Start(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
+        assert parts.begin(2, 0, 1, 2) == {0, 1, 2}
+        parts.crew.begin({2: start, 0: replace(start, place=1)})
+        parts.started[0].kill()
+        until(lambda: parts.crew.lost() == [0])
+        parts.crew.end(5.0)
+        parts.how[0] = "absent"
+        parts.crew.call((0, 2), 3)  # which does not begin
+    told = (tmp_path / "errors").read_text().splitlines()
+    assert sorted(set(told)) == ["through without 1"]
 
 
 def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:
@@ -154,6 +178,28 @@ def test_a_killed_agent_is_lost_and_has_a_successor(parts: Parts) -> None:
     assert parts.begin(2, 0, 1) == {0, 1}
     assert parts.crew.lost() == []
     assert len(parts.started) == 3
+
+
+def test_one_whose_node_has_another_at_once_is_not_lost_but_what_it_had_begun_is(
+    parts: Parts,
+) -> None:
+    parts.how[1] = "falling"
+    parts.begin(1, 0, 1)
+
+    def has_fallen() -> bool:
+        parts.crew.tick()
+        return parts.crew.fallen() == [1]
+
+    until(has_fallen)
+    assert parts.crew.lost() == []
+    assert parts.crew.is_under_way(), "the other one is there"
+    parts.crew.end(5.0)
+    assert parts.exits() == [NodeExit.STOPPED]
+    assert parts.begin(2, 0, 1) == {0, 1}
+    assert parts.crew.fallen() == []
+    assert len(parts.started) == 2
+    parts.crew.end(5.0)
+    assert parts.exits() == [NodeExit.STOPPED] * 2
 
 
 def test_one_that_is_silent_for_long_is_lost_though_it_runs(
@@ -177,10 +223,38 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
     assert is_gone(parts.started[0].pid), "nothing of it may write any more"
 
 
+def test_one_that_is_suspect_is_lost_sooner_and_only_if_it_is_silent(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 3600.0)
+    parts.crew.call((0, 1), 1)
+
+    def are_there() -> bool:
+        parts.crew.tick()
+        return len(parts.crew.hellos()) == 2
+
+    until(are_there)
+    start = Start(1, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
+    parts.crew.begin({0: replace(start, place=1), 1: start})
+    parts.crew.suspect([0, 1, 7])
+    os.kill(parts.started[0].pid, signal.SIGSTOP)
+
+    def is_lost() -> bool:
+        parts.crew.tick()
+        return parts.crew.lost() == [0]
+
+    until(is_lost)
+    os.kill(parts.started[0].pid, signal.SIGCONT)
+    until(lambda: not is_lost())
+    parts.crew.suspect([1])
+    parts.crew.call((0, 1), 2)
+    assert not any(member.channel.is_suspect for member in parts.crew._members.values())
+
+
 def test_who_waited_for_something_else_has_lost_nobody(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a rendezvous store that takes its time to start."""
+    """As for a disk."""
     monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 1.5)
     parts.begin(1, 0, 1)
     time.sleep(2.5)
@@ -230,7 +304,7 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
     time.sleep(0.3)
     parts.crew.tick()
     assert parts.crew.reports() == ()
-    parts.crew.begin({0: Start(2, 2, 0, "127.0.0.1", 1, "cpu", "", 1)})
+    parts.crew.begin({0: Start(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
 
     def has_failed() -> bool:
         parts.crew.tick()
@@ -276,7 +350,7 @@ def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) 
         return len(parts.crew.hellos()) == 2
 
     until(are_there)
-    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "cpu", "", 1)})
+    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
     parts.crew.end(5.0)
     assert parts.begin(2, 0, 1) == {0}
     assert parts.crew.unhealthy() == {1: ["broken"]}
@@ -288,7 +362,7 @@ def test_a_node_without_an_agent_is_tried_again_while_the_others_train(
     monkeypatch.setattr(module, "RECALL_S", 0.2)
     parts.how[1] = "absent"
     assert parts.begin(1, 0, 1) == {0}
-    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "cpu", "", 1)})  # without it
+    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})  # without it
 
     def is_tried(times: int) -> bool:
         parts.crew.tick()

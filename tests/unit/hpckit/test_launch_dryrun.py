@@ -26,7 +26,7 @@ def test_the_layout_and_the_command_of_each_node_are_told(tmp_path: Path) -> Non
     assert "to be packed into /data/shards" in text
     for node in range(2):
         at = NodeEnvironment(run, 1, 1, node, 2)
-        command = torchrun_command(spec, at, Rendezvous("127.0.0.1", 0, "127.0.0.1", node))
+        command = torchrun_command(spec, at, Rendezvous("127.0.0.1", 0, "", "127.0.0.1", node))
         assert shlex.join(command) in text.splitlines()
     assert not tmp_path.joinpath("with space").exists()
 

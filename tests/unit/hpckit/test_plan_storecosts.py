@@ -92,6 +92,8 @@ class Counting(Forwarding):
 class Floor:
     """One node's ranks, whose state is random at every step."""
 
+    lost_ranks: frozenset[int] = frozenset()
+
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self.ledger, self._layouts = Ledger(), layouts
 

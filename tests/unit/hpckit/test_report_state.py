@@ -74,5 +74,7 @@ def test_states(
 
 def test_a_verdict_from_before_the_last_supervisor_is_not_its_own() -> None:
     assert is_current(FINAL, build_progress(ENDED))
-    assert not is_current(OLD, build_progress(ENDED))
+    assert is_current(OLD, build_progress(ENDED)), "the clock was set back"
+    assert not is_current({**OLD, "kind": "crash"}, build_progress(ENDED))
+    assert not is_current(OLD, build_progress(TRAINS))
     assert not is_current(None, build_progress([]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.run.badhosts import AGE_S, BadHost, bad_hosts, choose, drain_line
+from hpckit.run.badhosts import AGE_S, BadHost, Nodes, bad_hosts, choose, drain_line
 from hpckit.run.events import Event
 
 NOW = 1e6
@@ -64,25 +64,30 @@ def test_it_stays_bad_for_jobs_that_follow_and_not_for_a_person() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "fewest", "excluded", "spared"),
+    ("usable", "away", "fewest", "excluded", "spared"),
     [
-        ("abcdef", 2, "abcd", ""),
-        ("abcde", 2, "abc", "d"),  # those that were only lost, first
-        ("abcd", 2, "ab", "cd"),
-        ("abc", 2, "bd", "ac"),  # those that were seen longer ago, next
-        ("ab", 2, "cd", "ab"),
-        ("xyz", 3, "abcd", ""),  # it could not have them anyway
-        ("", 1, "abcd", ""),
+        ("abcdef", "", 2, "abcd", ""),
+        ("abcde", "", 2, "abc", "d"),  # those that were only lost, first
+        ("abcd", "", 2, "ab", "cd"),
+        ("abc", "", 2, "bd", "ac"),  # those that were seen longer ago, next
+        ("ab", "", 2, "cd", "ab"),
+        ("xyz", "", 3, "abcd", ""),  # it could not have them anyway
+        ("", "", 1, "abcd", ""),
+        ("xyz", "abcd", 3, "abcd", ""),
+        ("d", "abc", 2, "ab", "cd"),  # as slurmctld was started again, and knows one so far
+        ("", "abcd", 2, "ab", "cd"),
+        ("ax", "bcd", 2, "bcd", "a"),
     ],
 )
 def test_as_many_nodes_are_left_as_are_needed(
-    nodes: str, fewest: int, excluded: str, spared: str
+    usable: str, away: str, fewest: int, excluded: str, spared: str
 ) -> None:
     bad = [
         *(BadHost("a", "", 10.0, True), BadHost("b", "", 20.0, True)),
         *(BadHost("c", "", 40.0, False), BadHost("d", "", 30.0, False)),
     ]
-    assert choose(bad, set(nodes), fewest) == (list(excluded), list(spared))
+    nodes = Nodes(frozenset(usable), frozenset(away))
+    assert choose(bad, nodes, fewest) == (list(excluded), list(spared))
 
 
 def test_the_line_for_the_administrator_is_safe_to_paste() -> None:

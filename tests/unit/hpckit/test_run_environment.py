@@ -34,10 +34,10 @@ def test_a_worker_knows_its_place_and_its_rank() -> None:
         attempt=2,
         device="cuda",
         board="/proc/1/fd/3",
-        is_memory_lost=False,
+        is_memory_here=False,
     )
-    after_loss = worker_variables("cuda", "/proc/1/fd/3", is_memory_lost=True)
-    assert WorkerEnvironment.from_env(WORKER | after_loss).is_memory_lost
+    again = worker_variables("cuda", "/proc/1/fd/3", is_memory_here=True)
+    assert WorkerEnvironment.from_env(WORKER | again).is_memory_here
 
 
 def test_a_process_started_by_hand_is_told_how_to_be_started() -> None:

@@ -119,7 +119,7 @@ def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
     "module",
     [
         *("hpckit", "hpckit.launch.main", "hpckit.launch.supervise", "hpckit.launch.submit"),
-        *("hpckit.launch.prepare", "hpckit.launch.follow", "hpckit.elastic.agent"),
+        *("hpckit.launch.prepare", "hpckit.launch.follow", "hpckit.elastic.keeper"),
         *("hpckit.elastic.store", "hpckit.report.summary", "hpckit.cli.main"),
         *("hpckit.report.overview", "hpckit.launch.cancel", "hpckit.drill.campaign"),
         *("hpckit.plan.documents", "hpckit.cli.plan", "hpckit.report.page.writing"),

@@ -183,7 +183,7 @@ def test_its_steps_on_all_else_are_those_of_adamw() -> None:
             model.weight.grad, model.bias.grad = random(step, 4, 3), random(step, 4)
             optimizer.step()
     for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(one, other)
+        torch.testing.assert_close(one, other)
 
 
 def test_sgd_steps_as_goyal_et_al_with_nesterovs_momentum() -> None:

@@ -7,36 +7,45 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousInfo,
     RendezvousParameters,
 )
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.utils.store import barrier
 
 from hpckit.elastic.store import RendezvousStore
+from hpckit.run.environment import STORE_TOKEN
+from hpckit.run.rendezvous import places
+from hpckit.training.nodestore import Connection, NodeStore
 from hpckit.training.rendezvous import KnownNodes, register
+from tests.unit.hpckit.hpckit_parts import until
 
 HOST = "127.0.0.1"
 Node = Callable[..., KnownNodes]
 
 
 @pytest.fixture
-def server() -> TCPStore:
-    return TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+def server() -> Iterator[RendezvousStore]:
+    with RendezvousStore(HOST) as store:
+        yield store
+
+
+def connected(server: RendezvousStore) -> Connection:
+    return Connection(server.host, server.port, server.token)
 
 
 @pytest.fixture
-def node(server: TCPStore) -> Node:
+def node(server: RendezvousStore) -> Node:
     def make(
         place: int, nodes: int = 2, run_id: str = "gpt-g1", within_s: float = 60
     ) -> KnownNodes:
-        client = TCPStore(HOST, server.port, timeout=timedelta(seconds=within_s))
-        return KnownNodes(client, run_id, place, nodes, f"10.0.0.{place}")
+        within = timedelta(seconds=within_s)
+        return KnownNodes(connected(server), run_id, place, nodes, f"10.0.0.{place}", within)
 
     return make
 
@@ -96,25 +105,64 @@ def test_generations_do_not_meet(node: Node, threads: ThreadPoolExecutor) -> Non
         meet(threads, [node(0, run_id="gpt-g2", within_s=0.3), stale])
 
 
-def test_a_store_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    with RendezvousStore(HOST, os.environ, tmp_path / "store.log") as store:
-        it = KnownNodes(TCPStore(HOST, store.port), "gpt-g1", 0, 1, HOST)
+def test_a_store_that_is_gone_is_an_error() -> None:
+    with RendezvousStore(HOST) as store:
+        it = KnownNodes(connected(store), "gpt-g1", 0, 1, HOST, timedelta(seconds=60))
         assert it.next_rendezvous().world_size == 1
         assert it.num_nodes_waiting() == 0
     with pytest.raises(RendezvousConnectionError):
         it.num_nodes_waiting()
     with pytest.raises(RendezvousConnectionError, match="round 2"):
         it.next_rendezvous()
+    with pytest.raises(DistNetworkError, match=f"{HOST}:{store.port}"):
+        connected(store)
 
 
-def test_torchrun_has_it_by_its_name(server: TCPStore) -> None:
+def test_the_barrier_of_torchrun(node: Node, threads: ThreadPoolExecutor) -> None:
+    """By which nodes that are done wait for the others; it names who does not come."""
+    infos = list(threads.map(KnownNodes.next_rendezvous, [node(0), node(1)]))
+
+    def wait(place: int, within_s: float = 60) -> None:
+        store = infos[place].store
+        barrier(store, 2, "end", within_s, place, str, 0.1)
+        assert isinstance(store, NodeStore)
+        assert store.timeout == timedelta(seconds=60), "as before"
+
+    list(threads.map(wait, range(2)))
+    with pytest.raises(DistStoreError, match="missing_ranks=\\[1\\]"):
+        barrier(infos[0].store, 2, "again", 0.2, 0, str, 0.1)
+
+
+def test_a_store_of_torchs(server: RendezvousStore) -> None:
+    store = NodeStore(connected(server), "a/", timedelta(seconds=0.1))
+    other = NodeStore(connected(server), "b/", timedelta(seconds=0.1))
+    store.multi_set(["x", "y"], [b"1", "\N{SNOWMAN}"])
+    assert store.multi_get(["y", "x"]) == ["\N{SNOWMAN}".encode(), b"1"]
+    assert store.get("x") == b"1"
+    assert [store.add("x", 4), store.add("new", -1)] == [5, -1]
+    with pytest.raises(DistStoreError, match=r"within 0\.1 s"):
+        other.get("x")
+    other.set("x", "late")
+    assert other.get("x") == b"late", "not the answer to what was given up"
+    with pytest.raises(DistStoreError, match=r"0\.05"):
+        store.wait(["z"], timedelta(seconds=0.05))
+
+
+def test_torchrun_has_it_by_its_name(
+    server: RendezvousStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STORE_TOKEN, server.token)
     register()
     register()  # again, as in a fork of a fork
     parameters = RendezvousParameters(
         "hpckit", f"{HOST}:{server.port}", "gpt-g1", 1, 1, HOST, place="0", join_timeout="5"
     )
     found = get_rendezvous_handler(parameters)
+    assert STORE_TOKEN not in os.environ, "workers inherit it"
     assert found.get_run_id() == "gpt-g1"
     assert found.next_rendezvous().rank == 0
     assert found.shutdown()
     assert not found.is_closed()
+    assert server.left() == []
+    del found  # and the connection with it, as at the end of a process
+    until(lambda: places(server.left(), "gpt", 1) == [0])

@@ -55,7 +55,7 @@ def split(made: Content, ranks: int) -> list[Content]:
                 part.values.update(table.values)
         for tensor, placed in table.chunks.items():
             for box, chunk in placed.items():
-                tables[next(turn) % ranks][name].chunks[tensor][box] = chunk
+                tables[next(turn) % ranks][name].place(tensor, table.tensors[tensor], {box: chunk})
     return [
         Content(made.header, items, {p: made.packs[p] for t in items.values() for p in t.packs()})
         for items in tables

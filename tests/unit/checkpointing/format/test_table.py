@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.table import ROW, Spec, Table, from_bytes, gap, merge, misplaced, to_bytes
+from checkpointing.format.chunks import MAX_DEPTH
+from checkpointing.format.columns import ROW
+from checkpointing.format.table import Spec, Table, from_bytes, merge, to_bytes
 from checkpointing.format.tiles import Box, tiles, whole
 from tests.unit.checkpointing.format.forms import PACKS, SHAPES, chunk, filled
 
@@ -31,7 +34,12 @@ TILED = {
 
 
 def read_back(table: Table) -> Table:
-    return from_bytes(to_bytes(table, INDEX), PACKS, "there")
+    """In columns; a table of few chunks is read at once, with the same result."""
+    data = to_bytes(table, INDEX)
+    with mock.patch("checkpointing.format.table._MANY", 0):
+        found = from_bytes(data, PACKS, "there")
+    assert from_bytes(data, PACKS, "there") == found
+    return found
 
 
 @given(SPECS, st.integers(0, 3), st.dictionaries(st.text(max_size=5), st.integers(), max_size=3))
@@ -103,53 +111,10 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         merge([one, filled({"w": ("int16", (4,))})])
 
 
-@pytest.mark.parametrize(
-    ("boxes", "problem"),
-    [
-        ([((0, 0), (2, 4)), ((2, 0), (2, 4))], None),
-        ([((0, 0), (2, 4)), ((2, 0), (1, 4)), ((3, 0), (1, 4))], None),
-        ([((0, 0), (2, 4))], "cover 8 of its 16 elements"),
-        ([], "cover 0 of its 16 elements"),
-        ([((0, 0), (2, 4)), ((2, 0), (2, 4)), ((2, 0), (1, 1))], "overlap"),
-        ([((0, 0), (4, 4))], "lie outside"),  # two tiles
-        ([((1, 0), (2, 4))], "lie outside"),  # parts of two tiles
-        ([((4, 0), (2, 4))], "lie outside"),
-        ([((0, 0), (2, 5))], "lie outside"),
-        ([((0, 0), (0, 4))], "lie outside"),
-        ([((0,), (2,))], "lie outside"),
-    ],
-)
-def test_what_is_wrong_with_boxes(
-    boxes: list[tuple[tuple[int, ...], tuple[int, ...]]], problem: str | None
-) -> None:
-    found = gap(Spec("int8", (4, 4), (2, 4)), [Box(*box) for box in boxes])
-    assert (found is None) if problem is None else (found is not None and problem in found)
-
-
-@given(
-    st.integers(0, 2).flatmap(
-        lambda dims: st.lists(
-            st.builds(
-                Box,
-                st.tuples(*[st.integers(0, 6)] * dims),
-                st.tuples(*[st.integers(1, 4)] * dims),
-            ),
-            max_size=5,
-        )
-    )
-)
-def test_boxes_overlap_if_any_two_do(boxes: list[Box]) -> None:
-    """Ranks that share one tile are thousands, so not every two are compared."""
-    shape = (10,) * max((len(box.sizes) for box in boxes), default=0)
-    problem = misplaced(Spec("int8", shape, shape), boxes)
-    expected = any(a.intersect(b) for i, a in enumerate(boxes) for b in boxes[:i])
-    assert problem == ("overlap" if expected else None)
-
-
 def test_a_table_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     table = filled(TILED)
     monkeypatch.setattr("checkpointing.format.table.MAX_TABLE", 500)
-    with pytest.raises(ValueError, match="more than the 500"):
+    with pytest.raises(ValueError, match="has 500 at most"):
         to_bytes(table, INDEX)
 
 
@@ -215,6 +180,9 @@ def test_a_size_that_is_not_stated_or_impossible_is_refused_before_memory_is_tak
     frame[5:9] = (2**32 - 1).to_bytes(4, "little")
     with pytest.raises(DamagedError, match="states a size of 4294967295 bytes"):
         load(bytes(frame))
+    bomb = zstandard.compress(bytes(65 << 20))  # what it states is true
+    with pytest.raises(DamagedError, match=f"states a size of {65 << 20} bytes"):
+        load(bomb)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +192,9 @@ def test_a_size_that_is_not_stated_or_impossible_is_refused_before_memory_is_tak
         (lambda h: h["tensors"][0].update(shape=[-1, 400]), "field 'shape'"),
         (lambda h: h["tensors"][0].update(shape=[700, 401]), "the chunks of 'w' cover"),
         (lambda h: h["tensors"][0].update(tile=[700]), "tile"),
+        (lambda h: h["tensors"][0].update(tile=[0, 400]), "'w' lie outside"),
+        (lambda h: h["tensors"][0].update(shape=[1 << 40, 1 << 40]), "nothing is as large"),
+        (lambda h: h["tensors"][3].update(shape=[0, 1 << 63]), "field 'shape'"),
         (lambda h: h["tensors"][0].update(dtype="float64"), "bytes for"),
         (lambda h: h["tensors"][0].update(chunks=10**9), "its columns are cut off"),
         (lambda h: h["tensors"][0].update(chunks=9), "its boxes|its columns|'w' lie outside"),
@@ -254,6 +225,7 @@ def test_headers_that_do_not_fit_are_refused(
         ("base", 999, DamagedError, "row 0 points outside its tables"),
         ("codec", 77, FormatError, "codec 77 is not known"),
         ("raw_length", 9, DamagedError, "9 bytes for"),
+        ("raw_length", 2**63 + 8, DamagedError, "9223372036854775816 bytes for"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(
@@ -270,6 +242,45 @@ def test_rows_that_cannot_be_are_refused(
     damaged = rest[:at] + np.array([value], kind).tobytes() + rest[at + kind.itemsize :]
     with pytest.raises(error, match=problem):
         load(packed(header, damaged))
+
+
+def test_chunks_of_a_box_are_found_without_the_others() -> None:
+    table = filled(TILED)
+    found = read_back(table)
+    for name, (_, shape) in TILED.items():
+        for box in (whole(shape), Box((0,) * len(shape), tuple(min(n, 1) for n in shape))):
+            assert dict(found.reaching(name, box)) == dict(table.reaching(name, box))
+    corner = Box((650, 10), (20, 10))
+    ((box, one),) = found.reaching("w", corner)
+    assert corner.intersect(box) == corner
+    assert one == table.chunks["w"][box]
+
+
+@given(st.integers(1, MAX_DEPTH), st.integers(0, 3))
+def test_a_base_is_one_object_for_all_that_need_it(depth: int, number: int) -> None:
+    bases = [chunk(0, 8)]
+    for i in range(1, depth):
+        bases.append(replace(chunk(i, 8, bases[-1]), codec=Codec.DELTA))
+    placed = {
+        Box((i,), (1,)): replace(chunk(500 + i, 8, bases[-1]), codec=Codec.DELTA) for i in range(4)
+    }
+    table = Table()
+    table.place("w", Spec("int64", (4,), (1,)), placed)
+    found = read_back(table)
+    ((_, one),) = found.reaching("w", Box((number,), (1,)))
+    assert one == placed[Box((number,), (1,))]
+    assert found.chunks["w"] == placed
+    assert all(other.base is one.base for other in found.chunks["w"].values())
+
+
+def test_more_bases_than_any_save_makes_are_refused() -> None:
+    last = chunk(0, 8)
+    for i in range(1, MAX_DEPTH + 2):
+        last = replace(chunk(i, 8, last), codec=Codec.DELTA)
+    table = Table()
+    table.place("w", Spec("int64", (1,), (1,)), {Box((0,), (1,)): last})
+    with pytest.raises(DamagedError, match=f"more than {MAX_DEPTH} bases"):
+        read_back(table)
 
 
 def test_a_base_of_another_length_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,27 @@ def test_a_rank_that_is_back_before_rank_0_hears_what_was_committed(
     one.hears("committed", 2)
     zero.put(2, 1)
     zero.hears("committed", 2)
+    second.close()
+
+
+def test_who_comes_after_a_missed_commit_was_found_is_told_which_it_is(
+    service: Service, store: Store
+) -> None:
+    trainer = alone(service)
+    for step in (1, 2):
+        trainer.save_noise(step)
+        trainer.hears("committed", step)
+    second = Service(service.config)
+    again = alone(second)
+    again.put(1, 0)  # whereupon it is found that 2 is there, too
+    (course,) = second.hall._courses.values()
+    deadline = time.monotonic() + WITHIN_S
+    while course.settled < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    again.put(2, 1)
+    again.hears("committed", 2)
+    told = [message["id"] for message in again.heard if message["kind"] == "committed"]
+    assert told == [committed(store, "r")[0][0].stored.save.id]
     second.close()
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.names import pack_key
-from checkpointing.format.table import Spec, Table
+from checkpointing.format.table import Spec, Table, from_bytes, to_bytes
 from checkpointing.format.tiles import Box
 from checkpointing.retention import Last
 from checkpointing.store import tombs
+from checkpointing.store.catalog import committed
 from checkpointing.store.index import Index, Known, look
 from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
@@ -42,16 +47,51 @@ def _table(chunk: Chunk) -> Table:
     return Table({"model/w": Spec("float32", (1,), (1,))}, {"model/w": {box: chunk}})
 
 
-def test_nothing_in_a_condemned_pack_is_known() -> None:
+def _read_back(table: Table) -> Table:
+    packs = sorted(table.packs())
+    data = to_bytes(table, {pack: i for i, pack in enumerate(packs)})
+    with mock.patch("checkpointing.format.table._MANY", 0):  # in columns
+        return from_bytes(data, packs, "there")
+
+
+def _known(index: Index, store: Store) -> list[Chunk]:
+    """What it knows of all that any checkpoint has, each content once."""
+    ids = {
+        chunk.id
+        for found in committed(store)[0]
+        for table in found.document.content().items.values()
+        for chunk in table.all_chunks()
+    }
+    return [chunk for chunk in map(index.find, ids) if chunk is not None]
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["made here", "read"])
+def test_nothing_in_a_condemned_pack_is_known(stored: bool) -> None:
     index = Index(condemned=frozenset([PACK]))
     good, bad = _chunk(1, OTHER), _chunk(2, PACK)
     on_bad = _chunk(3, OTHER, base=bad)
     for chunk in (good, bad, on_bad):
-        index.tables = {"model": _table(chunk)}
+        table = _table(chunk)
+        index.tables = {"model": _read_back(table) if stored else table}
         index.add(index.tables.values(), {})
         is_safe = chunk is good
-        assert (chunk.id in index.by_id) == is_safe
+        assert index.find(chunk.id) == (chunk if is_safe else None)
         assert (index.at("model/w", Box((0,), (1,))) is not None) == is_safe
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.sets(st.integers(0, 4)))
+def test_what_is_read_is_found_by_its_whole_id(numbers: list[int], others: set[int]) -> None:
+    """Ids that begin alike are not taken for each other."""
+    made = {n: replace(_chunk(1, OTHER), id=bytes(31) + bytes([n])) for n in {*numbers, *others}}
+    spec = Spec("float32", (len(numbers),), (1,))
+    placed = {Box((at,), (1,)): replace(made[n], offset=at) for at, n in enumerate(numbers)}
+    index = Index()
+    index.add([_read_back(Table({"m/w": spec}, {"m/w": placed}))], {})
+    for number, chunk in made.items():
+        found = index.find(chunk.id)
+        expected = numbers.index(number) if number in numbers else None
+        assert (None if found is None else found.offset) == expected
+        assert found is None or found.id == chunk.id
 
 
 def test_the_place_has_to_be_the_very_same() -> None:
@@ -66,7 +106,7 @@ def test_the_newest_checkpoint_of_the_run_is_known(store: Store) -> None:
     saves.save_all(store, RUN, {1: V, 2: W})
     saves.save_all(store, "b", {9: {"model/w": 7}})
     known = Known(store, RUN).index()
-    assert len(known.by_id) == 2  # of step 2; not the other run's
+    assert len(_known(known, store)) == 2  # of step 2; not the other run's
     assert Known(store, RUN).index().tables["model"].tensors.keys() == W.keys()
 
 
@@ -74,7 +114,7 @@ def test_a_run_without_checkpoints_knows_the_newest_of_every_other_run(store: St
     saves.save_all(store, RUN, {1: V, 2: W})
     saves.save_all(store, "b", {9: {"model/w": 7}})
     known = Known(store, "new").index()
-    assert len(known.by_id) == 3
+    assert len(_known(known, store)) == 3
     assert known.tables == {}  # no deltas to another run's tensors
 
 
@@ -82,7 +122,7 @@ def test_a_condemned_pack_is_written_again(store: Store) -> None:
     (save,) = saves.save_all(store, RUN, {1: V})
     (pack,) = [entry.key for entry in store.storage.list("packs/")]
     tombs.write(store, packs=[pack])
-    assert Known(store, RUN).index().by_id == {}
+    assert _known(Known(store, RUN).index(), store) == []
     saves.save_all(store, RUN, {2: V})
     assert len(store.storage.list("packs/")) == 2
     assert saves.problems(store) == []
@@ -93,12 +133,12 @@ def test_what_a_rank_wrote_is_forgotten_with_its_checkpoint(store: Store) -> Non
     with Session(store, RUN) as session:
         known = Known(store, RUN)
         saves.save(session, [known], 1, V)
-        assert len(known.index().by_id) == 2
+        assert len(_known(known.index(), store)) == 2
         saves.save_all(store, RUN, {2: {"model/w": 50, "model/v": 51}})
         prune(store, RUN, [Last(1)], grace_s=0)
-        ids = known.index().by_id  # of step 2, whose packs are there
+        found = _known(known.index(), store)  # of step 2, whose packs are there
         there = {entry.key for entry in store.storage.list("packs/")}
-        assert {pack_key(chunk.pack) for chunk in ids.values()} <= there
+        assert {pack_key(chunk.pack) for chunk in found} <= there
 
 
 def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
@@ -106,8 +146,8 @@ def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
     view = look(store, RUN)
     (pack,) = [entry.key for entry in store.storage.list("packs/")]
     tombs.write(store, packs=[pack])
-    assert len(Known(store, RUN).index(view).by_id) == 2
-    assert Known(store, RUN).index(look(store, RUN)).by_id == {}
+    assert len(_known(Known(store, RUN).index(view), store)) == 2
+    assert _known(Known(store, RUN).index(look(store, RUN)), store) == []
 
 
 def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -118,5 +158,5 @@ def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, "checkpointing"):
         known = Known(fresh, RUN).index()
     assert set(known.tables["model"].tensors) == set(V)
-    assert len(known.by_id) == 2
+    assert len(_known(known, fresh)) == 2
     assert newest.manifest() in caplog.text

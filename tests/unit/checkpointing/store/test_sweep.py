@@ -169,6 +169,20 @@ def test_a_damaged_tomb_is_condemned_anew(store: Store, world: World) -> None:
     assert _keys(store, names.TOMBS) == []
 
 
+def test_a_tomb_ends_with_the_last_manifest_that_it_condemns(store: Store) -> None:
+    there, gone = saves.save_all(store, RUN, {1: V, 2: W})
+    keys = [save.manifest() for save in (there, gone)]
+    tomb = tombs.write(store, manifests=keys)
+    store.storage.delete([gone.manifest()])
+    sweep(store, grace_s=0)
+    assert _keys(store, names.TOMBS) == [tomb]
+    store.storage.delete([there.manifest()])
+    for key in keys:
+        assert leases.abandon(store, key)  # what stands in its place needs no tomb
+    sweep(store, grace_s=0)
+    assert _keys(store, names.TOMBS) == []
+
+
 def test_fences_and_abandoned_saves_go_after_a_week(store: Store, world: World) -> None:
     with Session(store, RUN) as session:
         _unfinished(session)

@@ -1,0 +1,31 @@
+"""Whether parts of a save may lie on nodes that a generation does not have."""
+
+from __future__ import annotations
+
+from hpckit.launch.holders import Holders
+
+
+def test_what_another_job_has_left_may_be_anywhere() -> None:
+    holders = Holders()
+    assert not holders.are_here([0, 1])
+    holders.lost([0])
+    assert not holders.are_here([0, 1]), "it did not train here"
+
+
+def test_nodes_that_are_all_there_again_hold_all() -> None:
+    holders = Holders()
+    holders.trained([0, 1])
+    assert holders.are_here([0, 1])
+    assert holders.are_here([2, 1, 0])
+    assert not holders.are_here([0, 2]), "1 is alive, and may be writing"
+
+
+def test_with_a_node_its_parts_are_lost_and_a_spare_had_none() -> None:
+    holders = Holders()
+    holders.trained([0, 1])
+    holders.lost([2])
+    assert not holders.are_here([0, 2])
+    holders.lost([1])
+    assert holders.are_here([0, 2])
+    holders.trained([0, 2])
+    assert not holders.are_here([0, 3])
