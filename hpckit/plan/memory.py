@@ -253,9 +253,14 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
     optimizer = replace(
         reduced,
         gathered=0,
-        buffers=room + rank.held * rank.trained,  # torch's foreach makes a list of square roots
+        buffers=room + _computed_with(rank),
     )
     return {"loss": loss, "backward": backward, "reduced": reduced, "optimizer": optimizer}
+
+
+def _computed_with(rank: _Rank) -> int:
+    """AdamW is one kernel that changes what is there; the others make a list of what they add."""
+    return 0 if rank.spec.optim.kind == "adamw" else rank.held * rank.trained
 
 
 def _kept(rank: _Rank, recompute: Recompute) -> int:

@@ -58,9 +58,9 @@ class Launched:
         wait_for(lambda: self.jobs() == [], "an empty queue", PATIENCE_S)
 
     def jobs(self) -> list[str]:
-        """In the queue, running or waiting."""
+        """In the queue, running or waiting; a successor comes after the one that queued it."""
         name = f"--name={self.run.name}"
-        return self.slurm.run("squeue", "--noheader", name, "--format=%i").split()
+        return self.slurm.run("squeue", "--noheader", name, "--format=%i", "--sort=i").split()
 
     def verdicts(self) -> list[str]:
         return [event["verdict"] for event in self.events("generation_ended")]

@@ -176,6 +176,8 @@ def _tracked_peak(spec: RunSpec, world: int) -> int:
             offload=False,
         )
         optimizer = build_optimizer(model, spec.optim)
+        for group in optimizer.param_groups:
+            group["fused"] = group["foreach"] = False  # the tracker sees copies in a fused one
         tokens = torch.zeros(samples, decoder_of(spec).seq_len, dtype=torch.int64)
         tracker = FSDPMemTracker(model, optimizer)
         with tracker:

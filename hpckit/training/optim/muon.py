@@ -92,12 +92,13 @@ class Muon(Optimizer):
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         states = [self.state[p] for p in parameters]
         adamw(
-            parameters,
-            [p.grad for p in parameters if p.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            [local(p) for p in parameters],
+            [local(p.grad) for p in parameters if p.grad is not None],
+            [local(state["exp_avg"]) for state in states],
+            [local(state["exp_avg_sq"]) for state in states],
             [],
             [state["step"] for state in states],
+            foreach=True,
             amsgrad=False,
             maximize=False,
             lr=group["lr"],
