@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 from hpckit.report.history import History, build_history
 from hpckit.report.samples import Entry, kept_entries, read_ledgers
@@ -141,9 +143,17 @@ def end_leftovers(root: Path, names: str = "t-*") -> None:
     for path in root.glob(names):
         for event in read_events(RunDir(path).events):
             if event.kind == "run_started":
-                kill(event["pid"])
+                _kill_teller(event)
         for process in strays(path):
             kill(process.pid)
+
+
+def _kill_teller(event: Event) -> None:
+    """The process that told of itself: by now, another one may have its number."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(event["pid"])
+        if process.create_time() <= event.time:
+            process.kill()
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:

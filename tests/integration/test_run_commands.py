@@ -20,7 +20,7 @@ from tests.integration.runs import ALONE, PACED, command, end_leftovers, kill
 def typed(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     """A long run on two nodes, under way."""
     root = tmp_path_factory.mktemp("commands")
-    words = command(root, shards, PACED, "train.steps=100000", "hang.step_s=10")
+    words = command(root, shards, PACED, "train.steps=100000")
     try:
         detach(words)
         typed = Typed(RunDir(next(root.glob("t-*"))), {})

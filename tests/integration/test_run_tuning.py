@@ -11,7 +11,7 @@ from checkpointing.store.catalog import newest_first
 from hpckit.run.directory import RunDir
 from hpckit.run.events import read_events
 from hpckit.training.lora import is_adapter
-from tests.integration.runs import command, complete
+from tests.integration.runs import PACED, command, complete
 
 FEW = ("launch.nodes=1", "debug.ledger=false", "optim.warmup_steps=1")
 
@@ -35,7 +35,7 @@ def test_it_begins_once_goes_on_by_itself_and_changes_adapters_alone(
     status, output = launch("train.steps=3")
     assert status == 0, output
     (base,) = (RunDir(path) for path in tmp_path.glob("t-*"))
-    tuning = ("lora=default", "train.steps=6", "debug.drill.preempt_at=[3]")
+    tuning = ("lora=default", "train.steps=12", "debug.drill.preempt_at=[3]", PACED)
     status, output = launch(*tuning)
     assert status == 2, output
     assert "nobody has trained" in output
