@@ -138,5 +138,5 @@ def test_a_project_begun_by_init_trains_and_is_preempted(place: Place) -> None:
     (run,) = (mine / "runs").glob("first-*")
     story = history(RunDir(run))
     assert "preempted" in [life.end for life in story.lives]
-    assert (story.lives[-1].end, story.steps_kept) == ("done", 12)
+    assert (story.lives[-1].end, story.steps_kept) == ("done", 60)
     assert "2 passed" in place.run("python", "-m", "pytest", "-p", "no:cacheprovider", at="mine")
