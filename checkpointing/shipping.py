@@ -6,7 +6,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,6 +154,7 @@ class Shipper(Handing):
         self._optimizers: list[Optimizer] = []
         self._prepared: Planned | None = None
         self._pool = ThreadPoolExecutor(1, "ship")
+        self._handing: list[Future[None]] = []
         self.slots = slots
         self._move_in()
         leaving.watch(self)
@@ -221,7 +222,7 @@ class Shipper(Handing):
         if self._overlap and planned.later:
             early = len(pieces) - planned.later
             under_way = self._stager.stage_overlapped(pieces[:early], pieces[early:], slot)
-            self._pool.submit(self._hand_over, request, snapshot, under_way)
+            self._handing = [self._pool.submit(self._hand_over, request, snapshot, under_way)]
         else:
             self._stager.stage(pieces, slot)
             self._hand_over(request, snapshot, None)
@@ -233,7 +234,7 @@ class Shipper(Handing):
     def settle(self) -> None:
         """Return when nothing is being copied any more."""
         self._stager.settle()
-        self._pool.submit(_nothing).result()
+        wait(self._handing)  # the last: the pool has one thread
 
     def finish(self, timeout_s: float) -> None:
         """Copy to its end what is being copied, and hand it over, in no more than so long."""
@@ -266,7 +267,3 @@ class Shipper(Handing):
             self.fail(request.step, error)
             return
         self._tell_staged(request, snapshot.layout.bytes)
-
-
-def _nothing() -> None:
-    """Comes after what was submitted before."""

@@ -109,6 +109,15 @@ def newest(root: Path, run: str) -> tuple[int, dict[str, bytes], dict[str, Json]
         store.close()
 
 
+def steps_kept(root: Path, run: str) -> list[int]:
+    """Steps of the readable checkpoints, the newest first."""
+    store = Store.open(root)
+    try:
+        return [found.stored.save.step for found in newest_first(store, run)]
+    finally:
+        store.close()
+
+
 def assert_same_end(root: Path, reference: Path, run: str) -> None:
     """Both have come to the same step, with the same bits in all tensors."""
     step, tensors, _ = newest(root, run)
