@@ -199,7 +199,8 @@ class Agent:
             self._tell_lost(self._supervised_at)
         drain.join()
         if is_alone:
-            end_job(job, comes_again=self._spec.launch.continuation == "requeue")
+            comes_again = self._spec.launch.continuation == "requeue"
+            end_job(job, self._run.orphan(job), comes_again=comes_again)
 
     def _tell_lost(self, place: int) -> None:
         """What was in the memory of that node is not waited for any more."""

@@ -2,6 +2,9 @@
 
 A job that outlives the loss of a node (`--no-kill`) outlives that of its first one too, as a ghost:
 it stays RUNNING with nobody to end it, and its successor waits. Any agent that is left ends it.
+
+The node may only have been out of reach. Its supervisor is told to end then, as if a person had
+cancelled the job; the sign that the agent leaves says that none has, and that the run goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hpckit.run.scontrol import field
 
@@ -49,6 +53,7 @@ def is_orphan(job: str, host: str, ask: Ask | None = None, patience_s: float = P
 
 def end_job(
     job: str,
+    sign: Path,
     ask: Ask | None = None,
     patience_s: float = PATIENCE_S,
     *,
@@ -57,14 +62,19 @@ def end_job(
     """Cancel the job of this node, if nobody else has ended it; whether it did.
 
     Args:
-        comes_again: requeue it instead: no other job goes on from it.
+        sign: a file that is there before the job is cancelled.
+        comes_again: requeue it instead: no other job goes on from it. Needs no sign: Slurm tells.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
         try:
             if not is_running(ask(["scontrol", "--oneliner", "show", "job", job])):
                 return False
-            ask(["scontrol", "requeue", job] if comes_again else ["scancel", job])
+            if comes_again:
+                ask(["scontrol", "requeue", job])
+            else:
+                _leave(sign)
+                ask(["scancel", job])
             log.error("job %s is ended: it has no supervisor any more", job)
             return True
         except (OSError, subprocess.SubprocessError) as error:
@@ -72,6 +82,14 @@ def end_job(
         if time.monotonic() > until_s:
             return False
         time.sleep(POLL_S)
+
+
+def _leave(sign: Path) -> None:
+    try:
+        sign.parent.mkdir(exist_ok=True)
+        sign.touch()
+    except OSError as error:  # a supervisor that lives after all would stop the run for good
+        log.error("the sign that no person has cancelled the job cannot be left: %s", error)
 
 
 def is_lost(text: str) -> bool:

@@ -9,10 +9,9 @@ On Slurm, SIGTERM stops the run if the job was cancelled by a person.
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType
 
-from hpckit.launch.allocation import is_cancelled
 from hpckit.run.board import Request
 
 _REQUESTS = {signal.SIGUSR2: Request.PREEMPT, signal.SIGINT: Request.STOP}
@@ -29,19 +28,18 @@ class Requests:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_REQUESTS, signal.SIGTERM))
 
-    def hear(self, names: Collection[str], job: str | None) -> Request:
+    def hear(self, names: Collection[str], is_cancelled: Callable[[], bool]) -> Request:
         """What is asked now. May ask Slurm what a signal means, which takes a while.
 
         Args:
             names: of signals that agents got, since the last call.
-            job: Slurm's number of it; None: it is none of Slurm's.
+            is_cancelled: whether a person ends the job for good.
         """
         if signal.SIGUSR2.name in names:
             self.now = max(self.now, Request.PREEMPT)
         if self._is_told_to_end or signal.SIGTERM.name in names:
             self._is_told_to_end = False
-            is_stopped = job is not None and is_cancelled(job)
-            self.now = max(self.now, Request.STOP if is_stopped else Request.PREEMPT)
+            self.now = max(self.now, Request.STOP if is_cancelled() else Request.PREEMPT)
         return self.now
 
     def end(self, asked: Request) -> None:

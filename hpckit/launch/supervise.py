@@ -28,7 +28,7 @@ from hpckit.elastic.report import ExitReport
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import LEAVES, Ending, Kind, Past, Verdict, judge, past_of
-from hpckit.launch.allocation import Allocation, allocation, leave_array
+from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
 from hpckit.launch.chain import Chain, silent_jobs
 from hpckit.launch.continuing import KEEP_S, chained, is_hopeless, requeue
 from hpckit.launch.crew import Crew
@@ -225,8 +225,25 @@ class Supervisor:
             self._events.emit("degraded", what="a checkpoint service is still writing")
 
     def _hear(self, crew: Crew) -> Request:
-        job = None if self._job is None else self._job.job
-        return self._requests.hear(crew.signals(), job)
+        return self._requests.hear(crew.signals(), self._is_cancelled)
+
+    def _is_cancelled(self) -> bool:
+        """Whether a person ends the job for good."""
+        if self._job is None or self._is_orphan():
+            return False
+        return is_cancelled(self._job.job)
+
+    def _is_orphan(self) -> bool:
+        """Whether this node was out of reach, so that an agent of another one ended the job."""
+        return self._job is not None and self._run.orphan(self._job.job).exists()
+
+    def _is_time_up(self) -> bool:
+        """Whether it is for its time that the job is told to leave."""
+        if self._is_orphan():
+            what = "this node was out of reach, so that an agent of another one ended the job"
+            self._events.emit("degraded", what=what)
+            return False
+        return is_time_up(self._job, self.spec.cluster)
 
     def _one_generation(self, store: RendezvousStore, crew: Crew) -> Verdict:
         """Start a generation, stay with it to its end, and judge it."""
@@ -272,7 +289,7 @@ class Supervisor:
         unhealthy: tuple[str, ...],
     ) -> Verdict:
         progress = self._has_saved()
-        is_over = asked is Request.PREEMPT and is_time_up(self._job, self.spec.cluster)
+        is_over = asked is Request.PREEMPT and self._is_time_up()
         ending = Ending(asked, reports, gone, progress, unhealthy, is_time_up=is_over)
         verdict = judge(ending, self._past, self.spec.retry)
         if unhealthy and self._job is None and asked is Request.NONE:

@@ -11,6 +11,7 @@
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ profile/ report/
     trackers/ mlflow/                              what trackers were told, and their own files
+    orphans/JOB                                    left by agents that ended it: its node was lost
     submitit/                                      submitit's own files
 """
 
@@ -92,6 +93,9 @@ class RunDir:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    def orphan(self, job: str) -> Path:
+        return self.path / "orphans" / job
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number:03d}"

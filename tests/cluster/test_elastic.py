@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpckit.run.directory import RunDir
-from tests.cluster.launched import Launched, launch
-from tests.cluster.slurm import Slurm
+from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched, launch
+from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, overrides, wrapper
 from tests.integration.runs import assert_same_run, history, losses, samples_by_step
 
@@ -65,3 +65,23 @@ def test_the_supervisor_is_lost_with_its_node_and_the_successor_goes_on(
     it.wait_until_over()
     assert_same_run(it.run, reference)
     assert namespaces.job(started["job"])["JobState"] == "CANCELLED"
+
+
+def test_a_supervisor_that_was_only_out_of_reach_sees_its_job_cancelled_by_no_person(
+    namespaces: Slurm, tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    """It trains on its own node meanwhile, and leaves that to the successor."""
+    slow = (UNHURRIED, "app.unhurried=2", "app.step_s=3")
+    it = launch(namespaces, tmp_path, shards, "elastic=shrink", *slow)
+    it.wait_for("successor_queued")
+    it.wait_for_step(23)
+    started = it.events("run_started")[0]
+    node = namespaces.cluster.node(started["hosts"][0])
+    node.cut()
+    wait_for(it.run.orphan(started["job"]).exists, "an agent that ends the job", PATIENCE_S)
+    node.heal()
+    assert it.wait_for("run_started", 2)["job"] != started["job"]
+    it.wait_until_over()
+    assert samples_by_step(it.run) == samples_by_step(reference)
+    assert losses(it.run).keys() == losses(reference).keys()
+    assert [event["verdict"] for event in it.events("run_ended")] == ["preempted", "done"]

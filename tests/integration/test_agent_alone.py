@@ -71,8 +71,11 @@ def test_a_save_of_which_a_part_went_with_the_supervisors_node_is_given_up(
     here.close(goodbye=False)
     with socket.socket() as nobody:
         channel = Channel(nobody.fileno(), nobody.fileno())
-        agent = Agent(RunDir(tmp_path / "run"), 1, 1, spec, channel, None, [])
+        run = RunDir(tmp_path / "run")
+        run.path.mkdir()
+        agent = Agent(run, 1, 1, spec, channel, None, [])
         agent._supervised_at = 0
         agent._end_alone()
     assert not services(runtime)
     assert told.read_text() == "7\n"
+    assert run.orphan("7").exists()

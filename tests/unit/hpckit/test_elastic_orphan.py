@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,8 @@ class Controller:
         self.states, self.job, self.nodes = list(states), job, nodes
         self.cancelled = self.requeued = False
         self.failures = 0
+        self.sign: Path | None = None  # looked for when it is told to cancel
+        self.was_signed = False
 
     def __call__(self, command: Sequence[str]) -> str:
         if self.failures:
@@ -29,6 +32,7 @@ class Controller:
         if command[0] == "scancel":
             assert command[1:] == ["7"]
             self.cancelled = True
+            self.was_signed = self.sign is not None and self.sign.exists()
             return ""
         if "requeue" in command:
             assert command[1:] == ["requeue", "7"]
@@ -82,23 +86,37 @@ def test_nor_is_one_whose_job_has_ended() -> None:
     assert not is_orphan("7", "n1", Controller("DOWN*", job="COMPLETED"))
 
 
-def test_a_job_is_cancelled_or_comes_again() -> None:
+def test_a_job_is_cancelled_once_it_is_signed_that_no_person_does(tmp_path: Path) -> None:
     controller = Controller("DOWN*")
-    assert end_job("7", controller)
+    controller.sign = tmp_path / "orphans" / "7"
+    assert end_job("7", controller.sign, controller)
     assert (controller.cancelled, controller.requeued) == (True, False)
+    assert controller.was_signed
+
+
+def test_or_comes_again_and_slurm_tells_who_wanted_it(tmp_path: Path) -> None:
     controller = Controller("DOWN*")
-    assert end_job("7", controller, comes_again=True)
+    assert end_job("7", tmp_path / "orphans" / "7", controller, comes_again=True)
     assert (controller.cancelled, controller.requeued) == (False, True)
+    assert not list(tmp_path.iterdir())
 
 
-def test_one_that_another_agent_has_ended_is_left_alone() -> None:
+def test_one_that_another_has_ended_is_left_alone(tmp_path: Path) -> None:
     controller = Controller("DOWN*", job="CANCELLED")
-    assert not end_job("7", controller)
+    assert not end_job("7", tmp_path / "orphans" / "7", controller)
     assert not controller.cancelled
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_controller_that_does_not_answer_is_asked_again() -> None:
+def test_a_job_is_ended_also_where_no_sign_can_be_left(tmp_path: Path) -> None:
+    controller = Controller("DOWN*")
+    (tmp_path / "orphans").touch()
+    assert end_job("7", tmp_path / "orphans" / "7", controller)
+    assert controller.cancelled
+
+
+def test_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     controller = Controller("DOWN*")
     controller.failures = 2
-    assert end_job("7", controller)
+    assert end_job("7", tmp_path / "orphans" / "7", controller)
     assert controller.cancelled
