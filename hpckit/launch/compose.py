@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
     yours = None if conf else project_tree(find_project(Path.cwd()).root)
     conf = conf or conf_dir()
     groups = group_options(conf, yours)  # Hydra reads the whole tree each time that it is asked
-    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+    with _uncollected(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
         items = _parse(overrides)
         refused = {line: item for item in items for line in _refusals(item, groups)}
         usable = [item for item in items if item not in refused.values()]
@@ -50,6 +52,19 @@ def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
     if refused:
         raise SpecError(list(refused))
     return spec
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Hydra makes half a million objects, and most stay: looking for cycles among them again and
+    again is a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:
