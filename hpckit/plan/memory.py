@@ -210,7 +210,7 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         blocks=blocks * computed,
         block=computed,
         ends=elements(of_ends, found.tensor),
-        trained_block=elements(trained, found.tensor),
+        trained_block=elements(trained, found.tensor, 1, found.expert),
         trained_ends=elements(trained_ends, found.tensor),
     )
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -64,6 +66,8 @@ def test_ranks_have_what_was_planned(tmp_path: Path) -> None:
             assert found["parameters"] == at.parameters, case
             assert found["optimizer"] == pytest.approx(at.optimizer, rel=0.001), case
             assert found["gradients"] == at.gradients, case
+            if spec.parallel.pipeline == 1:
+                assert found["accumulated"] == planned.moments["loss"].gradients, case
             close = 0.04 if spec.lora else 0.01  # what frozen layers need not keep is not told
             if case != "experts":  # what is kept is up to the choice of experts
                 assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=close), case
@@ -92,7 +96,13 @@ def _measure_case(spec: RunSpec) -> dict[str, int]:
     trainee = Trainee(spec, mesh, torch.device("cpu"))
     optimizer = build_optimizer(trainee.module, spec.optim)
     count, samples = micro_batches(spec, WORLD)
-    gradients = trainee.gradients(count * samples, sample_mean)
+    accumulated = []
+
+    def loss_of(losses: Tensor, targets: Tensor) -> Tensor:
+        accumulated.append(_gathered_gradients(trainee.module))
+        return sample_mean(losses, targets)
+
+    gradients = trainee.gradients(count * samples, loss_of)
     tokens = torch.randint(256, (count * samples, decoder_of(spec).seq_len))
     with SavedBytes().counting() as saved:
         gradients(tokens, tokens)
@@ -103,9 +113,24 @@ def _measure_case(spec: RunSpec) -> dict[str, int]:
     return {
         "parameters": sum(map(_bytes, mine)),
         "gradients": complete,
+        "accumulated": (accumulated or [0])[-1],  # no loss on most ranks of a pipeline
         "optimizer": sum(_bytes(value) for value in state if isinstance(value, torch.Tensor)),
         "saved": saved.most,
     }
+
+
+def _gathered_gradients(model: nn.Module) -> int:
+    """Bytes of what earlier micro-batches have left, sharded or not."""
+    groups = [
+        module._get_fsdp_state()._fsdp_param_group
+        for module in model.modules()
+        if isinstance(module, FSDPModule)
+    ]
+    params = [one for group in groups if group is not None for one in group.fsdp_params]
+    left = [p.grad for p in model.parameters()]
+    left += [one.unsharded_accumulated_grad for one in params]
+    left += [one._unsharded_param.grad for one in params if hasattr(one, "_unsharded_param")]
+    return sum({id(one): _bytes(one) for one in left if one is not None}.values())
 
 
 def _bytes(tensor: torch.Tensor) -> int:
