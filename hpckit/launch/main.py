@@ -238,7 +238,7 @@ def pack(what: PackSpec, out: Path) -> None:
     """Make the shards `out`, and say so meanwhile."""
     from rich.console import Console
 
-    from hpckit.launch.preflight import pack_shards
+    from hpckit.launch.packing import pack_shards
 
     console = Console(stderr=True)
     with console.status(f"packing {what.source} into {out}"):

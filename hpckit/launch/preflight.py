@@ -18,6 +18,7 @@ from data import DataError, FetchError, IndexingError
 from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
+from hpckit.launch.packing import packing_problem
 from hpckit.launch.patience import patience, patient_sources
 from hpckit.launch.snapshot import Project, shadowed_packages
 from hpckit.run.canary import canary_problems
@@ -193,31 +194,11 @@ def _store_problems(url: str | None) -> list[str]:
     return problems
 
 
-def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] | None) -> None:
-    """Pack what `pack` says into WebDataset shards in the folder `out`.
-
-    Raises:
-        DataError: the source is missing or holds nothing to pack.
-    """
-    from data import pack_folder, python_stdlib
-
-    if pack.source == "stdlib":
-        source, exclude = python_stdlib()
-    else:
-        source, exclude = Path(pack.source), ()
-    pack_folder(
-        source,
-        out,
-        suffixes=pack.suffixes,
-        exclude=[*exclude, *pack.exclude],
-        samples_per_shard=pack.samples_per_shard,
-        progress=progress,
-    )
-
-
 def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Dataset | None:
     folder = Path(spec.data.shards)
     if spec.data.pack and not folder.exists():
+        if problem := packing_problem(spec.data.pack, spec.data.shards):
+            raise DataError(problem)
         if pack is None:
             return None
         pack(spec.data.pack, folder)

@@ -67,6 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
 
 
 def answer(typed: str) -> tuple[int, str]:

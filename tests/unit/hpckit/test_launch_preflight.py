@@ -14,7 +14,8 @@ from tokenizers.models import WordLevel
 
 from checkpointing import Store
 from data import Tokeniser, pack_folder
-from hpckit.launch.preflight import Preflight, pack_shards, preflight, with_absolute_paths
+from hpckit.launch.packing import pack_shards, stdlib_place
+from hpckit.launch.preflight import Preflight, preflight, with_absolute_paths
 from hpckit.launch.snapshot import Project
 from hpckit.run.directory import RunDir
 from tests.unit.hpckit.hpckit_parts import line_of, make_spec, python
@@ -97,6 +98,33 @@ def test_missing_shards_and_nothing_to_make_them_of_are_a_problem(project: Proje
     (line,) = look(project, {"data.pack": {**PACK, "source": "none"}}).problems
     assert line.startswith("data.shards: ")
     assert "none" in line
+
+
+@pytest.mark.parametrize(
+    "shards",
+    ["trian", "train-{000..127}.tar", "set/train-*.tar", "train.tar", "s3://bucket/train", "s[12]"],
+)
+def test_no_other_data_is_packed_in_the_place_of_shards_that_are_not_there(
+    project: Project, shards: str
+) -> None:
+    stdlib = {"data.pack": {**PACK, "source": "stdlib"}, "data.shards": shards}
+    (line,) = look(project, stdlib).problems
+    assert line.startswith("data.shards: there is no folder ")
+    assert "; say data=shards data.shards=..." in line
+    assert look(project, stdlib, packs=False).problems == [line]
+    mine = look(project, {"data.shards": shards}, packs=False).problems
+    assert bool(mine) == (shards != "trian")
+    assert sorted(path.name for path in project.root.parent.iterdir()) == ["project", "texts"]
+
+
+def test_pythons_own_sources_are_packed_in_the_place_of_their_option(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root.parent / "cache"))
+    stdlib = {"data.pack": {**PACK, "source": "stdlib"}, "data.shards": str(stdlib_place())}
+    assert look(project, stdlib, packs=False) == Preflight(None, [])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root.parent / "other"))
+    assert len(look(project, stdlib, packs=False).problems) == 1
 
 
 def test_all_problems_are_said_at_once(project: Project) -> None:
