@@ -6,6 +6,7 @@ Each function returns what is wrong, a line each; none if nothing is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
@@ -15,7 +16,7 @@ from checkpointing import list_run, verify
 from checkpointing.service.address import all_sockets
 from data import open_dataset
 from data.reader.stream import order_of
-from hpckit.report.history import History, build_history
+from hpckit.report.history import History, Life, build_history
 from hpckit.report.samples import Entry, count_epochs, kept_entries, read_ledgers
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.durable import read_json
@@ -99,17 +100,33 @@ def sample_problems(spec: RunSpec, entries: Sequence[Entry], steps: int) -> list
 
 
 def loss_problems(history: History, whole: History, steps: int) -> list[str]:
-    """Bit for bit those of the run that was not disturbed, on as many ranks; nearly, on others."""
+    """Bit for bit those of the run that was not disturbed, while the ranks are as many; nearly, on
+    a state that others have trained. One that is no number is that of no run."""
     mine = {step: event["loss"] for step, event in history.kept.items()}
     due = {step: event["loss"] for step, event in whole.kept.items() if step <= steps}
-    worlds = {life.world_size for life in (*history.lives, *whole.lives)}
-    within = CLOSE if len(worlds) > 1 else 0.0
+    world = whole.lives[0].world_size if whole.lives else 0
+    exact = min(_exact_until(history.lives, world), _exact_until(whole.lives, world))
     missing = sorted(due.keys() - mine.keys())
     return [f"step {step}: its loss was not told" for step in missing] + [
         f"step {step}: loss {mine[step]!r}, and {due[step]!r} undisturbed"
         for step in sorted(due.keys() & mine.keys())
-        if abs(mine[step] - due[step]) > within * abs(due[step])
+        if not _is_near(mine[step], due[step], CLOSE if step > exact else 0.0)
     ]
+
+
+def _is_near(mine: float, due: float, within: float) -> bool:
+    """Never of a NaN, which is neither above nor below anything."""
+    return abs(mine - due) <= within * abs(due)
+
+
+def _exact_until(lives: Sequence[Life], world: int) -> float:
+    """The last step whose state only `world` ranks have trained, of what counts in the end: a life
+    that begins at or before it has lost what came after."""
+    last = math.inf
+    for life in lives:
+        if life.start_step <= last:
+            last = math.inf if life.world_size == world else life.start_step
+    return last
 
 
 def checkpoint_problems(

@@ -47,9 +47,10 @@ def split(events: Sequence[Event], struck: Struck, until: float = math.inf) -> S
     if step is None:
         return None
     before = [e for e in later if e.time <= trains.time]
-    known_s = next((e.time for e in before if e.kind in _KNOWN), struck.time)
-    queue_s = sum(_queues(before))
     there_s = max((e.time for e in before if e.kind == "worker_started"), default=trains.time)
+    # by the clocks of two hosts, ranks may be there before it is known that they were gone
+    known_s = min(there_s, next((e.time for e in before if e.kind in _KNOWN), struck.time))
+    queue_s = min(there_s - known_s, sum(_queues(before)))
     return Split(
         detect=known_s - struck.time,
         queue=queue_s,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from hpckit.drill.campaign import Outcome
+from hpckit.drill.faults import DrillKind
 from hpckit.drill.outcome import markdown, result_of
+from hpckit.drill.struck import Struck
 from hpckit.run.directory import RunDir
 from hpckit.run.events import EventLog
 
@@ -21,3 +24,19 @@ def test_a_run_that_no_fault_has_reached_has_a_result(tmp_path: Path, steps: int
     found = result_of(Outcome(run, run, (), ("not one fault was done.",)))
     assert (found.faults, found.steps, found.rows) == (0, steps, ())
     assert "- not one fault was done." in markdown(found)
+
+
+def test_clocks_of_hosts_that_differ_do_not_lose_the_result(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    life = {"generation": 1, "world_size": 1, "step": 1, "step_s": 0.2}
+    told = ("step", 1, 98.0), ("worker_started", 0, 100.3), ("worker_lost", 1, 100.5)
+    more = ("training_started", 1, 101.0), ("step", 2, 102.0)
+    run.events.write_text(
+        "".join(
+            json.dumps({**life, "time": time, "kind": kind, "step": step}) + "\n"
+            for kind, step, time in (*told, *more)
+        )
+    )
+    struck = Struck(100.0, DrillKind.WORKER, 1, "SIGKILL")
+    (row,) = result_of(Outcome(run, run, (struck,), ())).rows
+    assert (row.parts_s["meet"], row.total_s) == (0.0, 2.0)
