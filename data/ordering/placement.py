@@ -5,6 +5,7 @@ them. So ranks next to one another read streams next to one another, and a node 
 union over ranks is the step, whatever the world.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from data.ordering.bijection import Ints
 from data.ordering.order import MAX_POSITION
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Weights: TypeAlias = npt.NDArray[np.float64]
 Tail: TypeAlias = Literal["straddle", "drop", "pad"]
 Uneven: TypeAlias = Literal["error", "ragged", "pad"]
 
@@ -91,34 +93,62 @@ def share(
     which some are empty if size < world; "pad" fills the shorter ones with a masked repeat.
     Raises ValueError for impossible arguments.
     """
-    step = step_at(first, size, order.samples, tail)
-    streams = order.stream_of(step.positions)
-    taken, mask, weight = take_weighted(streams, step.mask, rank, world, uneven)
-    return Share(step.positions[taken], mask, weight, step.after)
+    (found,) = shares(
+        [step_at(first, size, order.samples, tail)], rank, world, order, uneven=uneven
+    )
+    return found
+
+
+def shares(
+    steps: Sequence[Step], rank: int, world: int, order: Streamed, *, uneven: Uneven = "error"
+) -> list[Share]:
+    """`share` of many steps of one size, which together cost little more than one."""
+    positions = np.stack([step.positions for step in steps])
+    masks = np.stack([step.mask for step in steps])
+    taken, kept, weights = take_weighted(order.stream_of(positions), masks, rank, world, uneven)
+    positions = np.take_along_axis(positions, taken, axis=-1)
+    afters = [step.after for step in steps]
+    return [Share(*row) for row in zip(positions, kept, weights.tolist(), afters, strict=True)]
+
+
+def steps_from(
+    position: int, size: int, samples: int, tail: Tail = "straddle", end: int | None = None
+) -> Iterator[Step]:
+    """The steps from `position` on, of which those that lie past `end` as a whole never come.
+
+    So every rank sees the same number of them, whatever its share of the last one holds. Raises
+    ValueError as `step_at`.
+    """
+    while end is None or position < end:
+        step = step_at(position, size, samples, tail)
+        if end is not None and int(step.positions[0]) >= end:
+            return  # what was left of the last epoch is dropped
+        yield step
+        position = step.after
 
 
 def take_weighted(
     streams: Ints, mask: Bools, rank: int, world: int, uneven: Uneven = "error"
-) -> tuple[Ints, Bools, float]:
+) -> tuple[Ints, Bools, Weights]:
     """(entries, mask, weight) of a rank, as in `Share`, of a step whose entries have this mask.
 
-    Otherwise as `take`.
+    Otherwise as `take`; of many steps where both have shape (steps, B).
     """
     taken, real = take(streams, rank, world, uneven)
-    kept = mask[taken] & real
-    return taken, kept, float(kept.sum()) * world / float(mask.sum())
+    kept = np.take_along_axis(mask, taken, axis=-1) & real
+    return taken, kept, kept.sum(axis=-1) * world / mask.sum(axis=-1)
 
 
 def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tuple[Ints, Bools]:
     """Which of the entries of a step rank takes: (their numbers, whether each is no repeat).
 
-    `streams` has shape (B,): the stream of each entry. Raises ValueError as `share`.
+    `streams` has shape (B,), or (steps, B): the stream of each entry. Raises ValueError as `share`.
     """
     if not 0 <= rank < world:
         raise ValueError(f"rank must be in 0..world-1, got {rank} of {world}")
     if uneven not in ("error", "ragged", "pad"):
         raise ValueError(f'uneven must be "error", "ragged" or "pad", got {uneven!r}')
-    size = streams.size
+    size = streams.shape[-1]
     if uneven == "error" and size % world:
         raise ValueError(
             f"a batch of {size} cannot be shared evenly by {world} ranks: take a multiple of"
@@ -127,9 +157,9 @@ def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tupl
     begin, end = rank * size // world, (rank + 1) * size // world
     length = -(-size // world) if uneven == "pad" else end - begin
     numbers = begin + np.arange(length, dtype=np.int64)
-    by_stream = np.argsort(streams, kind="stable")
+    by_stream = np.argsort(streams, axis=-1, kind="stable")
     last = max(end - 1, begin, 0)
-    return by_stream[np.minimum(numbers, last)], numbers < end
+    return by_stream[..., np.minimum(numbers, last)], numbers < end
 
 
 def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int) -> range:

@@ -206,7 +206,7 @@ class PackPlan:
         positions, rows = _documents(packs)
         places = self.stream.locate(positions)
         pieces = _pieces(packs, rows, self.counts.at(places))
-        return Work(Share(positions, mask, weight, step.after), places, pieces)
+        return Work(Share(positions, mask, float(weight), step.after), places, pieces)
 
 
 def _documents(packs: list[Pack]) -> tuple[Ints, Ints]:

@@ -8,7 +8,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from data.errors import DataError
-from data.ordering.placement import Share, Tail, Uneven, share, streams_of_ranks
+from data.ordering.placement import (
+    Share,
+    Step,
+    Tail,
+    Uneven,
+    shares,
+    step_at,
+    steps_from,
+    streams_of_ranks,
+)
 from data.reader.fetch import Fetcher, Work
 from data.reader.stream import Places, Stream
 
@@ -77,7 +86,11 @@ class SamplePlan:
     topology: Topology
 
     def __post_init__(self) -> None:
-        self._share(0)  # raises what is wrong with them
+        try:
+            first = step_at(0, self.topology.batch, self.stream.samples, self.topology.tail)
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        self._shares([first])  # raises what is wrong with them
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,12 +98,14 @@ class SamplePlan:
 
     def work(self, position: int) -> Iterator[Work]:
         """After the first ones many are located at a time, which costs little more than one."""
-        shares, count = self._shares(position), 1
-        while block := list(islice(shares, count)):
-            count = min(2 * count, max(1, _LOCATED // self.topology.batch), _MOST_STEPS)
-            places = self.stream.locate(np.concatenate([share.positions for share in block]))
-            ends = np.cumsum([len(share.positions) for share in block]).tolist()
-            for each, end in zip(block, ends, strict=True):
+        of, count = self.topology, 1
+        steps = steps_from(position, of.batch, self.stream.samples, of.tail, of.end(self.stream))
+        while block := self._block(steps, count):
+            count = min(2 * count, max(1, _LOCATED // of.batch), _MOST_STEPS)
+            found = self._shares(block)
+            places = self.stream.locate(np.concatenate([share.positions for share in found]))
+            ends = np.cumsum([len(share.positions) for share in found]).tolist()
+            for each, end in zip(found, ends, strict=True):
                 part = slice(end - len(each.positions), end)
                 yield Work(each, Places(*(column[part] for column in places)))
 
@@ -103,26 +118,16 @@ class SamplePlan:
     def resumed(self, state: Mapping[str, Any], position: int) -> "SamplePlan":
         return replace(self, stream=self.stream.resumed(state, position))
 
-    def _shares(self, position: int) -> Iterator[Share]:
-        end = self.topology.end(self.stream)
-        while end is None or position < end:
-            found = self._share(position)
-            if end is not None and found.positions.size and int(found.positions.min()) >= end:
-                return  # what was left of the last epoch is dropped
-            yield found
-            position = found.after
+    @staticmethod
+    def _block(steps: Iterator[Step], count: int) -> list[Step]:
+        try:
+            return list(islice(steps, count))
+        except ValueError as error:
+            raise DataError(str(error)) from error
 
-    def _share(self, position: int) -> Share:
+    def _shares(self, steps: list[Step]) -> list[Share]:
         of = self.topology
         try:
-            return share(
-                position,
-                of.batch,
-                of.rank,
-                of.world,
-                self.stream,
-                uneven=of.uneven,
-                tail=of.tail,
-            )
+            return shares(steps, of.rank, of.world, self.stream, uneven=of.uneven)
         except ValueError as error:
             raise DataError(str(error)) from error

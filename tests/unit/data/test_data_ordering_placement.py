@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data.ordering.order import MAX_POSITION, Order
 from data.ordering.placement import Tail, Uneven, share, step_at, streams_of_ranks
+from data.reader.plan import SamplePlan, Topology
+from data.reader.stream import One
 
 SIZES = st.integers(1, 200)
 WORLDS = st.integers(1, 40)
@@ -41,6 +43,54 @@ def test_the_shares_are_the_step(
     means = [np.mean([losses[p] for p in s.positions[s.mask].tolist()] or [0.0]) for s in shares]
     weighted = np.mean([s.weight * m for s, m in zip(shares, means, strict=True)])
     assert weighted == pytest.approx(np.mean([losses[p] for p in real]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    samples=st.integers(1, 60),
+    size=st.integers(1, 40),
+    world=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    begin=st.integers(0, 200),
+    tail=st.sampled_from(["straddle", "drop", "pad"]),
+    uneven=st.sampled_from(["error", "ragged", "pad"]),
+)
+@example(samples=100, size=8, world=8, epochs=1, begin=0, tail="straddle", uneven="ragged")
+def test_every_rank_ends_after_the_same_step(
+    samples: int, size: int, world: int, epochs: int, begin: int, tail: Tail, uneven: Uneven
+) -> None:
+    """Also one whose share of the last step lies past the end: the others meet it in a collective.
+
+    Each step is what `share` says, and together they hold what the epochs have left.
+    """
+    size = size * world if uneven == "error" else size
+    if tail == "drop" and size > samples:
+        return
+    order = Order([samples], streams=5)
+    stream = One(_NoDataset(), order)  # type: ignore[arg-type]
+    every = [
+        list(SamplePlan(stream, Topology(size, rank, world, uneven, tail, epochs)).work(begin))
+        for rank in range(world)
+    ]
+    assert len({len(works) for works in every}) == 1
+    position, seen = begin, []
+    for works in zip(*every, strict=True):
+        for rank, work in enumerate(works):
+            told = share(position, size, rank, world, order, uneven=uneven, tail=tail)
+            assert work.share.positions.tolist() == told.positions.tolist()
+            assert work.share.mask.tolist() == told.mask.tolist()
+            assert (work.share.weight, work.share.after) == (told.weight, told.after)
+            assert work.places.samples.tolist() == order.locate(told.positions)[1].tolist()
+            seen += told.positions[told.mask].tolist()
+        position = works[0].share.after
+    assert sorted(seen) == sorted(set(seen))
+    if tail != "drop":
+        assert set(range(begin, epochs * samples)) <= set(seen)
+        assert len(seen) < max(0, epochs * samples - begin) + size
+
+
+class _NoDataset:
+    """Stands for one where only the order counts."""
 
 
 def test_uneven_shares_are_an_error_unless_asked_for() -> None:
