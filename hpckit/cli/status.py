@@ -40,9 +40,10 @@ def status(
     step_time, step_s, tokens_per_s, data_wait,
     ettr (shares of the time), loss, saved_step, saved_time, generation,
     nodes, ranks, hosts, interruptions (count by kind), jobs (those that Slurm
-    knows), successor (job), failure, degraded, stragglers (ranks that the
-    others wait for), owner (of the lock), bad_nodes (host, problem, time,
-    is_unhealthy, admin: what to type), problem.
+    knows), successor (job), no_successor (why none is queued), failure,
+    degraded, stragglers (ranks that the others wait for), owner (of the
+    lock), bad_nodes (host, problem, time, is_unhealthy, admin: what to
+    type), problem.
     Times are seconds since the epoch; what is not known is null.
     """
     from hpckit.cli.ckpt.output import Out

@@ -11,6 +11,7 @@ from typing import Any
 from hpckit.report.progress import Progress, build_progress
 from hpckit.report.sound import read_sound
 from hpckit.report.state import State, decide, is_current
+from hpckit.report.successor import why_none_follows
 from hpckit.run.badhosts import BadHost, bad_hosts
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
@@ -73,6 +74,12 @@ class Overview:
         return next((job for job in reversed(self.jobs) if job.is_waiting), None)
 
     @property
+    def no_successor(self) -> str | None:
+        """Why no job is queued to go on after the one under way; see `why_none_follows`."""
+        has_begun = self.state in (State.RUNNING, State.STARTING)
+        return why_none_follows(self.spec, self.progress, self.jobs, has_begun)
+
+    @property
     def ended_job(self) -> Job | None:
         """The one that began last, if it is over and Slurm remembers it."""
         mine = (job for job in self.jobs if job.number == self.progress.job)
@@ -104,6 +111,7 @@ class Overview:
             "interruptions": p.interruptions,
             "jobs": [asdict(job) for job in self.jobs],
             "successor": p.successor,
+            "no_successor": self.no_successor,
             "failure": p.failure,
             "degraded": p.degraded,
             "stragglers": list(p.stragglers),

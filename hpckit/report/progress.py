@@ -12,6 +12,8 @@ from hpckit.report.ettr import training_share
 from hpckit.run.events import Event
 from hpckit.run.validationcheck import PREFIX
 
+_OF_SUCCESSORS = ("successor", "is queued")
+"""Of what degrades, words that only what is said of the next job has."""
 _RECENT = 20
 """Records of steps that the rate is taken over."""
 
@@ -47,6 +49,8 @@ class Progress:
     """Slurm's number of the job that began last."""
     successor: str | None
     """That of the job that waits to go on."""
+    no_successor: str | None
+    """Why there is none, as far as its supervisor has said so."""
     begun: float | None
     """When the supervisor began that came last."""
     is_training: bool
@@ -93,6 +97,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         hosts=tuple(_get(begun, "hosts") or ()),
         job=_get(begun, "job"),
         successor=_successor(events),
+        no_successor=_no_successor(life),
         begun=begun.time if begun else None,
         is_training=_trains(trained, generation, _last(life, "worker_lost")),
         ended=_get(ended, "verdict"),
@@ -173,6 +178,19 @@ def _successor(events: Sequence[Event]) -> str | None:
         elif event.kind in ("successor_cancelled", "run_started") and event.get("job") == queued:
             queued = None
     return queued
+
+
+def _no_successor(life: Sequence[Event]) -> str | None:
+    """What was last said to be in the way of one, since which none was queued."""
+    found: str | None = None
+    for event in life:
+        if event.kind in ("successor_queued", "job_requeued"):
+            found = None
+        elif event.kind == "degraded" and any(word in event["what"] for word in _OF_SUCCESSORS):
+            found = str(event["what"])
+        elif event.kind == "successor_cancelled":
+            found = f"job {event['job']} was cancelled"
+    return found
 
 
 def _trains(trained: Event | None, generation: Event | None, lost: Event | None) -> bool:

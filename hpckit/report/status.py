@@ -95,7 +95,9 @@ def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
         )
     if p.failure is not None and it.state is State.FAILED:
         yield "failure", p.failure
-    if p.degraded is not None and it.is_alive:
+    if it.no_successor is not None:
+        yield "successor", f"none is queued: {it.no_successor}"
+    if p.degraded is not None and it.is_alive and p.degraded != it.no_successor:
         yield "degraded", p.degraded
     for straggler in p.stragglers if it.is_alive else ():
         yield "straggler", straggler

@@ -200,6 +200,11 @@ def _next(it: Overview) -> str:
     start = f"from the checkpoint at step {saved:,}" if saved else "from the beginning"
     match it.state:
         case State.RUNNING | State.STARTING:
+            if it.no_successor is not None:
+                return (
+                    f"it goes on {start} by itself only as long as it has this job; "
+                    f"no successor is queued: {it.no_successor}"
+                )
             follows = f"; job {it.progress.successor} follows" if it.progress.successor else ""
             return f"after an interruption it goes on {start} by itself{follows}"
         case State.QUEUED | State.WAITING:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from hpckit.elastic.verdict import Kind
 from hpckit.report.overview import Overview
 from hpckit.report.progress import build_progress
 from hpckit.report.state import State
+from hpckit.report.status import page_of
 from hpckit.report.why import Budget, answer
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event
@@ -23,14 +25,19 @@ EVENTS = [
 
 
 def overview(
-    state: State, *jobs: str, verdict: dict[str, Any] | None = None, problem: str | None = None
+    state: State,
+    *jobs: str,
+    verdict: dict[str, Any] | None = None,
+    problem: str | None = None,
+    events: Sequence[Event] = EVENTS,
+    continuation: str = "chain",
 ) -> Overview:
     return Overview(
         run=RunDir(Path("/runs/t 1")),
-        spec=make_spec(cluster="slurm"),
+        spec=make_spec({"launch.continuation": continuation}, "slurm"),
         state=state,
         verdict=verdict,
-        progress=build_progress(EVENTS),
+        progress=build_progress(events),
         numbers=("1", "2"),
         jobs=tuple(parse_queue("\n".join(jobs))),
         owner=None,
@@ -92,6 +99,46 @@ def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
     told = facts(it, Budget("retry.oom", 2, 1))
     assert told["next"].startswith("type the same launch.py command again with what helps")
     assert "retry.oom=1" in told["budget"]
+
+
+REFUSED = Event(1002, "degraded", {"what": "a successor cannot be queued: AssocMaxSubmitJobLimit"})
+QUEUED = Event(1003, "successor_queued", {"job": "2"})
+CANCELLED = Event(1004, "successor_cancelled", {"job": "2"})
+RUNS = "1|RUNNING|1000|1900|15:00|2|low|n[1-2]|(null)|None|t"
+WAITS = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
+
+
+@pytest.mark.parametrize(
+    ("continuation", "told", "jobs", "reason"),
+    [
+        ("chain", [REFUSED, QUEUED], [RUNS, WAITS], None),
+        ("chain", [QUEUED], [], None),  # Slurm does not answer
+        ("requeue", [], [RUNS], None),
+        ("chain", [REFUSED], [RUNS], REFUSED["what"]),
+        ("requeue", [Event(1002, "degraded", {"what": "no other is queued"})], [RUNS], "no other"),
+        ("chain", [], [RUNS], "its supervisor has not said so yet"),
+        ("chain", [QUEUED], [RUNS], "job 2, which was to follow, is not in Slurm's queue any more"),
+        ("chain", [QUEUED, CANCELLED], [RUNS], "job 2 was cancelled"),
+        ("none", [], [RUNS], "launch.continuation=none"),
+    ],
+)
+def test_a_run_with_nothing_after_it_is_not_said_to_go_on_by_itself(
+    continuation: str, told: list[Event], jobs: list[str], reason: str | None
+) -> None:
+    it = overview(State.RUNNING, *jobs, events=[*EVENTS, *told], continuation=continuation)
+    following = facts(it)["next"]
+    page = dict(page_of(it, NOW))
+    if reason is None:
+        assert following.startswith("after an interruption it goes on from the checkpoint at step")
+        assert ("; job 2 follows" in following) == (continuation == "chain")
+        assert it.record()["no_successor"] is None
+        assert "successor" not in page
+    else:
+        assert f"only as long as it has this job; no successor is queued: {reason}" in following
+        assert it.record()["no_successor"].startswith(reason)
+        assert str(page["successor"]).startswith(f"none is queued: {reason}")
+    waiting = overview(State.WAITING, *jobs, events=[*EVENTS, *told], continuation=continuation)
+    assert waiting.no_successor is None
 
 
 def test_what_is_not_known_is_said() -> None:
