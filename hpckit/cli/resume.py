@@ -3,44 +3,85 @@ than the help of other commands, which the same program prints."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpckit.cli.refusal import refusing
-from hpckit.cli.runpath import RunPath, submitted_run
+from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
 
 if TYPE_CHECKING:
     from hpckit.run.directory import RunDir
+    from hpckit.run.spec import RunSpec
 
 
 def resume(
     run: RunPath,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Keys or groups that are no part of what is trained."
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option(help="Return as soon as it is started.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Go on with a run from its newest checkpoint: same code, same config as it was submitted.
+    """Go on with a run from its newest checkpoint: same code and config as it was submitted.
 
-    Example: hpckit resume gpt-1a2b3c4d
+    Example: hpckit resume gpt-1a2b3c4d launch.nodes=8 hang.step_s=600
+
+    Keys that say where, how fast or how carefully (launch, cluster, elastic, retry, hang, health,
+    parallel, memory, checkpoint, metrics, ...) can be others from now on; of one that changes what
+    is trained it says what to type for a new run.
+
+    --json does not wait for the end. Its keys: run, path, resumed (false: it is done), submission,
+    job (Slurm's number; of a run of this machine, its process).
     """
-    with refusing():
-        raise typer.Exit(_resume(submitted_run(run), detach))
+    with refusing(json):
+        status = _resume(submitted_run(run), overrides or [], detach, json)
+    raise typer.Exit(status)
 
 
-def _resume(run: RunDir, detach: bool) -> int:
-    from hpckit.launch.main import start
+def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> int:
+    from hpckit.cli.ckpt.output import Out
+    from hpckit.launch.main import is_done, start
+
+    out, about = Out(json), {"run": run.name, "path": str(run.path)}
+    if is_done(run):
+        out.document({**about, "resumed": False, "submission": None, "job": None})
+        out.line(f"{run.name} is done; nothing to resume")
+        return 0
+    spec, number = _submission(run, overrides)
+    if not json:
+        return start(run, spec, number, detach)
+    job = _start_quietly(run, spec, number)
+    out.document({**about, "resumed": True, "submission": number, "job": job})
+    return 0
+
+
+def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
+    """The newest one, or a new one that has the overrides and the code of that; nobody is at it."""
+    from hpckit.launch.amend import amended
+    from hpckit.launch.prepare import prepare_amended
     from hpckit.run.directory import lock_paths
-    from hpckit.run.durable import read_json
     from hpckit.run.lock import hold_all
     from hpckit.run.parse import read_spec
 
-    verdict = read_json(run.verdict)
-    if verdict and verdict.get("kind") == "done":
-        print(f"{run.name} is done; nothing to resume")
-        return 0
     number = run.submission_numbers()[-1]
-    spec = read_spec(run.spec(number))
     if not (run.code(number) / "hpckit").is_dir():
         raise FileNotFoundError(f"{run.code(number)} is gone, the code that was submitted")
+    spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
     with hold_all(lock_paths(spec, run), "hpckit resume"):
-        pass  # nobody else has it; the supervisor takes it for itself
-    return start(run, spec, number, detach)
+        if overrides:
+            number = prepare_amended(run, spec, overrides, number)
+    return spec, number
+
+
+def _start_quietly(run: RunDir, spec: RunSpec, number: int) -> str:
+    from hpckit.launch.main import submitted_job
+    from hpckit.launch.submit import submit
+
+    if spec.cluster.kind == "slurm":
+        return submitted_job(run, spec, number)
+    return submit(run, number).job_id

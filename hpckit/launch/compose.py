@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from hpckit.launch.hints import did_you_mean
 from hpckit.launch.snapshot import find_project
 from hpckit.launch.trees import Groups, ambiguous, conf_dir, group_options, project_tree
-from hpckit.run.parse import SpecError, parse_spec
+from hpckit.run.parse import SpecError, parse_spec, spec_values
 from hpckit.run.spec import RunSpec
 
 _WHOLE = "experiment"
@@ -65,6 +65,62 @@ def _uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> RunSpec:
+    """`spec` with `overrides`, whatever has become of the files that it was composed of; only the
+    options of groups among `overrides` are read, of hpckit's own tree and of `yours`.
+
+    Raises:
+        SpecError: with everything that is wrong, as far as it can be told at once.
+    """
+    conf, values = conf_dir(), spec_values(spec)
+    groups = group_options(conf, yours)
+    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+        items = _parse(overrides)
+        refused = [line for item in items for line in (*_refusals(item, groups), *_of_whole(item))]
+        if refused:
+            raise SpecError(refused)
+        chosen = [item.input_line or "" for item in items if item.key_or_group in groups]
+        options = _compose(chosen, conf, yours) if chosen else {}
+    for item in items:
+        if item.key_or_group in groups:
+            values[item.key_or_group] = options[item.key_or_group]
+        else:
+            _set(values, item.key_or_group.split("."), _plain(item))
+    return parse_spec(values)
+
+
+def _of_whole(item: Override) -> list[str]:
+    """Why an override is none of a run that is there."""
+    if item.key_or_group == _WHOLE:
+        return [f"{_WHOLE}: is a whole run; give single keys or groups, or begin it by launch.py"]
+    if item.is_delete():
+        return [f"{item.input_line}: nothing can be taken out of a run; say KEY=null"]
+    return []
+
+
+def _plain(item: Override) -> Any:
+    """The value, with the escapes of Hydra's grammar undone."""
+    try:
+        held = OmegaConf.create({"value": item.value()})
+        return OmegaConf.to_container(held, resolve=True)["value"]  # type: ignore[index,call-overload]
+    except OmegaConfBaseException as error:
+        raise SpecError([f"{item.key_or_group}: {_one_line(error)}"]) from None
+
+
+def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
+    """As Hydra does: keys of a dict are set one by one."""
+    *parents, last = path
+    for key in parents:
+        if not isinstance(values.get(key), dict):
+            values[key] = {}
+        values = values[key]
+    if isinstance(value, dict) and isinstance(values.get(last), dict):
+        for key, inner in value.items():
+            _set(values[last], [str(key)], inner)
+    else:
+        values[last] = value
 
 
 def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:

@@ -181,22 +181,31 @@ def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     """On Slurm, and say what to type next."""
     from rich.console import Console
 
+    job = submitted_job(run, spec, number)
+    console = Console()
+    console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
+    console.print(f"job {job}", highlight=False)
+    path = shlex.quote(str(run.path))
+    for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
+        print(f"    hpckit {command}")
+    return 0
+
+
+def submitted_job(run: RunDir, spec: RunSpec, number: int) -> str:
+    """Slurm's number of the job that a prepared submission has become.
+
+    Raises:
+        SpecError: Slurm does not take it.
+    """
     from hpckit.launch.preflight import slurm_problems
     from hpckit.launch.submit import SubmitError, submit_job
 
     if problems := slurm_problems():
         raise SpecError(problems)  # of `hpckit resume`, which has no preflight
     try:
-        job = submit_job(run, spec, number)
+        return submit_job(run, spec, number).job_id
     except SubmitError as error:
         raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
-    console = Console()
-    console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
-    console.print(f"job {job.job_id}", highlight=False)
-    path = shlex.quote(str(run.path))
-    for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
-        print(f"    hpckit {command}")
-    return 0
 
 
 def show_report(run: RunDir, console: Console, told: Told | None = None) -> bool:

@@ -98,13 +98,7 @@ def preflight(
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")
     problems += _unwritable("root", run.path)
-    problems += _store_problems(spec.checkpoint.url)
-    if spec.cluster.kind == "slurm" and pack is not None:
-        problems += slurm_problems()
-    if spec.cluster.kind == "local":
-        problems += _device_problems(spec)
-        problems += _address_problems(spec.cluster.address or "")
-    problems += _container_problems(spec, run)
+    problems += place_problems(spec, run, submits=pack is not None)
     problems += _start_problems(spec, run)
     problems += canary_problems(spec)
     if spec.debug.canary.mode == "record":
@@ -116,6 +110,21 @@ def preflight(
     if dataset is not None:
         problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
     return Preflight(dataset, [*problems, *_validation_problems(spec)])
+
+
+def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str]:
+    """What is wrong with where a run is to be, and with its store.
+
+    Args:
+        submits: whether it is to be submitted from this machine.
+    """
+    problems = _store_problems(spec.checkpoint.url)
+    if spec.cluster.kind == "slurm" and submits:
+        problems += slurm_problems()
+    if spec.cluster.kind == "local":
+        problems += _device_problems(spec)
+        problems += _address_problems(spec.cluster.address or "")
+    return [*problems, *_container_problems(spec, run)]
 
 
 def _validation_problems(spec: RunSpec) -> list[str]:

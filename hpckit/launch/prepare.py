@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +26,7 @@ from hpckit.launch.snapshot import (
     take_snapshot,
 )
 from hpckit.run.directory import LINKS, RunDir, run_name
-from hpckit.run.durable import sync_folder, write_json, write_text
+from hpckit.run.durable import read_json, sync_folder, write_json, write_text
 from hpckit.run.oserrors import describe
 from hpckit.run.parse import dump_spec
 from hpckit.run.spec import RunSpec
@@ -42,12 +42,21 @@ def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Proje
     Raises:
         SnapshotError, OSError: the submission could not be written; there is none then.
     """
+    return _add_submission(run, lambda draft: _write_submission(draft, spec, overrides, project))
+
+
+def prepare_amended(run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int) -> int:
+    """As `prepare`, with the code of submission `earlier` and its overrides before these."""
+    return _add_submission(run, lambda draft: _write_amended(draft, run, spec, overrides, earlier))
+
+
+def _add_submission(run: RunDir, write: Callable[[Path], None]) -> int:
     number = max(run.submission_numbers(), default=0) + 1
     run.submissions.mkdir(exist_ok=True)
     draft = run.submissions / f".{number:03d}.{secrets.token_hex(4)}"
     draft.mkdir()
     try:
-        _write_submission(draft, spec, overrides, project)
+        write(draft)
         draft.rename(run.submission(number))
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
@@ -76,17 +85,36 @@ def _write_submission(
     write_json(
         folder / "manifest.json",
         {
-            "created": time.time(),
-            "user": getpass.getuser(),
-            "host": socket.gethostname(),
-            "cwd": str(Path.cwd()),
-            "command": sys.argv,
+            **_who_submits(),
             "project": str(project.root),
             "git": git_facts(project),
             "snapshot": asdict(snapshot),
-            "versions": versions(),
         },
     )
+
+
+def _write_amended(
+    folder: Path, run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int
+) -> None:
+    source = run.submission(earlier)
+    before = yaml.safe_load((source / "overrides.yaml").read_text(encoding="utf-8"))
+    write_text(folder / "spec.yaml", dump_spec(spec))
+    write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
+    shutil.copy2(source / "dirty.diff", folder / "dirty.diff")
+    shutil.copytree(source / "code", folder / "code", symlinks=True)
+    told = {**read_json(source / "manifest.json"), **_who_submits(), "code_of": earlier}
+    write_json(folder / "manifest.json", told)
+
+
+def _who_submits() -> dict[str, object]:
+    return {
+        "created": time.time(),
+        "user": getpass.getuser(),
+        "host": socket.gethostname(),
+        "cwd": str(Path.cwd()),
+        "command": sys.argv,
+        "versions": versions(),
+    }
 
 
 def point_to(run: RunDir, number: int) -> None:

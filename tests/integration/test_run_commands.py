@@ -11,6 +11,8 @@ import psutil
 import pytest
 
 from hpckit.run.directory import RunDir
+from hpckit.run.events import read_events
+from hpckit.run.parse import read_spec
 from hpckit.run.processes import strays
 from tests.integration.run_commands import HPCKIT, Typed
 from tests.integration.runs import ALONE, PACED, command, end_leftovers, kill
@@ -90,8 +92,20 @@ def test_cancel_with_and_without_a_save_and_a_death(typed: Typed) -> None:
     assert "without a last save" in after["verdict"]["reason"]
     assert strays(typed.run.path) == []
     assert "hpckit resume goes on from the checkpoint" in typed.text("why")
-    detach([HPCKIT, "resume", str(typed.run.path)])
-    kill(typed.wait_until(state="running", generation=5)["owner"]["pid"])
+    refused = typed.refusal("resume", "optim.lr=0.5", "hang.step_s=500")
+    assert "optim.lr (0.0006 -> 0.5): would make another run" in refused
+    assert refused.endswith("optim.lr=0.5 hang.step_s=500")
+    assert typed.run.submission_numbers() == [1]
+    resumed = typed.json("resume", "hang.step_s=500", "elastic=shrink")
+    assert (resumed["resumed"], resumed["submission"]) == (True, 2)
+    begun = typed.wait_until(state="running", generation=5)
+    assert begun["step"] >= begun["saved_step"] > 0, "from where it was"
+    spec = read_spec(typed.run.path / "spec.yaml")
+    assert (spec.hang.step_s, spec.elastic.min_nodes) == (500, 1)
+    assert [e["submission"] for e in read_events(typed.run.events) if e.kind == "run_started"] == [
+        *(1, 1, 2)
+    ]
+    kill(begun["owner"]["pid"])
     typed.wait_until(state="dead")
     assert "ended without a word" in typed.text("why")
     assert typed.json("report")["interruptions"][-1]["end"] == "killed"

@@ -22,7 +22,7 @@ from hpckit.cli.main import app
 
 CLI = Path(exits.__file__).parent
 ROOT: Any = typer.main.get_command(app)
-NO_DATA = {"launch", "top", "resume"}
+NO_DATA = {"launch", "top"}
 """A run that is started and followed, and a screen: they print no data for programs."""
 
 
