@@ -32,7 +32,8 @@ from checkpointing.service.snapshots import Generation
 from checkpointing.service.spoolfile import Spooled
 from checkpointing.service.wire import Wire
 from checkpointing.values import decode as decode_value
-from data.errors import IndexFileError, ShardError
+from data.cache.entry import KINDS, Entry, ShardRef
+from data.errors import DataError, IndexFileError, ShardError
 from data.indexing import columns, rows, shard, sidecar
 from data.indexing.manifest import Manifest
 from data.indexing.scan import PassingIndex
@@ -222,7 +223,10 @@ def _data() -> list[Reader]:
         rows.ShardRow("/a/s-0.tar", 3, 10240, "tag", None, "ab" * 32, 7),
         rows.ShardRow("s3://b/s-1.tar", 4, 10240, None, "cd" * 32, "ef" * 32, 8),
     ]
-    indexes = [sidecar.to_bytes(index), rows.pack_rows(listed, "/a/", "npy")]
+    urls = ("../../etc/passwd", "s3://b/..%2f..%2fs.tar", "/a/..", "file:///a/%2e%2e/s-\0.tar", "~")
+    hostile = [rows.ShardRow(url, 1, 10240, None, "ab" * 32, "ef" * 32, 8) for url in urls]
+    indexes = [sidecar.to_bytes(index)]
+    indexes += [rows.pack_rows(one, "/a/", "npy") for one in (listed, hostile)]
     return [
         Reader("tar", tars, lambda data: _use_index(_passed(data)), (ShardError,)),
         Reader("sidecar", indexes[:1], _sidecar, (IndexFileError,)),
@@ -274,6 +278,20 @@ def _use_manifest(found: Manifest) -> None:
         assert min(row.samples, row.bytes, row.tokens or 0) >= 0
         assert len(row.digest) == 64
         found.is_version(i, row.bytes, None)
+        _use_place(found.urls[i], row.bytes, found.hash(i))
+
+
+def _use_place(url: str, size: int, hash: str | None) -> None:
+    """The files that a cache has for a shard are in its folder, whatever the shard is called."""
+    try:
+        entry = Entry.of(ShardRef(url, size, hash), size, None)
+    except DataError:
+        return  # no address
+    for kind in KINDS:
+        name = f"{entry.stem}.{kind}"
+        assert Path(name).name == name, f"{url!r} is cached at {name!r}"
+        assert len(name.encode()) < 256
+        assert Entry.parse(name) == (entry, kind)
 
 
 def _unpacked(data: bytes) -> Content:
@@ -317,7 +335,7 @@ def _run(work: Path) -> list[Reader]:
     return [
         Reader("events", [events, events[:-20]], lambda data: _events(work / "e.jsonl", data)),
         Reader("spec", _yaml_seeds(dump_spec(spec)), lambda data: _spec(work / "spec.yaml", data),
-               (SpecError,), 0.02),
+               (SpecError,), 0.5),
         Reader("channel", [talk], _channel),
         Reader("durable-json", [events[:80], talk[:60]], lambda d: _json(work / "v.json", d),
                weight=0.5),

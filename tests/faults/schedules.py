@@ -1,23 +1,27 @@
 """Schedules by chance of what happens to a store: saves, prunes, take-overs and maintenance, some
 at the same time, of which some die before or after a change, or have one refused.
 
-    .venv/bin/python -m tests.faults.schedules --count 10000
+    .venv/bin/python -m tests.faults.schedules --count 10000 --where memory
 
-plays them in memory. Same seed, same acts; which of two at the same time comes first is for the
-machine to say.
+plays them in memory; or on a disk, or in a real S3 server that it starts. Same seed, same acts;
+which of two at the same time comes first is for the machine to say.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Literal, NoReturn
 from unittest import mock
 
@@ -35,14 +39,20 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.takeover import take_over
-from tests.faults.crashing import age, leaks
+from tests.faults.crashing import Place, age, leaks, opened
 from tests.faults.storming import values_of
+from tests.services.ceph import ceph
 from tests.services.crash_storage import CrashStorage
+from tests.services.fixtures import chosen_server
+from tests.services.ministack import ministack
+from tests.services.s3 import S3Server
 from tests.unit.checkpointing.store import saves
 
 RUNS = ("a", "b")
 KEEP = 2
 TTL_S = 600.0
+_REAL_TTL_S = 30.0  # where the clock is the store's
+_PARALLEL, _BATCH = 4, 200
 _ROUNDS, _TOGETHER, _MOST_CHANGES = (3, 7), (1, 1, 1, 2, 3), 40
 _WHAT = {"save": 5, "resume": 2, "prune": 4, "flatten": 1, "compact": 1}
 Fate = Literal["lives", "before", "after", "refused"]
@@ -232,22 +242,85 @@ def play_in_memory(seed: int) -> None:
         storage._place.objects.clear()
 
 
+def play_all(places: Mapping[int, Place], ttl_s: float) -> dict[int, Exception]:
+    """The schedules of these seeds, each in its place, some at a time, with leases of `ttl_s`; at
+    the end of all, those run out by the store's clock. What was wrong, by seed."""
+    failed: dict[int, Exception] = {}
+
+    def trying(seed: int, do: Callable[[], World | None]) -> World | None:
+        try:
+            return do()
+        except (AssertionError, CheckpointError, OSError) as error:
+            failed[seed] = error
+            return None
+
+    with ExitStack() as stack:
+        storages = {seed: stack.enter_context(opened(place)) for seed, place in places.items()}
+
+        def one(seed: int) -> World | None:
+            return trying(seed, lambda: play(storages[seed], seed, ttl_s, lambda: None))
+
+        def end(seed: int, world: World | None) -> None:
+            if world is not None:
+                trying(seed, world.check_end)
+
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            worlds = list(pool.map(one, places))
+            time.sleep(ttl_s + 1)
+            list(pool.map(end, places, worlds))
+    return failed
+
+
+def play_all_in_memory(seeds: Sequence[int]) -> dict[int, Exception]:
+    """As `play_all`, one after the other."""
+    failed: dict[int, Exception] = {}
+    for seed in seeds:
+        try:
+            play_in_memory(seed)
+        except (AssertionError, CheckpointError, OSError) as error:
+            failed[seed] = error
+    return failed
+
+
+@contextmanager
+def new_places(where: str) -> Iterator[Callable[[Sequence[int]], dict[int, Place]]]:
+    """A function that makes places for stores, on a disk or in a real server; gone at the end."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if where == "disk":
+            yield lambda seeds: {seed: Place(str(folder / str(seed)), {}) for seed in seeds}
+            return
+        start = ceph if chosen_server(os.environ) == "ceph" else ministack
+        server: S3Server = stack.enter_context(start(folder))
+
+        def in_bucket(seeds: Sequence[int]) -> dict[int, Place]:
+            bucket = server.new_place()
+            return {seed: Place(f"{bucket.url}/{seed}", bucket.options) for seed in seeds}
+
+        yield in_bucket
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first one")
+    parser.add_argument("--where", choices=("memory", "disk", "s3"), default="memory")
     given = parser.parse_args(arguments)
-    failed = 0
-    with leases_of(TTL_S):
-        for seed in range(given.seed, given.seed + given.count):
-            try:
-                play_in_memory(seed)
-            except (AssertionError, CheckpointError, OSError) as error:
-                failed += 1
+    done = failures = 0
+    with ExitStack() as stack:
+        ttl_s = TTL_S if given.where == "memory" else _REAL_TTL_S
+        stack.enter_context(leases_of(ttl_s))
+        make = None if given.where == "memory" else stack.enter_context(new_places(given.where))
+        while done < given.count:
+            first = given.seed + done
+            seeds = range(first, first + min(_BATCH, given.count - done))
+            failed = play_all(make(seeds), ttl_s) if make else play_all_in_memory(seeds)
+            done, failures = done + len(seeds), failures + len(failed)
+            for seed, error in failed.items():
                 print(f"seed {seed}: {type(error).__name__}: {error}")
                 print(*(f"    {one}" for one in make_schedule(seed)), sep="\n")
-    print(f"{given.count} schedules, {failed} of them with a violation")
-    return 1 if failed else 0
+            print(f"{done} schedules, {failures} of them with a violation", flush=True)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -14,13 +11,12 @@ import pytest
 from checkpointing.store import sweep
 from tests.effort import times
 from tests.faults import schedules
-from tests.faults.crashing import Place, opened
+from tests.faults.crashing import Place
 from tests.services.s3 import S3Place
 
 COUNT = times(40)
 ON_DISK, IN_S3 = COUNT // 8, COUNT // 15
 SHORT_TTL_S = 10.0  # where the clock is the store's
-_PARALLEL = 4
 # of ten thousand, those that left a tomb: what it condemned was gone, and abandoned in its place
 FOUND = (500316, 503113, 505148, 506877, 507541)
 
@@ -42,11 +38,13 @@ def test_what_was_found_stays_mended() -> None:
 
 
 def test_nothing_is_lost_on_a_disk(tmp_path: Path) -> None:
-    _play_all([Place(str(tmp_path / str(seed)), {}) for seed in range(ON_DISK)])
+    places = {seed: Place(str(tmp_path / str(seed)), {}) for seed in range(ON_DISK)}
+    assert schedules.play_all(places, SHORT_TTL_S) == {}
 
 
 def test_nothing_is_lost_in_s3(s3_url: S3Place) -> None:
-    _play_all([Place(f"{s3_url.url}/{seed}", s3_url.options) for seed in range(IN_S3)])
+    places = {seed: Place(f"{s3_url.url}/{seed}", s3_url.options) for seed in range(IN_S3)}
+    assert schedules.play_all(places, SHORT_TTL_S) == {}
 
 
 def test_a_sweep_that_forgets_what_is_needed_is_found_out() -> None:
@@ -59,20 +57,25 @@ def test_a_sweep_that_forgets_what_is_needed_is_found_out() -> None:
         _play_in_memory(range(COUNT))
 
 
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_the_command_says_which_schedules_fail(
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schedules, "_REAL_TTL_S", 0.5)
+    asked = ["--count", "2", "--seed", "7", "--where", where]
+    assert schedules.main(asked) == 0
+    assert capsys.readouterr().out == "2 schedules, 0 of them with a violation\n"
+    monkeypatch.setattr(schedules.World, "check", _find_fault)
+    assert schedules.main(asked) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert {"seed 7: AssertionError: lost", "seed 8: AssertionError: lost"} < {*said}
+    assert said[-1] == "2 schedules, 2 of them with a violation"
+
+
+def _find_fault(world: schedules.World) -> None:
+    raise AssertionError("lost")
+
+
 def _play_in_memory(seeds: Iterable[int]) -> None:
     for seed in seeds:
         schedules.play_in_memory(seed)
-
-
-def _play_all(places: list[Place]) -> None:
-    """Some at a time; at the end of all, the leases run out by the store's clock."""
-    with ExitStack() as stack:
-        storages = [stack.enter_context(opened(place)) for place in places]
-
-        def one(seed: int) -> schedules.World:
-            return schedules.play(storages[seed], seed, SHORT_TTL_S, lambda: None)
-
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            worlds = list(pool.map(one, range(len(places))))
-            time.sleep(SHORT_TTL_S + 1)
-            list(pool.map(schedules.World.check_end, worlds))
