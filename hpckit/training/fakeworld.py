@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,10 +27,14 @@ from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import ImageSpec, RunSpec
+from hpckit.training.images import smoothed_loss
 from hpckit.training.language_model import sample_mean
 from hpckit.training.optim import build_optimizer
 from hpckit.training.parallel.mesh import has, make_mesh
+from hpckit.training.parallel.pipeline import LossOf
+from hpckit.training.parallel.sharding import DTYPES
 from hpckit.training.parallel.trainee import Trainee
+from hpckit.training.parts import Part
 from hpckit.training.windows import Windows, task
 
 _MIB = 2**20
@@ -38,11 +44,11 @@ def fake_step(spec: RunSpec) -> dict[str, int]:
     """Bytes of the first rank at the peak of a step, by what they are; "Total" is the last.
 
     Raises:
-        ValueError: for a pipeline, whose ranks ask each other for shapes, for experts, and for a
-            model of images.
+        ValueError: for a pipeline, whose ranks ask each other for shapes, and for experts that
+            ranks share, who ask each other for counts, or of which torch knows no shapes.
     """
-    if isinstance(spec.model, ImageSpec):
-        raise ValueError(f"model.kind: a fake world has no images for a {spec.model.kind}")
+    if experts_of(spec.model) is not None and DTYPES[spec.precision.compute] != torch.bfloat16:
+        raise ValueError("precision.compute: a fake world has experts in bf16 alone")
     world = spec.launch.nodes * spec.launch.gpus_per_node
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
@@ -50,8 +56,8 @@ def fake_step(spec: RunSpec) -> dict[str, int]:
         mesh = make_mesh("cpu", spec.parallel)
         if has(mesh, "pipeline"):
             raise ValueError("parallel.pipeline: a fake world has no ranks to hand layers on to")
-        if experts_of(spec.model) is not None:
-            raise ValueError("model.experts: a fake world has no numbers to choose experts by")
+        if spec.parallel.expert > 1:
+            raise ValueError("parallel.expert: a fake world has no ranks to hand tokens on to")
         with _Shapes(allow_non_fake_inputs=True):
             tracker = _tracked(spec, Trainee(spec, mesh, torch.device("cpu")), world)
     finally:
@@ -73,23 +79,43 @@ def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> FSDPMemTracker:
     """Of a step for which the optimizer has its state."""
     optimizer = build_optimizer(trainee.module, spec.optim)
     share = share_of_rank(spec, world)
-    gradients = trainee.gradients(share, sample_mean)
-    tokens = torch.zeros(share, decoder_of(spec).seq_len + 1, dtype=torch.int64)
-    windows = Windows(tokens, tokens if masks_attention(spec) else None)
+    inputs, targets, documents, loss_of = _batch(spec, share)
+    trackers: list[FSDPMemTracker] = []
+
+    def timed(part: Part) -> AbstractContextManager[object]:
+        """To torch's tracker each micro-batch is to be the first one."""
+        for each in trackers if part == "forward" else []:
+            each.reset_mod_stats()
+        return nullcontext()
+
+    gradients = trainee.gradients(share, loss_of, timed)
 
     def step() -> None:
         optimizer.zero_grad()
-        gradients(*task(windows))
+        gradients(inputs, targets, documents)
         trainee.clip(spec.optim.grad_clip)
         optimizer.step()
 
     step()
     optimizer.zero_grad()
     tracker = FSDPMemTracker(trainee.module, optimizer)
-    tracker.track_inputs((tokens,))
+    tracker.track_inputs((inputs, targets))
+    trackers.append(tracker)
     with tracker:
         step()
     return tracker
+
+
+def _batch(spec: RunSpec, share: int) -> tuple[Tensor, Tensor, Tensor | None, LossOf]:
+    """So many samples of zeros, as of `Gradients`, and the loss of a micro-batch."""
+    if isinstance(spec.model, ImageSpec):
+        images = torch.zeros(share, 3, spec.model.image_size, spec.model.image_size)
+        smoothing = spec.data.images.label_smoothing if spec.data.images else 0.0
+        labels = torch.zeros(share, dtype=torch.int64)
+        return images, labels, None, partial(smoothed_loss, smoothing=smoothing)
+    tokens = torch.zeros(share, decoder_of(spec).seq_len + 1, dtype=torch.int64)
+    windows = Windows(tokens, tokens if masks_attention(spec) else None)
+    return *task(windows), sample_mean
 
 
 def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:

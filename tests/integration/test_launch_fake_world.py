@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from hpckit.launch.compose import compose_spec
+from hpckit.plan.memory import footprint
 from hpckit.training.fakeworld import fake_step
 from tests.integration.runs import REPO
 
@@ -46,22 +47,50 @@ def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, wo
     assert mebibytes(text, "OptState") == pytest.approx(expected, rel=0.05)
 
 
-def test_a_model_of_images_is_refused() -> None:
-    spec = compose_spec(["experiment=images", "data.shards=/data"])
-    with pytest.raises(ValueError, match="a fake world has no images for a resnet"):
-        fake_step(spec)
+LIKE_THE_PLAN = {
+    "micro-batches": (*SMALL, "parallel=fsdp", "train.micro_batch=2"),
+    "micro-batches of copies": (*SMALL, "parallel=ddp", "train.micro_batch=2"),
+    "experts": ("model=gpt_moe_nano", *SMALL[1:], "parallel=fsdp", "precision=bf16"),
+}
+
+
+@pytest.mark.parametrize("case", LIKE_THE_PLAN)
+def test_a_step_takes_what_is_planned(case: str) -> None:
+    spec = compose_spec(["launch.nodes=8", *LIKE_THE_PLAN[case]])
+    assert fake_step(spec)["Total"] == pytest.approx(footprint(spec, 8).peak.total, rel=0.05)
+
+
+@pytest.mark.parametrize("model", ["resnet50", "vit_s16"])
+def test_a_step_of_images_keeps_what_their_layers_give(model: str) -> None:
+    layers = ("model.depths=[1,1]",) if model == "resnet50" else ("model.layers=2",)
+    batch = ("train.global_batch=16", "train.micro_batch=4")
+    words = (f"model={model}", "data.shards=/data", "launch.nodes=2", *layers, *batch)
+    found = fake_step(compose_spec(["experiment=images", *words]))
+    assert found["Inputs"] == 8 * (3 * 224**2 * 4 + 8)
+    assert found["Activation"] > 4 * 4 * (64 * 112**2 if model == "resnet50" else 2 * 14**2 * 384)
+
+
+EXPERTS = ("model=gpt_moe_nano", "train.global_batch=64")
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (("launch.nodes=2", "parallel=pp", "train.micro_batch=16"), "parallel.pipeline"),
-        (("model=gpt_moe_nano",), "model.experts"),
+        (EXPERTS, "precision.compute"),
+        (
+            (*EXPERTS, "precision=bf16", "launch.nodes=2", "parallel.expert=2"),
+            "parallel.expert",
+        ),
     ],
 )
 def test_what_cannot_be_without_ranks_or_numbers_is_refused(
     words: tuple[str, ...], key: str
 ) -> None:
-    status, text = shown(*words)
+    with pytest.raises(ValueError, match=f"^{key}: a fake world has "):
+        fake_step(compose_spec([*words]))
+
+
+def test_a_pipeline_is_refused_in_a_line() -> None:
+    status, text = shown("launch.nodes=2", "parallel=pp", "train.micro_batch=16")
     assert status == 2, text
-    assert f"{key}: " in text
+    assert "parallel.pipeline: a fake world has no ranks" in text
