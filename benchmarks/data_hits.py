@@ -27,6 +27,7 @@ from data.cache.store import NodeStore
 from data.indexing.manifest import open_manifest
 from data.reader import ahead
 from data.reader.dataset import Dataset
+from data.reader.descriptors import SHARDS
 from data.reader.loader import Loader
 from data.source.sources import Sources
 from tests.services.range_server import RangeServer, range_server
@@ -93,7 +94,7 @@ def main() -> None:
         for name, kind in (("hpckit", NodeStore), ("LRU", Unplanned)):
             with kind(folder / name, budget, free_reserve=0, sources=Sources()) as store:
                 dataset = Dataset(manifest, store)
-                dataset._opened._limit = args.open or dataset._opened._limit
+                SHARDS._limit = args.open or SHARDS._limit
                 shares, told = hits(dataset, samples, args.epochs, each, options)
                 metrics = store.metrics
             later = shares[1:]

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from data.reader.batch import Batch, SampleContext
     from data.reader.dataset import Dataset, open_dataset
     from data.reader.device import to_device
+    from data.reader.direct import Sample
     from data.reader.loader import Loader
     from data.reader.metrics import Usage
-    from data.reader.opened import Sample
     from data.reader.packed import Packing
     from data.reader.sequences import PackedSequence, Sequences
     from data.reader.stream import in_order, mixed
@@ -101,9 +101,9 @@ _MODULES = {
     "reader.batch": ("Batch", "SampleContext"),
     "reader.dataset": ("Dataset", "open_dataset"),
     "reader.device": ("to_device",),
+    "reader.direct": ("Sample",),
     "reader.loader": ("Loader",),
     "reader.metrics": ("Usage",),
-    "reader.opened": ("Sample",),
     "reader.packed": ("Packing",),
     "reader.sequences": ("PackedSequence", "Sequences"),
     "reader.stream": ("in_order", "mixed"),

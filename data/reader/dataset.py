@@ -1,9 +1,7 @@
 """A dataset that is open: its manifest, its shards, and each sample readable by its number."""
 
 import logging
-import resource
 import threading
-from collections import OrderedDict
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,10 +14,15 @@ from data.indexing.access import is_url
 from data.indexing.build import read_index
 from data.indexing.listing import Shards
 from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
-from data.reader.opened import OpenedShard, Sample
+from data.reader.descriptors import SHARDS
+from data.reader.direct import Sample
+from data.reader.opened import OpenedShard
 from data.source.sources import Sources
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+INDEX_BYTES = 256 << 20
+"""Of indexes that a dataset keeps of shards whose files are not open any more."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Dataset:
         return self.manifest.fingerprint
 
     def opened(self, shard: int) -> OpenedShard:
-        """Shard `shard`, open; the shards used last stay so. Raises ShardError, FetchError."""
+        """Shard `shard`; the files of those used last stay open. Raises ShardError, FetchError."""
         return self._opened.get(shard)
 
     def place(self, index: int) -> tuple[int, int]:
@@ -70,7 +73,8 @@ class Dataset:
     def ref(self, shard: int) -> ShardRef:
         """What the node store needs to know of a shard."""
         manifest = self.manifest
-        return ShardRef(manifest.urls[shard], int(manifest.bytes[shard]), manifest.hash(shard))
+        size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
+        return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
     def close(self) -> None:
         """Close the shards; a later read opens them again."""
@@ -78,45 +82,58 @@ class Dataset:
 
 
 class _Opened:
-    """The shards used last. Two threads may open different ones at a time."""
+    """The shards that were opened: their indexes, as many as there is room for, and some of their
+    files, see `descriptors`. Two threads may open different ones at a time."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._limit = _descriptor_budget()
-        self._found: OrderedDict[int, OpenedShard] = OrderedDict()
+        self._found: dict[int, OpenedShard] = {}
+        self._bytes = 0  # of their indexes
         self._opening: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def get(self, shard: int) -> OpenedShard:
+        found = self._found.get(shard)  # without the lock: a dict is one thread's at a time
+        if found is not None:
+            return found
         with self._lock:
-            found = self._found.get(shard)
-            if found is not None:
-                self._found.move_to_end(shard)
-                return found
             opening = self._opening.setdefault(shard, threading.Lock())
         with opening:
             if (found := self._found.get(shard)) is None:
-                found = self._open(shard)
+                found = SHARDS.opening(lambda: self._open(shard))
                 self._keep(shard, found)
             return found
 
     def _open(self, shard: int) -> OpenedShard:
         dataset = self._dataset
-        opened = dataset.store.open(dataset.ref(shard))
-        passing = opened.pread if is_url(dataset.manifest.urls[shard]) else None
+        ref = dataset.ref(shard)
+        opened = dataset.store.open(ref)
+        passing = opened.pread if is_url(ref.url) else None
         index = dataset.manifest.open_shard(shard, source=dataset.store.sources, passing=passing)
-        return OpenedShard(index, opened)
+        store = dataset.store
+        return OpenedShard(index, lambda: SHARDS.opening(lambda: store.open(ref)), ref.url, opened)
 
     def _keep(self, shard: int, found: OpenedShard) -> None:
         with self._lock:
             self._found[shard] = found
+            self._bytes += found.bytes
             self._opening.pop(shard, None)
-            while len(self._found) > self._limit:
-                self._found.popitem(last=False)
+            for _ in range(len(self._found)):
+                if self._bytes <= INDEX_BYTES:
+                    break
+                oldest = next(iter(self._found))
+                one = self._found.pop(oldest)
+                if one.is_open:
+                    self._found[oldest] = one
+                else:
+                    self._bytes -= one.bytes
 
     def clear(self) -> None:
         with self._lock:
+            for one in self._found.values():
+                one.release()
             self._found.clear()
+            self._bytes = 0
 
 
 def open_dataset(
@@ -171,9 +188,3 @@ def _warn_of_others(folder: Path, manifest: Manifest) -> None:
 
 def _store(cache: str | Path | None, cache_bytes: int, sources: Sources) -> NodeStore:
     return NodeStore(Path(cache or "."), cache_bytes if cache else 0, sources=sources)
-
-
-def _descriptor_budget() -> int:
-    """How many shards to hold open: a quarter of what the process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1024 if soft == resource.RLIM_INFINITY else max(16, soft // 4)

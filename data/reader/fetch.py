@@ -10,8 +10,8 @@ import numpy as np
 from data.errors import DataError, SampleError
 from data.ordering.placement import Bools, Share
 from data.reader.batch import Batch, SampleContext, Times
+from data.reader.direct import Direct, Sample
 from data.reader.faults import SUBSTITUTES, Faults
-from data.reader.opened import OpenedShard, Sample
 from data.reader.stream import Places, Stream
 
 
@@ -92,24 +92,26 @@ class Fetcher:
 
     def _read(self, positions: list[int], places: Places) -> Rows:
         rows = Rows(positions, places.datasets.tolist(), [], [], {})
-        opened: dict[tuple[int, int], tuple[OpenedShard, int]] = {}
+        opened: dict[tuple[int, int], tuple[Direct, int]] = {}
         columns = (rows.datasets, places.shards.tolist(), places.samples.tolist())
         samples, numbers = rows.samples.append, rows.numbers.append
+        total = 0
         for row, (which, shard, sample) in enumerate(zip(*columns, strict=True)):
             try:
                 found = opened.get((which, shard))
                 if found is None:
                     dataset = self.stream.datasets[which]
-                    found = (dataset.opened(shard), dataset.first[shard])
+                    found = (dataset.opened(shard).reader, dataset.first[shard])
                     opened[which, shard] = found
-                content, size = found[0].read(sample)
+                content, size = found[0](sample)
                 numbers(found[1] + sample)
                 samples(content)
-                rows.bytes += size
+                total += size
             except (DataError, OSError) as error:
                 rows.errors[row] = self._said(positions[row], which, shard, sample, error)
                 numbers(self.stream.datasets[which].first[shard] + sample)
                 samples(None)
+        rows.bytes = total
         return rows
 
     def _transform(self, rows: Rows) -> None:

@@ -12,11 +12,11 @@ from data.ordering.placement import Tail, Uneven
 from data.reader.ahead import Ahead, has_far
 from data.reader.batch import Batch, SampleContext, Times
 from data.reader.dataset import Dataset
+from data.reader.direct import Sample
 from data.reader.faults import Faults, Policy
 from data.reader.fetch import Fetcher, Work
 from data.reader.memory import keep_freed_memory
 from data.reader.metrics import Meter, Usage
-from data.reader.opened import Sample
 from data.reader.packed import Packing, PackPlan
 from data.reader.plan import Plan, SamplePlan, Topology
 from data.reader.prefetch import Prefetcher

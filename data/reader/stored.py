@@ -7,7 +7,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.reader.batch import SampleContext
-from data.reader.opened import Sample
+from data.reader.direct import Sample
 from data.reader.sequences import Tokens
 from data.reader.stream import Stream
 

@@ -1,15 +1,22 @@
 """Datasets: what opens, how samples are found and read, what a fingerprint covers."""
 
+import logging
 import os
 import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data import DataError, FetchError, ShardError, open_dataset, pack_folder
+from data.indexing.manifest import Manifest
+from data.indexing.shard import ShardIndex
+from data.reader import dataset as dataset_module
+from data.reader import opened as opened_module
 from data.reader.dataset import Dataset
+from data.reader.descriptors import SHARDS, Descriptors
 from tests.descriptors import links, opened
 
 
@@ -104,17 +111,75 @@ def test_the_fingerprint_is_of_the_content_and_its_order(shards: Path, tmp_path:
     assert open_dataset([shards / "renamed.tar", *paths[1:]]).fingerprint == first
 
 
-def test_many_threads_and_few_descriptors(shards: Path) -> None:
+def test_many_threads_and_few_descriptors(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SHARDS, "_limit", 2)  # seven shards: most reads have to open one
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (links().total() + 48, hard))
     try:
         dataset = open_dataset(shards)
-        dataset._opened._limit = 2  # seven shards: most reads have to open one
         with ThreadPoolExecutor(8) as pool:
             read = list(pool.map(dataset.read, list(range(25)) * 80))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [sample["txt"] for sample in read] == [str(i).encode() for i in range(25)] * 80
+
+
+def test_datasets_share_what_the_process_may_open(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a shard whose file was let go of is opened again, its index not."""
+    monkeypatch.setattr(SHARDS, "_limit", 3)
+    indexed: list[int] = []
+    open_shard = Manifest.open_shard
+
+    def counted(manifest: Manifest, i: int, **options: Any) -> ShardIndex:
+        indexed.append(i)
+        return open_shard(manifest, i, **options)
+
+    monkeypatch.setattr(Manifest, "open_shard", counted)
+    first, second = open_dataset(shards), open_dataset(shards)
+    manifests = opened(shards)
+    for _ in range(3):
+        assert keys(first) == keys(second) == [f"{i:02d}" for i in range(25)]
+        assert opened(shards) - manifests <= 3
+    assert sorted(indexed) == sorted([*range(7)] * 2)
+
+
+def test_the_soft_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = links().total() + 48
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+    try:
+        with caplog.at_level(logging.INFO):
+            limit = Descriptors().limit
+        now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert low < now <= hard
+    assert low < limit < now
+    assert f"raised from {low} to {now}" in caplog.text
+
+
+def test_too_many_open_files_make_room(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody else of the process has taken what was there when the budget was made."""
+    few = Descriptors(100)
+    monkeypatch.setattr(dataset_module, "SHARDS", few)
+    monkeypatch.setattr(opened_module, "SHARDS", few)
+    dataset = open_dataset(shards)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    numbers = [int(fd.name) for fd in Path("/proc/self/fd").iterdir()]
+    spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(max(numbers) + 8 - len(numbers))]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max([*numbers, *spare]) + 6, hard))
+    try:
+        assert keys(dataset) * 2 == [f"{i:02d}" for i in range(25)] * 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in spare:
+            os.close(fd)
+    assert few.limit < 7
+    assert "too many open files in this process: of" in caplog.text
 
 
 def test_close_lets_go_of_every_descriptor(shards: Path) -> None:
