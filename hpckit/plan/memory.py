@@ -96,8 +96,8 @@ def checkpoint_bytes(spec: RunSpec) -> int:
     """Of one, uncompressed: parameters and what the optimizer keeps."""
     model = decoder_of(spec)
     of_ends = [*ends(model, is_first=True, is_last=True)]
-    kept = kept_by_optimizer(spec.optim, [] if spec.lora else of_ends)
-    kept += model.layers * kept_by_optimizer(spec.optim, _trained(spec), are_inside=True)
+    kept = kept_by_optimizer(spec, [] if spec.lora else of_ends)
+    kept += model.layers * kept_by_optimizer(spec, _trained(spec), are_inside=True)
     whole = elements(parameters(model)) + adapter_count(model, spec.lora)
     return BYTES[spec.precision.master] * (whole + kept)
 
@@ -108,7 +108,7 @@ def moments(optim: OptimSpec) -> int:
 
 
 def kept_by_optimizer(
-    optim: OptimSpec,
+    spec: RunSpec,
     some: Sequence[Parameter],
     tensor: int = 1,
     shard: int = 1,
@@ -116,12 +116,15 @@ def kept_by_optimizer(
     *,
     are_inside: bool = False,
 ) -> int:
-    """Numbers, on the rank that has most: two of AdamW for each parameter, one of SGD's momentum,
-    one of Muon for those of a matrix inside of a block, and one of an average."""
+    """Numbers as large as a parameter's, on the rank that has most: two of AdamW for each
+    parameter, one of SGD's momentum, one of Muon for those of a matrix inside of a block, and
+    those of an average, which is in fp32 always."""
+    optim = spec.optim
     ranks = tensor, shard, expert
     matrices = [one for one in some if len(one.shape) > 1]
     by_muon = matrices if optim.kind == "muon" and are_inside else []
-    each = moments(optim) if optim.ema_decay is None else moments(optim) + 1
+    average = 0 if optim.ema_decay is None else BYTES["fp32"] // BYTES[spec.precision.master]
+    each = moments(optim) + average
     return each * elements(some, *ranks) - elements(by_muon, *ranks)
 
 
@@ -205,8 +208,8 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         count,
         mine=elements(of_ends, *ranks) + blocks * elements(one, *ranks),
         trained=elements(trained_ends, *ranks) + blocks * elements(trained, *ranks),
-        kept=kept_by_optimizer(spec.optim, trained_ends, *ranks)
-        + blocks * kept_by_optimizer(spec.optim, trained, *ranks, are_inside=True),
+        kept=kept_by_optimizer(spec, trained_ends, *ranks)
+        + blocks * kept_by_optimizer(spec, trained, *ranks, are_inside=True),
         blocks=blocks * computed,
         block=computed,
         ends=elements(of_ends, found.tensor),

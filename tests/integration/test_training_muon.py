@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from checkpointing import Checkpointer, load
+from checkpointing import Checkpointer, StructureError, load
 from hpckit.training.optim import build_ema
+from hpckit.training.optim.ema import with_narrow_averages
 from hpckit.training.optim.muon import Muon
 from tests.integration.worlds import run_world, seeded
 
@@ -83,6 +85,31 @@ def loaded(rank: int, tmp: Path) -> bool:
     return torch.equal(other.weight, ema.state_dict()["weight"]) and not torch.equal(
         other.weight, model.weight
     )
+
+
+def older(rank: int, tmp: Path) -> bool:
+    """Whether an average that was saved in the type of its parameters goes on in fp32, and one of
+    other parameters is refused as before."""
+    model = nn.Linear(3, 4, dtype=torch.bfloat16)
+    saved = {name: p.detach() + 1 for name, p in model.named_parameters()}
+    checkpointer = Checkpointer(tmp / "store", run="older")
+    checkpointer.save(1, {"ema": saved})
+    checkpointer.close()
+    ema, other = build_ema(model, 0.5), build_ema(nn.Linear(3, 5, dtype=torch.bfloat16), 0.5)
+    assert ema is not None
+    assert other is not None
+    checkpointer = Checkpointer(tmp / "store", run="older")
+    with pytest.raises(StructureError, match=r"float32\[5, 3\] in the state"):
+        with_narrow_averages(checkpointer.restore, {"ema": other})
+    step = with_narrow_averages(checkpointer.restore, {"ema": ema})
+    found = ema.state_dict()
+    checkpointer.save(2, {"ema": ema})
+    checkpointer.close()
+    return step == 1 and all(torch.equal(found[n], t.float()) for n, t in saved.items())
+
+
+def test_an_average_of_the_parameters_type_goes_on_in_fp32(tmp_path: Path) -> None:
+    assert run_world(1, older, tmp_path) == [True]
 
 
 def test_an_average_is_loaded_as_a_model(tmp_path: Path) -> None:

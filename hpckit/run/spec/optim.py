@@ -50,5 +50,5 @@ class OptimSpec:
     grad_clip: Positive | None
     """Largest global gradient norm; null: any."""
     ema_decay: Decay | None
-    """Decay of an exponential moving average of the parameters, which is saved as `ema` beside
-    `model`; null: none."""
+    """Decay of an exponential moving average of the parameters, in fp32, which is saved as `ema`
+    beside `model`; null: none."""

@@ -173,3 +173,16 @@ def test_frozen_parameters_cost_a_third_less_and_no_gradients() -> None:
     assert after.gradients == 4 * count
     assert after.optimizer == 8 * count
     assert checkpoint_bytes(tuned) == before.parameters + 3 * 4 * count
+
+
+def test_an_average_is_counted_in_fp32_whatever_the_parameters_are() -> None:
+    for master, size in (("fp32", 4), ("bf16", 2)):
+        about = {"precision.compute": "bf16", "precision.master": master}
+        plain, averaged = (
+            make_spec({**about, "optim.ema_decay": decay}, model="llama_nano")
+            for decay in (None, 0.9)
+        )
+        count = checkpoint_bytes(plain) // (3 * size)
+        assert checkpoint_bytes(averaged) - checkpoint_bytes(plain) == 4 * count
+        before, after = (footprint(spec, 1).moments["optimizer"] for spec in (plain, averaged))
+        assert after.optimizer - before.optimizer == 4 * count

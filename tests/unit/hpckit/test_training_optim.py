@@ -235,5 +235,19 @@ def test_the_average_is_that_of_the_formula_and_comes_back() -> None:
     assert torch.equal(other.state_dict()["weight"], ema.state_dict()["weight"])
 
 
+def test_the_average_of_bf16_parameters_moves_by_a_thousandth() -> None:
+    model = nn.Linear(2, 3, dtype=torch.bfloat16)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+        ema = build_ema(model, 0.999)
+        assert ema is not None
+        model.weight.fill_(2.0)
+    for _ in range(100):
+        ema.update()
+    found = ema.state_dict()["weight"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.full((3, 2), 2 - 0.999**100))
+
+
 def test_there_is_no_average_where_none_is_asked_for() -> None:
     assert build_ema(nn.Linear(2, 2), make_spec().optim.ema_decay) is None
