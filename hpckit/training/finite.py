@@ -42,8 +42,9 @@ class FiniteCheck:
             told: the events of the run so far.
             events: for this rank's own.
         """
+        self._is_on = cfg.train.require_finite
         # of fp16, steps that overflow are skipped, and counted by `LossScale`
-        self._is_on = cfg.train.require_finite and cfg.precision.compute != "fp16"
+        self._is_on_loss = self._is_on and cfg.precision.compute != "fp16"
         self._every = cfg.train.log_every
         self._told, self._events = told, events
 
@@ -55,7 +56,7 @@ class FiniteCheck:
             TrainingError: it was not when the step was computed before, either.
         """
         found = {name: means[name] for name in NAMES if not math.isfinite(means.get(name, 0.0))}
-        if self._is_on and found:
+        if self._is_on_loss and found:
             self._refuse(step, " and ".join(f"{name} is {value}" for name, value in found.items()))
 
     def require_parameters(self, step: int, state: Mapping[str, Any]) -> None:

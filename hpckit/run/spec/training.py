@@ -32,7 +32,7 @@ class TrainSpec:
     require_finite: bool
     """Whether a logged `loss` or `grad_norm`, or a parameter that is to be saved, that is NaN or
     infinite ends the attempt, before anything of it is saved, and at the same step again the run.
-    fp16 skips such steps instead."""
+    fp16 skips steps of such a loss or norm instead."""
     trace_share: Fraction
     """Share of the time that may be spent on tracing single steps, now and then, which tells what
     communication costs and which ranks the others wait for; 0: no step is traced."""

@@ -82,3 +82,19 @@ def test_they_are_computed_again_once(tmp_path: Path, alone: None) -> None:
             check.require_parameters(7, {"model": it, "step": 7})
         off = FiniteCheck(make_spec({"train.require_finite": False}), tmp_path / "none", events)
         off.require_parameters(7, {"model": it})
+
+
+def test_fp16_lets_a_loss_pass_and_no_parameter(tmp_path: Path, alone: None) -> None:
+    with EventLog(tmp_path / "events.jsonl") as events:
+        check = FiniteCheck(
+            make_spec({"precision.compute": "fp16"}), tmp_path / "events.jsonl", events
+        )
+        check.require(7, {"loss": float("nan"), "grad_norm": float("inf")})  # a skipped step's
+        it = Model()
+        check.require_parameters(7, {"model": it})
+        assert check.problem_of({"model": it}) is None
+        with torch.no_grad():
+            it.first.weight.fill_(float("inf"))
+        assert check.problem_of({"model": it}) == "not finite: first.weight"
+        with pytest.raises(NotFiniteError, match="step 7: parameters are not finite after it"):
+            check.require_parameters(7, {"model": it})
