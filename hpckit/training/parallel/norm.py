@@ -40,7 +40,8 @@ def clip_gradients(
             copies = _copies(parameter.grad, ranks) * (2 if _is_among(parameter, shared) else 1)
             gradients.setdefault(1 / copies, []).append(local(parameter.grad))
     squares = [
-        torch.stack(torch._foreach_norm(some)).square().sum() * share
+        # in fp32, of gradients of bf16 as well
+        torch.stack(torch._foreach_norm(some, 2, torch.float32)).square().sum() * share
         for share, some in gradients.items()
     ]
     total = torch.stack(squares).sum().to(device)
