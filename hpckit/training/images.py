@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,6 +11,7 @@ from torch.nn import functional
 from data import Batch, Loader
 from hpckit.plan.images import per_sample
 from hpckit.run.spec import ImageSpec, RunSpec
+from hpckit.training.language_model import begin_with
 from hpckit.training.loading import held_out, open_loader
 from hpckit.training.models.batchnorm import Moments
 from hpckit.training.optim import build_ema, build_optimizer, set_lr
@@ -32,7 +35,7 @@ def main(cfg: RunSpec) -> None:
         return smoothed_loss(logits, labels, smoothing)
 
     with training_run(cfg) as run:
-        trainee = Trainee(cfg, run.mesh, run.device)
+        trainee = Trainee(cfg, run.mesh, run.device, is_filled=False)
         model = trainee.module
         moments = Moments(model)
         optimizer = build_optimizer(model, cfg.optim)
@@ -44,6 +47,7 @@ def main(cfg: RunSpec) -> None:
         run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
         if ema:
             run.track(ema=ema)
+        run.when_new(partial(begin_with, cfg.start, trainee, ema, run))
         if trainee.attention:
             run.tell("attention", backend=trainee.attention)
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):

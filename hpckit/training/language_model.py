@@ -17,13 +17,13 @@ from hpckit.training.parallel.trainee import Gradients, Trainee
 from hpckit.training.run import TrainingRun, training_run
 from hpckit.training.text import PADDING, ByteWindow
 from hpckit.training.validation import Validate
-from hpckit.training.windows import stack, stack_apart, stack_running, task
+from hpckit.training.windows import count_of, stack, stack_apart, stack_running, task
 
 
 def main(cfg: RunSpec) -> None:
     """Train the model that `cfg` describes, from wherever the run stands to its last step."""
     with training_run(cfg) as run:
-        trainee = Trainee(cfg, run.mesh, run.device)
+        trainee = Trainee(cfg, run.mesh, run.device, is_filled=False)
         model = trainee.module
         optimizer = build_optimizer(model, cfg.optim)
         ema = build_ema(model, cfg.optim.ema_decay)
@@ -34,8 +34,7 @@ def main(cfg: RunSpec) -> None:
         if ema:
             run.track(ema=ema)
         run.tell("attention", backend=trainee.attention)
-        if cfg.start:
-            run.when_new(partial(begin_with, cfg.start, trainee, ema, run))
+        run.when_new(partial(begin_with, cfg.start, trainee, ema, run))
         for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
             with run.timed("host_to_device"):
                 given = task(batch.data.to(run.device))
@@ -48,17 +47,20 @@ def main(cfg: RunSpec) -> None:
                 balance = trainee.balance()
                 if ema:
                     ema.update()
-            count = given.targets.numel()
-            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count, flops=count * token_flops)
+            flops = given.targets.numel() * token_flops  # padding is computed as well
+            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count_of(given.targets), flops=flops)
             run.log(**trainee.loss_scale.metrics, **balance)
 
 
-def begin_with(start: StartSpec, trainee: Trainee, ema: Ema | None, run: TrainingRun) -> None:
-    """Read the parameters that `start` says, and say so."""
+def begin_with(
+    start: StartSpec | None, trainee: Trainee, ema: Ema | None, run: TrainingRun
+) -> None:
+    """Draw the first parameters, or read those that `start` says, and say so."""
     about = trainee.begin(start)
     if ema:
         ema.restart()
-    run.tell("parameters_read", **about)
+    if about:
+        run.tell("parameters_read", **about)
 
 
 def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:

@@ -89,7 +89,7 @@ class Metrics:
         self._records = Records(events, tensorboard, at, trackers) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
-        self._counted = {TOKENS: 0.0, SAMPLES: 0.0, FLOPS: 0.0}
+        self._counted: dict[str, Value] = dict.fromkeys((TOKENS, SAMPLES, FLOPS), 0)
         self._parts.taken()  # what was before the first step is none of its
         self._since = (at, time.monotonic())
         self.newest: dict[str, float] = {}
@@ -119,7 +119,7 @@ class Metrics:
         logged, self._step_values = self._step_values, {}
         self._logged = logged
         for name in self._counted:
-            self._counted[name] += float(logged.pop(name, 0))
+            self._counted[name] += logged.pop(name, 0)  # where it is: no step waits for it
         if step % self._every and not last:
             return False
         begun, since = self._since
@@ -137,7 +137,7 @@ class Metrics:
             **highest,
             **self._watch.record(step, *times),
         }
-        self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0.0)
+        self._since, self._counted = (step, now), dict.fromkeys(self._counted, 0)
         if self._records is not None:
             self._records.write("step", step, record)
         news = self._told.news(taken, now - since)
@@ -188,7 +188,8 @@ class Metrics:
         means of `spent`; and the sums of what the loaders did since the last record."""
         names, world = sorted(logged), dist.get_world_size()
         values = [_number(logged[name]) for name in names]
-        own = [*self._counted.values(), self._peak_flops, *(s / world for s in spent)]
+        counted = [_number(count) for count in self._counted.values()]
+        own = [*counted, self._peak_flops, *(s / world for s in spent)]
         sums = reduced([*values, *own, *self._intake.taken()], dist.ReduceOp.SUM)
         means = {name: total / world for name, total in zip(names, sums, strict=False)}
         rest = sums[len(names) :]

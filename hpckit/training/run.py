@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -39,6 +40,7 @@ from hpckit.training.finite import NAMES, FiniteCheck
 from hpckit.training.intake import Intake
 from hpckit.training.ledger import Ledger
 from hpckit.training.metrics import Metrics, Value
+from hpckit.training.optim.ema import with_narrow_averages
 from hpckit.training.parallel.mesh import make_mesh, place_in, stage_of
 from hpckit.training.parts import Parts
 from hpckit.training.policies import interval, retention
@@ -168,7 +170,7 @@ class TrainingRun:
 
     def when_new(self, begin: Callable[[], None]) -> None:
         """Have `steps` call `begin`, on all ranks, where there is no checkpoint to go on from: to
-        read parameters that somebody else has trained."""
+        draw parameters, or to read those that somebody else has trained."""
         self._begin = begin
 
     def log(self, **values: Value) -> None:
@@ -337,11 +339,9 @@ class TrainingRun:
     def _resume(self, loader: Loader) -> None:
         begun, first = time.monotonic(), loader.state_dict()
         is_here = self._attempt > 0 or self._env.is_memory_here  # a restart in place has all nodes
-        restored = self._checkpointer.restore(
-            self._state(),
-            await_unseen=not is_here,
-            check=lambda: self._finite.problem_of(self.tracked),
-        )
+        check = partial(self._finite.problem_of, self.tracked)
+        restore = partial(self._checkpointer.restore, await_unseen=not is_here, check=check)
+        restored = with_narrow_averages(restore, self._state())
         if restored is None and self._begin:
             self._begin()
         self._step = self._resumed_at = restored or 0

@@ -67,6 +67,11 @@ def task(windows: Windows) -> Task:
     return Task(inputs, targets.masked_fill(is_other, PADDING), documents[:, :-1])
 
 
+def count_of(targets: Tensor) -> Tensor:
+    """How many of `targets` count, on their device."""
+    return (targets != PADDING).sum()
+
+
 def shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs and targets: each token predicts the next one.
 

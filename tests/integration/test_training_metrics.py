@@ -96,7 +96,9 @@ def one_rank_slow(rank: int, tmp: Path) -> tuple[list[Event], list[Event]]:
 def counts(tmp: Path) -> list[Event]:
     loop = Loop(tmp, "counts", share=0.0)
     for _ in loop.steps(1):
-        loop.metrics.log({"tokens": 100, "flops": 1e9, "loss": float(dist.get_rank())})
+        tokens = torch.tensor(2**24 + 1)  # on its device, and more than fp32 counts
+        loss = float(dist.get_rank())
+        loop.metrics.log({"tokens": tokens, "samples": 1, "flops": 1e9, "loss": loss})
     return loop.events("step")
 
 
@@ -170,7 +172,7 @@ def test_forward_and_backward_are_told_apart_but_in_a_pipeline(
 def test_counts_are_summed_and_there_is_no_mfu_without_a_peak(world: list[dict[str, Any]]) -> None:
     (record,) = world[0]["counts"]
     assert record["loss"] == 1.0
-    assert record["tokens_per_s"] > 0
+    assert record["tokens_per_s"] / record["samples_per_s"] == pytest.approx(2**24 + 1, rel=1e-12)
     assert record["peak_rss_bytes"] > 1e6
     assert {"mfu", "flops", "tokens"}.isdisjoint(record.fields)
 

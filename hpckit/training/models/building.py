@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import overload
 
 import torch
@@ -65,13 +64,29 @@ def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Mode
     return model
 
 
-@torch.no_grad()
 def materialise(model: Model, device: torch.device, seed: int) -> None:
-    """Give parameters and buffers memory and their first values, which depend on `seed` and on
-    their names alone: however the model is spread, a rank draws a parameter whole and keeps its
-    share."""
+    """Give parameters and buffers memory and their first values."""
+    allocate(model, device, seed)
+    draw_parameters(model, seed)
+
+
+def allocate(model: Model, device: torch.device, seed: int) -> None:
+    """Give parameters memory with whatever is in it, and buffers their first values."""
     model.to_empty(device=device)
-    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+    _draw(model, model.named_buffers(), seed)
+
+
+def draw_parameters(model: Model, seed: int, which: Callable[[str], bool] | None = None) -> None:
+    """Give parameters, those of `which` names alone if it is given, their first values."""
+    named = model.named_parameters()
+    _draw(model, ((name, p) for name, p in named if which is None or which(name)), seed)
+
+
+@torch.no_grad()
+def _draw(model: Model, named: Iterable[tuple[str, Tensor]], seed: int) -> None:
+    """Values depend on `seed` and on names alone: however the model is spread, a rank draws a
+    tensor whole and keeps its share."""
+    for name, tensor in named:
         generator = torch.Generator().manual_seed(mix(seed, name))
         whole = torch.empty(tensor.shape)
         model.draw(name, whole, generator)

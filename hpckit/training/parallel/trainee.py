@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,9 +20,9 @@ from hpckit.run.spec import ParallelSpec, ResnetSpec, RunSpec, StartSpec
 from hpckit.training.attention import attention_in_use, choose_attention
 from hpckit.training.compiling import compile_blocks
 from hpckit.training.fp8 import use_fp8
-from hpckit.training.lora import adapt
+from hpckit.training.lora import adapt, is_adapter
 from hpckit.training.loss_scale import LossScale
-from hpckit.training.models.building import build, materialise
+from hpckit.training.models.building import allocate, build, draw_parameters
 from hpckit.training.models.decoder import Decoder, Part
 from hpckit.training.models.model import Model
 from hpckit.training.parallel.experts import balance, share_experts
@@ -52,9 +52,13 @@ log = logging.getLogger(__name__)
 
 
 class Trainee:
-    """A model that is spread over the ranks, and filled with its first parameters."""
+    """A model that is spread over the ranks."""
 
-    def __init__(self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device) -> None:
+    def __init__(
+        self, cfg: RunSpec, mesh: DeviceMesh, device: torch.device, *, is_filled: bool = True
+    ) -> None:
+        """`is_filled`: with its first parameters; else with anything, until `begin`, or a restored
+        checkpoint, fills it: to draw them takes minutes, of a large model."""
         self._cfg, self._mesh, self._device = cfg, mesh, device
         self.attention = self._choose_attention()
         """The kernels that compute it; None: the model has none."""
@@ -64,6 +68,8 @@ class Trainee:
         self._stages = [part for part in self.parts if isinstance(part, Decoder)]
         self.module = assemble(self._stages) if self._is_pipeline else self.parts[0]
         """All of it, by the names of the whole model: for optimizers and checkpoints."""
+        if is_filled:
+            self._draw()
 
     def gradients(self, share: int, loss_of: LossOf, timed: Timed = untimed) -> Gradients:
         """What computes those of a step of which this rank takes `share` samples.
@@ -79,8 +85,13 @@ class Trainee:
         )
         return Gradients(passes, self.parts, scale)
 
-    def begin(self, start: StartSpec) -> dict[str, Any]:
-        """Take over the parameters of another model, as of `hpckit.training.starting`."""
+    def begin(self, start: StartSpec | None) -> dict[str, Any] | None:
+        """Fill it with its first parameters, or those of another model, as of
+        `hpckit.training.starting`, which may have no adapters; what they were read from."""
+        if start is None:
+            self._draw()
+            return None
+        self._draw(is_adapter)
         return begin(self.module, self._cfg, start)
 
     def clip(self, limit: float | None) -> Tensor:
@@ -154,8 +165,12 @@ class Trainee:
         if cfg.parallel.expert > 1:
             self._share_experts(model)
         shard(model, model.blocks.values(), mesh, cfg.parallel, cfg.precision, offload=offload)
-        materialise(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
+        allocate(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
         return model
+
+    def _draw(self, which: Callable[[str], bool] | None = None) -> None:
+        for part in self.parts:
+            draw_parameters(part, self._cfg.train.seed, which)
 
     def _share_experts(self, model: Model) -> None:
         cfg = self._cfg

@@ -19,7 +19,7 @@ from hpckit.training.models.building import make
 from hpckit.training.models.unembedding import token_losses
 from hpckit.training.models.within import positions_within, within
 from hpckit.training.text import PADDING
-from hpckit.training.windows import Windows, stack_apart, stack_running, task
+from hpckit.training.windows import Windows, count_of, stack_apart, stack_running, task
 from tests.unit.hpckit.test_training_decoders import gpt, llama
 
 
@@ -38,6 +38,7 @@ def test_no_token_predicts_the_first_one_of_a_document_that_it_does_not_see() ->
     assert apart.documents.tolist() == [[0, 0, 0, 1, 1, -1]]
     running = task(stack_running([window([5, 6, 7], [8, 9], length=7)]))
     assert running.targets.tolist() == [[6, 7, 8, 9, PADDING, PADDING]]
+    assert [int(count_of(some.targets)) for some in (apart, running)] == [3, 4]
     assert running.documents is None
 
 
