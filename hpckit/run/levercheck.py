@@ -56,6 +56,11 @@ def levers_of_world(spec: RunSpec, found: Degrees) -> Iterator[str]:
             f"memory.offload: each of the {found.replicate} replicas would have all of the "
             "optimizer's state in the host's memory; take a parallel that shards, such as fsdp"
         )
+    if spec.memory.offload and spec.optim.kind == "muon" and found.data * found.tensor > 1:
+        yield (
+            "memory.offload: muon's ranks exchange matrices between their GPUs, and find them in "
+            "the host's memory; take optim=adamw, or memory.offload=false"
+        )
     if spec.precision.compute == "fp8" and found.tensor > 1:
         yield (
             f"precision.compute: layers divided over {found.tensor} ranks (parallel.tensor) are "

@@ -11,6 +11,7 @@ from tests.unit.hpckit.hpckit_parts import make_spec
 
 GPU: dict[str, Any] = {"cluster.device": "cuda"}
 OFFLOAD = {**GPU, "memory.offload": True}
+MUON = {"optim.kind": "muon", "optim.momentum": 0.95}
 FP8 = {**GPU, "precision.compute": "fp8"}
 
 
@@ -49,6 +50,7 @@ def complaints(changes: dict[str, Any]) -> list[str]:
             },
             ["memory.offload"],
         ),
+        ({**OFFLOAD, **MUON, "launch.nodes": 2}, ["memory.offload"]),
         ({"memory.attention": "efficient"}, ["memory.attention"]),
         ({"memory.attention": "cudnn"}, ["memory.attention"]),
         ({**GPU, "data.text": "tokens", "memory.attention": "flash"}, ["memory.attention"]),
