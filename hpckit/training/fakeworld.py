@@ -45,10 +45,13 @@ def fake_step(spec: RunSpec) -> dict[str, int]:
 
     Raises:
         ValueError: for a pipeline, whose ranks ask each other for shapes, and for experts that
-            ranks share, who ask each other for counts, or of which torch knows no shapes.
+            ranks share, who ask each other for counts, or of which torch knows no shapes; for
+            compiled blocks.
     """
     if experts_of(spec.model) is not None and DTYPES[spec.precision.compute] != torch.bfloat16:
         raise ValueError("precision.compute: a fake world has experts in bf16 alone")
+    if spec.memory.compile:  # torch's compiler falls over tensors without numbers
+        raise ValueError("memory.compile: a fake world has nothing to compile; take false")
     world = spec.launch.nodes * spec.launch.gpus_per_node
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())

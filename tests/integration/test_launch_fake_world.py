@@ -77,6 +77,7 @@ EXPERTS = ("model=gpt_moe_nano", "train.global_batch=64")
     ("words", "key"),
     [
         (EXPERTS, "precision.compute"),
+        ((*SMALL, "memory=compiled"), "memory.compile"),
         (
             (*EXPERTS, "precision=bf16", "launch.nodes=2", "parallel.expert=2"),
             "parallel.expert",
