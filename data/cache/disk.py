@@ -45,10 +45,10 @@ class Disk:
 
     def whole(self, ref: ShardRef) -> tuple[OpenFile, Entry] | None:
         """The shard if it is in the cache; can be told without asking its source only where the
-        manifest says its hash."""
-        if ref.hash is None or ref.bytes is None:
+        manifest says its hash or its tag."""
+        entry = Entry.indexed(ref)
+        if entry is None:
             return None
-        entry = Entry.of(ref, ref.bytes, None)
         file, _ = self.open(entry, parts=False)
         return None if file is None else (file, entry)
 

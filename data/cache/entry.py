@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from data.source.address import Address
+from data.source.protocol import short_tag
 
 GROWING = 0o600
 WHOLE = 0o400  # verified, never changes again
@@ -38,6 +39,8 @@ class ShardRef:
     bytes: int | None = None
     hash: str | None = None
     """blake3 of the whole file, in hex."""
+    tag: int | None = None
+    """Of the version that was indexed, as a number: see `short_tag`; None if not known."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,17 @@ class Entry:
     @classmethod
     def of(cls, ref: ShardRef, size: int, tag: str | None) -> "Entry":
         """The entry of a shard of `size` bytes; `tag` counts where no hash is known."""
+        return cls._of(ref, size, short_tag(tag))
+
+    @classmethod
+    def indexed(cls, ref: ShardRef) -> "Entry | None":
+        """The entry of the version that the manifest speaks of; None if it does not tell which."""
+        if ref.bytes is None or (ref.hash is None and not ref.tag):
+            return None
+        return cls._of(ref, ref.bytes, ref.tag or 0)
+
+    @classmethod
+    def _of(cls, ref: ShardRef, size: int, tag: int) -> "Entry":
         version = f"hash {ref.hash}" if ref.hash is not None else f"tag {tag}"
         address = Address.parse(ref.url)
         return cls(url_key(ref.url), digest(version)[:12], size, address.name)

@@ -12,7 +12,7 @@ from data.cache.quarantine import put_aside
 from data.cache.tools import Tools
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError
 from data.source.address import masked
-from data.source.protocol import Origin
+from data.source.protocol import Origin, short_tag
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,13 @@ class Job:
         self._tools, self._when_s = tools, when_s
         self._url = masked(ref.url)
         self._told_s = float("-inf")
+
+    @property
+    def gets_wanted(self) -> bool:
+        """Whether it gets the version that somebody wants who comes now."""
+        if self.ref.hash is not None or not self.asked:
+            return True
+        return self.origin is not None and self.ref.tag == short_tag(self.origin.tag) != 0
 
     def run(self) -> None:
         """Do all of it in this thread."""

@@ -60,7 +60,7 @@ class Jobs:
     def _get(self, ref: ShardRef, when_s: float) -> tuple[Job, bool]:
         with self._changed:
             job = self._running.get(ref)
-            if job is not None and not (job.asked and ref.hash is None):
+            if job is not None and job.gets_wanted:
                 return job, False  # else it may get an older version than there is now
             self._running[ref] = job = Job(self._make_tools(self._changed), ref, when_s)
             return job, True

@@ -38,6 +38,7 @@ def warm(
     budget_bytes: int,
     *,
     downloads: int = 8,
+    cached: Callable[[ShardRef], object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Warmed:
     """Fetch shards, in the order of their first use, as far as `budget_bytes` reach.
@@ -47,6 +48,7 @@ def warm(
 
     Args:
         downloads: at the same time.
+        cached: called with each shard that is in the cache, from any thread; may raise DataError.
         progress: told (done, total) shards, from any thread.
     """
     found = Warmed()
@@ -67,6 +69,8 @@ def warm(
         kept = False
         try:
             kept = store.prefetch(ref, when_s=number * _APART_S)
+            if kept and cached is not None:
+                cached(ref)
         except DataError as failure:
             error = failure
         with lock:

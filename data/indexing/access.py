@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
@@ -33,7 +33,17 @@ class Opened:
 
 def is_url(shard: str) -> bool:
     """Whether a shard is read from a source; if not, it is a local path."""
-    return "://" in shard
+    return "://" in shard or is_pipe(shard)
+
+
+def is_pipe(shard: str) -> bool:
+    """Whether a shard is what a command writes: of unknown length, and nothing lies beside it."""
+    return shard.startswith("pipe:")
+
+
+def is_plain_url(shard: str) -> bool:
+    """Whether other objects may lie beside a shard at a URL."""
+    return is_url(shard) and not is_pipe(shard)
 
 
 def stat(shard: str, source: Source | None) -> tuple[int, str | None]:
@@ -64,10 +74,9 @@ def opened(shard: str, source: Source | None) -> Iterator[Opened]:
         raise ShardError(place, 0, f"cannot be read: {error.strerror or error}") from error
 
 
-def through(file: Opened, read: Read) -> Opened:
-    """The same shard, its bytes by another way."""
-    window = Window(read, file.bytes, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES)
-    return replace(file, read=read, scan=window)
+def through(size: int, read: Read) -> Opened:
+    """A shard of `size` bytes, whatever its version, that is read by way of `read`."""
+    return Opened(size, None, read, Window(read, size, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES))
 
 
 def hash_of(read: Read, size: int) -> str:

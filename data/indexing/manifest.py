@@ -12,12 +12,13 @@ from data.errors import IndexFileError, NoIndexError, ShardError
 from data.files import write_atomically
 from data.indexing import access, columns
 from data.indexing.columns import Columns
-from data.indexing.rows import HASH, KIND, ShardRow, pack_rows, short_tag
-from data.indexing.scan import Passing, shard_index
+from data.indexing.known import Known, find
+from data.indexing.rows import HASH, KIND, ShardRow, pack_rows
+from data.indexing.scan import shard_index
 from data.indexing.shard import IntArray, ShardIndex
 from data.indexing.tar import Read
 from data.indexing.urls import Urls
-from data.source.protocol import Source
+from data.source.protocol import Source, short_tag
 
 NAME = "dataset.index"
 _KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # how their dtypes begin
@@ -94,31 +95,40 @@ class Manifest:
         source: Source | None = None,
         index_folder: Path | None = None,
         passing: Read | None = None,
+        whole: bool = False,
     ) -> ShardIndex:
-        """The index of shard i, which must be the one that was indexed. One that nobody has is made
-        of what `passing` reads, as of a download that is under way anyway.
+        """The index of shard i, which must be the one that was indexed.
+
+        That of a URL is one that is kept here, else the one beside the shard, which is kept then,
+        and the shard is not asked for: its reader compares every header. One that nobody has is
+        made of what `passing` reads, as of a download that is under way anyway; and at once if
+        `whole`, so that a shard in the cache needs no source.
 
         Raises ShardError if the shard is gone, broken, or another than the manifest says.
         """
         url = self.urls[i]
+        wants = self.tokens if self.n_tokens is not None else None
+        if access.is_url(url):
+            known = self._known(i, url, wants)
+            found = find(known, source=source, folder=index_folder, passing=passing, whole=whole)
+            if found is not None:
+                return found
         place = url if access.is_url(url) else Path(url)
         todo = "; index the dataset again: `hpckit data index`"
         size, _ = access.stat(url, source)
         if size != int(self.bytes[i]):
             problem = f"has {size} bytes, had {int(self.bytes[i])} when {self.place} was made{todo}"
             raise ShardError(place, min(size, int(self.bytes[i])), problem)
-        wants = self.tokens if self.n_tokens is not None else None
-        index = shard_index(
-            url,
-            tokens=_spec(wants),
-            source=source,
-            index_folder=index_folder,
-            passing=passing and Passing(passing, self.digest(i)),
-        )
+        index = shard_index(url, tokens=_spec(wants), source=source, index_folder=index_folder)
         if (len(index), index.digest) != (int(self.samples[i]), self.digest(i)):
             problem = f"holds other samples than when {self.place} was made{todo}"
             raise ShardError(place, 0, problem)
         return index
+
+    def _known(self, i: int, url: str, tokens: str | None) -> Known:
+        tag = int(self.columns["tags"][i])
+        samples, size = int(self.samples[i]), int(self.bytes[i])
+        return Known(url, samples, size, tag, self.digest(i), tokens, _spec(tokens))
 
 
 def open_manifest(place: str | Path, *, source: Source | None = None) -> Manifest:

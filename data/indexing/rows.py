@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from blake3 import blake3
 
 from data.indexing import columns
 from data.indexing.columns import Column
 from data.indexing.shard import ShardIndex
 from data.indexing.urls import relative
+from data.source.protocol import short_tag
 
 KIND = "dataset"
 HASH = 32  # bytes
@@ -36,11 +36,6 @@ def row_of(url: str, index: ShardIndex) -> ShardRow:
     """What a manifest keeps of a shard."""
     tokens = None if index.n_tokens is None else int(index.n_tokens.sum(dtype=np.int64))
     return ShardRow(url, len(index), index.bytes, index.tag, index.hash, index.digest, tokens)
-
-
-def short_tag(tag: str | None) -> int:
-    """A tag as a number of 64 bits; 0 if there is none."""
-    return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
 
 
 def pack_rows(rows: Sequence[ShardRow], base: str, tokens: str | None) -> bytes:

@@ -1,14 +1,12 @@
 """The index of one shard: looked for, else made."""
 
-import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from data.errors import DataError
 from data.indexing import access, foreign, sidecar, tokens
 from data.indexing.access import Opened
 from data.indexing.columns import Column
@@ -17,15 +15,6 @@ from data.indexing.shard import ShardIndex
 from data.indexing.tar import Read, TarFeed, TarWalk, walk
 from data.indexing.tokens import Tokens
 from data.source.protocol import Source
-
-_log = logging.getLogger(__name__)
-
-
-class Passing(NamedTuple):
-    """The bytes of a shard as a download brings them, and the digest its samples should have."""
-
-    read: Read
-    digest: str
 
 
 def scan_shard(
@@ -53,21 +42,24 @@ def shard_index(
     tokens: Tokens | None = None,
     source: Source | None = None,
     index_folder: Path | None = None,
-    passing: Passing | None = None,
 ) -> ShardIndex:
     """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
 
-    Kept ones: of this very version of the shard, then one beside it that came with a copy. A new
-    one is made of what is `passing`, if that is given and is what it should be.
+    Kept ones: of this very version of the shard, then one beside it that came with a copy; that of
+    a URL is kept here then.
     """
     shard = str(shard)
     with access.opened(shard, source) as file:
         found = sidecar.find(shard, file.bytes, file.tag, index_folder)
-        found = found or sidecar.find_fitting(shard, file, source if access.is_url(shard) else None)
         if found and has(found, hash, tokens):
             return found
-        passed = passing and _passed(shard, file, passing, hash, tokens)
-        index = passed or _scan(shard, file, hash, tokens)
+        fitting = sidecar.find_fitting(shard, file, source if access.is_url(shard) else None)
+        if fitting and has(fitting, hash, tokens):
+            if not access.is_url(shard):
+                return fitting
+            index = ShardIndex({**fitting.meta, "tag": file.tag}, fitting.columns)
+        else:
+            index = _scan(shard, file, hash, tokens)
     sidecar.keep(shard, index, index_folder)
     return index
 
@@ -78,17 +70,12 @@ def has(index: ShardIndex, hash: bool, way: Tokens | None) -> bool:
     return has_tokens and (index.hash is not None or not hash)
 
 
-def _passed(
-    shard: str, file: Opened, passing: Passing, hash: bool, way: Tokens | None
-) -> ShardIndex | None:
-    try:
-        index = _scan(shard, access.through(file, passing.read), hash, way)
-    except (
-        DataError
-    ) as error:  # damaged on its way perhaps: the reader of its samples will see to it
-        _log.warning("indexed at its source, not as it is downloaded: %s", error)
-        return None
-    return index if index.digest == passing.digest else None
+def scan_passing(shard: str, size: int, read: Read, way: Tokens | None) -> ShardIndex:
+    """Index a shard of `size` bytes by way of `read`, as of a download that is under way anyway.
+
+    Raises ShardError as `scan_shard`, and what `read` raises.
+    """
+    return _scan(shard, access.through(size, read), False, way)
 
 
 class PassingIndex:

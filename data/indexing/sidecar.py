@@ -20,7 +20,8 @@ from data.indexing import access, columns
 from data.indexing.header import BLOCK
 from data.indexing.shard import KIND, ShardIndex, checked
 from data.indexing.tar import Read
-from data.source.protocol import Source
+from data.source.address import Address, masked
+from data.source.protocol import Source, short_tag
 
 SUFFIX = ".index"
 DEBRIS_AGE_S = 24 * 3600  # longer than any write of a sidecar takes
@@ -42,10 +43,14 @@ def beside(shard: str) -> str:
     return shard + SUFFIX
 
 
-def in_folder(shard: str, size: int, tag: str | None, folder: Path) -> Path:
-    """The sidecar's path in an index folder; another version of the shard has another one."""
-    name = blake3(f"{shard}\0{size}\0{tag}".encode("utf-8", "surrogateescape")).hexdigest()
-    return folder / f"{name[:40]}{SUFFIX}"
+def in_folder(shard: str, size: int, tag: int, folder: Path | None) -> Path:
+    """The sidecar's path in an index folder; another version of the shard has another one.
+
+    `tag` is a short one, as manifests have it: so it is found without asking for the shard.
+    """
+    address = Address.parse(shard).identity if access.is_url(shard) else shard
+    name = blake3(f"{address}\0{size}\0{tag}".encode("utf-8", "surrogateescape")).hexdigest()
+    return (folder or default_folder()) / f"{name[:40]}{SUFFIX}"
 
 
 def to_bytes(index: ShardIndex) -> bytes:
@@ -73,7 +78,7 @@ def load(place: Path) -> ShardIndex | None:
 def find(shard: str, size: int, tag: str | None, folder: Path | None) -> ShardIndex | None:
     """The index of this very version of a shard, if one is kept."""
     places = [] if access.is_url(shard) else [Path(beside(shard))]
-    places.append(in_folder(shard, size, tag, folder or default_folder()))
+    places.append(in_folder(shard, size, short_tag(tag), folder))
     for place in places:
         found = load(place)
         if found is not None and (found.bytes, found.tag) == (size, tag):
@@ -85,7 +90,7 @@ def is_kept(shard: str, size: int, tag: str | None, folder: Path | None) -> bool
     """Whether there is a sidecar, without a look into it."""
     if not access.is_url(shard) and Path(beside(shard)).is_file():
         return True
-    return in_folder(shard, size, tag, folder or default_folder()).is_file()
+    return in_folder(shard, size, short_tag(tag), folder).is_file()
 
 
 def find_fitting(shard: str, opened: access.Opened, source: Source | None) -> ShardIndex | None:
@@ -93,7 +98,7 @@ def find_fitting(shard: str, opened: access.Opened, source: Source | None) -> Sh
 
     Its size must be equal, and some headers all over the shard; every read compares its own.
     """
-    found = load(Path(beside(shard))) if source is None else _load_remote(shard, source)
+    found = load(Path(beside(shard))) if source is None else load_remote(shard, source)
     if found is None or found.bytes != opened.bytes or not _is_like(found, opened.read):
         return None
     return found
@@ -112,12 +117,18 @@ def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
             return Path(beside(shard))
         except OSError as error:
             _log.info("%s: no index beside it (%s), the index folder is used", shard, error)
-    place = in_folder(shard, index.bytes, index.tag, folder or default_folder())
+    return keep_at(in_folder(shard, index.bytes, short_tag(index.tag), folder), shard, index)
+
+
+def keep_at(place: Path, shard: str, index: ShardIndex) -> Path | None:
+    """Write the sidecar of `shard` at `place`, a path of `in_folder`. Otherwise as `keep`."""
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(place, to_bytes(index))
     except OSError as error:
-        _log.warning("%s: its index cannot be kept (%s), using it from memory", shard, error)
+        _log.warning(
+            "%s: its index cannot be kept (%s), using it from memory", masked(shard), error
+        )
         return None
     return place
 
@@ -138,15 +149,15 @@ def _is_old(entry: "os.DirEntry[str]") -> bool:
     return time.time() - entry.stat(follow_symlinks=False).st_mtime > DEBRIS_AGE_S
 
 
-def _load_remote(shard: str, source: Source) -> ShardIndex | None:
+def load_remote(shard: str, source: Source) -> ShardIndex | None:
+    """The index beside the shard at a URL; None if there is none, or a broken one (a warning)."""
     url = beside(shard)
     try:
-        origin = source.stat(url)
-        return from_bytes(source.read(url, 0, origin.bytes or 0, origin.tag), url)
+        return from_bytes(b"".join(source.stream(url, 0, None)), masked(url))
     except IndexFileError as error:
         _log.warning("the index of a shard is of no use and is made anew: %s", error)
     except (DataError, OSError) as error:
-        _log.debug("%s: no index beside the shard (%s)", shard, error)
+        _log.debug("%s: no index beside the shard (%s)", masked(shard), error)
     return None
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from data.cache.entry import ShardRef
+from data.cache.shard import OpenShard
 from data.cache.store import NodeStore
 from data.indexing.access import is_url
 from data.indexing.build import read_index
 from data.indexing.listing import Shards
 from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
+from data.indexing.shard import ShardIndex
 from data.reader.descriptors import SHARDS
 from data.reader.direct import Sample
 from data.reader.opened import OpenedShard
@@ -76,6 +78,13 @@ class Dataset:
         size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
         return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
+    def index(self, shard: int, opened: OpenShard) -> ShardIndex:
+        """The index of a shard, which may be made of what is `opened`. Raises as `opened`."""
+        passing = opened.pread if is_url(self.manifest.urls[shard]) else None
+        return self.manifest.open_shard(
+            shard, source=self.store.sources, passing=passing, whole=opened.local
+        )
+
     def close(self) -> None:
         """Close the shards; a later read opens them again."""
         self._opened.clear()
@@ -108,8 +117,7 @@ class _Opened:
         dataset = self._dataset
         ref = dataset.ref(shard)
         opened = dataset.store.open(ref)
-        passing = opened.pread if is_url(ref.url) else None
-        index = dataset.manifest.open_shard(shard, source=dataset.store.sources, passing=passing)
+        index = dataset.index(shard, opened)
         store = dataset.store
         return OpenedShard(index, lambda: SHARDS.opening(lambda: store.open(ref)), ref.url, opened)
 
@@ -175,8 +183,8 @@ def _warn_of_others(folder: Path, manifest: Manifest) -> None:
     """Somebody may have added shards and forgotten to index them."""
     if not folder.is_dir():
         return
-    known = {url.rpartition("/")[2] for url in manifest.urls}
-    others = sorted(path.name for path in folder.glob("*.tar") if path.name not in known)
+    there = sorted(str(path) for path in folder.absolute().glob("*.tar"))
+    others = [Path(path).name for path in manifest.urls.without(there)]
     if others:
         _log.warning(
             "%s: tars in this folder that are not in it are not read: %s; `hpckit data index` adds"

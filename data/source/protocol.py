@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from blake3 import blake3
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -15,6 +17,11 @@ class Origin:
     tag: str | None
     """etag, or time and size of a file: what tells this version from others; None if nothing does.
     """
+
+
+def short_tag(tag: str | None) -> int:
+    """A tag as a number of 64 bits; 0 if there is none."""
+    return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
 
 
 class Source(Protocol):

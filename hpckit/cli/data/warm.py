@@ -25,6 +25,7 @@ from hpckit.cli.data.options import (
 from hpckit.cli.exits import NOT_ALL, OUT_OF_REACH
 
 if TYPE_CHECKING:
+    from data.cache.entry import ShardRef
     from data.cache.warming import Warmed
     from data.reader.stream import One
 
@@ -79,10 +80,23 @@ def warm(
     with dataset.store as store:
         stream = order_of(dataset, told, Knobs(seed, streams, window))
         begin = position_of(told) if told and position is None else position or 0
-        refs = [dataset.ref(shard) for shard in _first_used(stream, begin, ranks)]
+        numbers = {dataset.ref(shard): shard for shard in _first_used(stream, begin, ranks)}
+        refs = list(numbers)
+
+        def keep_index(ref: ShardRef) -> None:
+            with store.open(ref) as opened:
+                dataset.index(numbers[ref], opened)
+
         started_s = time.monotonic()
         with reported("warming", screen, lambda: store.metrics.bytes_fetched) as progress:
-            warmed = warm_cache(store, refs, budget, downloads=downloads, progress=progress)
+            warmed = warm_cache(
+                store,
+                refs,
+                budget,
+                downloads=downloads,
+                cached=keep_index,
+                progress=progress,
+            )
         seconds = time.monotonic() - started_s
         fetched, trouble = store.metrics.bytes_fetched, store.metrics.cache_errors
     _print(screen, warmed, len(refs), fetched, seconds, trouble)

@@ -67,7 +67,12 @@ class Store:
         return self.files[url][start : start + size]
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
-        raise AssertionError("an index is made of headers")
+        if not url.endswith(".index"):
+            raise AssertionError("an index is made of headers")
+        if url not in self.files:
+            raise DataError(f"{url} is not there")
+        self.reads += 1
+        yield self.files[url][start:]
 
 
 def fill(folder: Path, count: int = 4) -> Path:

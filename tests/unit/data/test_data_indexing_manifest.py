@@ -21,8 +21,9 @@ from data.indexing.manifest import (
     open_manifest,
     save_manifest,
 )
-from data.indexing.rows import KIND, ShardRow, short_tag
+from data.indexing.rows import KIND, ShardRow
 from data.indexing.urls import Urls
+from data.source.protocol import short_tag
 from tests.unit.data.tars import write_tar
 
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)

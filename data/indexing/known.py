@@ -1,0 +1,86 @@
+"""The index of a shard at a URL of which a manifest tells the digest: found without asking for the
+shard itself, and at best without asking its source for anything."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.errors import DamagedShardError, ObjectChangedError, ShardError
+from data.indexing import access, sidecar
+from data.indexing.scan import scan_passing
+from data.indexing.shard import ShardIndex
+from data.indexing.tar import Read
+from data.source.address import masked
+from data.source.protocol import Source
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a manifest says of a shard; `tag` is a short one."""
+
+    url: str
+    samples: int
+    bytes: int
+    tag: int
+    digest: str
+    tokens: str | None
+    """How its tokens were counted; None: they were not."""
+    way: str | None
+    """The same, where that can be done again."""
+
+    def fits(self, index: ShardIndex) -> bool:
+        """Whether it is of the same samples; where they lie, every read compares by itself."""
+        same = (len(index), index.bytes, index.digest) == (self.samples, self.bytes, self.digest)
+        return same and (self.tokens is None or index.tokens == self.tokens)
+
+
+def find(
+    known: Known,
+    *,
+    source: Source | None,
+    folder: Path | None,
+    passing: Read | None,
+    whole: bool,
+) -> ShardIndex | None:
+    """The index that is kept here; else the one beside the shard, or one of what `passing` reads,
+    and then it is kept. None if all these are missing, or of other samples.
+
+    Args:
+        passing: reads the shard by way of the cache; `whole`: all of it lies there already.
+
+    Raises FetchError if the shard cannot be had.
+    """
+    place = sidecar.in_folder(known.url, known.bytes, known.tag, folder)
+    found = sidecar.load(place)
+    if found is not None and known.fits(found):
+        return found
+    found = _passed(known, passing) if whole else None
+    found = found or _beside(known, source)
+    found = found or (None if whole else _passed(known, passing))
+    if found is not None:
+        sidecar.keep_at(place, known.url, found)
+    return found
+
+
+def _beside(known: Known, source: Source | None) -> ShardIndex | None:
+    if source is None or not access.is_plain_url(known.url):
+        return None
+    found = sidecar.load_remote(known.url, source)
+    if found is not None and not known.fits(found):
+        _log.info("%s: the index beside it is of other samples", masked(known.url))
+        return None
+    return found
+
+
+def _passed(known: Known, passing: Read | None) -> ShardIndex | None:
+    if passing is None or (known.tokens is not None and known.way is None):
+        return None
+    try:
+        index = scan_passing(known.url, known.bytes, passing, known.way)
+    except (ShardError, DamagedShardError, ObjectChangedError) as error:
+        # damaged on its way perhaps: the reader of its samples will see to it
+        _log.warning("indexed at its source, not as it is downloaded: %s", error)
+        return None
+    return index if known.fits(index) else None
