@@ -1,5 +1,6 @@
 """The addresses of a dataset's shards, many of them as one column."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import overload
@@ -9,6 +10,7 @@ from data.indexing.columns import Column
 
 _MARKS = (b"://", b"pipe:")  # one of them is in everything that is no plain path
 _PIECE = 1 << 20
+_BISECTION = 32  # looks at an address that finding one by bisection may take
 
 
 class Urls(Sequence[str]):
@@ -46,9 +48,31 @@ class Urls(Sequence[str]):
         )
         return not any(mark in piece.tobytes() for piece in pieces for mark in _MARKS)
 
+    def without(self, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` of whose last component there is no shard.
+
+        Addresses are mostly in order, so a few are found by bisection; what that does not find is
+        looked for among all, a second or two at a million.
+        """
+        missing = list(paths)
+        if len(missing) * _BISECTION < len(self):
+            missing = [path for path in missing if not self._is_in_order(path)]
+        if not missing:
+            return []
+        names = {_name(url) for url in self}
+        return [path for path in missing if _name(path) not in names]
+
+    def _is_in_order(self, url: str) -> bool:
+        at = bisect_left(self, url)
+        return at < len(self) and self[at] == url
+
     def _absolute(self, stored: bytes) -> str:
         url = stored.decode("utf-8", "surrogateescape")
         return url if access.is_url(url) or url.startswith("/") else f"{self._base}{url}"
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]
 
 
 def relative(url: str, base: str) -> str:
