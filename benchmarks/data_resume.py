@@ -78,6 +78,7 @@ def make(folder: Path, shards: int, each: int, at: float, batch: int) -> dict[st
     for number in np.unique(needed).tolist():
         for suffix in ("", ".index"):
             (folder / f"{names[number]}{suffix}").hardlink_to(f"{one.url}{suffix}")
+    Path(one.url).unlink()  # which is in no manifest
     return {**order.identity, "fingerprint": manifest.fingerprint, "position": position}
 
 
