@@ -40,6 +40,14 @@ class Columns:
     kind: str
     meta: Mapping[str, Any]
     columns: Mapping[str, Column]
+    mapped: mmap.mmap | None = None
+    """The file, if they are views of one that is mapped."""
+
+    def release(self) -> None:
+        """Have the pages that were read so far count as memory of this process no longer; the
+        kernel has them still for who reads them next."""
+        if self.mapped is not None:
+            self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def pack(kind: str, meta: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
@@ -79,7 +87,8 @@ def unpack(content: Buffer, kind: str, place: Path | str, *, checked: bool = Fal
         start += size + -size % 8
     if start != end:
         raise IndexFileError(place, f"has {end - start} bytes more than its columns")
-    return Columns(kind, _meta(header, place), columns)
+    mapped = content if isinstance(content, mmap.mmap) else None
+    return Columns(kind, _meta(header, place), columns, mapped)
 
 
 def load(path: Path, kind: str) -> Columns:

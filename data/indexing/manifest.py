@@ -34,6 +34,8 @@ class Manifest:
 
     def __init__(self, content: Columns, base: str, place: Path | str) -> None:
         _check(content, place)
+        content.release()
+        self._content = content
         self.base = base
         self.place = place
         self.columns = content.columns
@@ -60,6 +62,7 @@ class Manifest:
         digest.update(np.uint64(len(self)).tobytes())
         digest.update(np.ascontiguousarray(self.samples).view(np.uint8).data)
         digest.update(np.ascontiguousarray(self.columns["digests"]).data)
+        self._content.release()
         return digest.hexdigest()
 
     def hash(self, i: int) -> str | None:
