@@ -13,6 +13,7 @@ from data.reader.batch import Batch, SampleContext, Times
 from data.reader.direct import Direct, Sample
 from data.reader.faults import SUBSTITUTES, Faults
 from data.reader.stream import Places, Stream
+from data.reader.together import open_together
 
 
 class Work(NamedTuple):
@@ -96,6 +97,7 @@ class Fetcher:
         columns = (rows.datasets, places.shards.tolist(), places.samples.tolist())
         samples, numbers = rows.samples.append, rows.numbers.append
         total = 0
+        open_together(self.stream, rows.datasets, columns[1])
         for row, (which, shard, sample) in enumerate(zip(*columns, strict=True)):
             try:
                 found = opened.get((which, shard))

@@ -4,7 +4,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from data.errors import DataError
 from data.ordering.order import MAX_POSITION
@@ -15,13 +15,16 @@ from data.reader.dataset import Dataset
 from data.reader.direct import Sample
 from data.reader.faults import Faults, Policy
 from data.reader.fetch import Fetcher, Work
+from data.reader.grouping import Grouped
 from data.reader.memory import keep_freed_memory
 from data.reader.metrics import Meter, Usage
 from data.reader.packed import Packing, PackPlan
 from data.reader.plan import Plan, SamplePlan, Topology
-from data.reader.prefetch import Prefetcher
 from data.reader.ring import Ring, StartMethod
 from data.reader.stream import One, Stream, order_of
+
+_GROUP = 256  # samples
+_GROUP_BYTES = 4 << 20
 
 
 class Loader(Iterable[Batch]):
@@ -30,9 +33,11 @@ class Loader(Iterable[Batch]):
     Every sample comes exactly once per epoch over all ranks. `rank` and `world_size` are those of
     the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
     reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
-    batch is one thread's work. Or in `workers` processes instead, each at most `prefetch` batches
-    ahead: for Python that does not let other threads run. None of these, nor the world size,
-    changes the order.
+    batch is one thread's work. Small batches that nothing is done to go in groups of up to 256
+    samples. With 0 threads the consumer's own thread reads a batch when it asks for it: to debug,
+    or where nothing else is to be done meanwhile. Or in `workers` processes instead, each at most
+    `prefetch` batches ahead: for Python that does not let other threads run. None of these, nor the
+    world size, changes the order.
 
     Args:
         dataset: one that is open, or a `Stream` such as `mixed` makes; `seed`, `streams`, `window`
@@ -81,8 +86,8 @@ class Loader(Iterable[Batch]):
             stream: Stream = One(dataset, order)
         else:
             stream = dataset
-        if prefetch < 1 or threads < 1 or downloads < 1:
-            raise DataError("prefetch, threads and downloads must be at least 1")
+        if prefetch < 1 or threads < 0 or downloads < 1:
+            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
         if workers < 0 or start_method not in get_args(StartMethod):
             raise DataError(
                 f"workers must be 0 or more, start_method one of {get_args(StartMethod)};"
@@ -235,7 +240,7 @@ class _Iteration(Iterator[Batch]):
         return batch
 
     @staticmethod
-    def _begun(loader: Loader) -> "Prefetcher[Work, tuple[Batch, Times, int]] | Ring":
+    def _begun(loader: Loader) -> "_Made":
         """What makes the batches. It must not refer to the iteration."""
         plan = loader._plan
         made = Fetcher(plan.stream, loader._transform, loader._collate, loader._faults)
@@ -248,9 +253,10 @@ class _Iteration(Iterator[Batch]):
                 depth=loader._prefetch,
                 start=loader._start_method,
             )
-        return Prefetcher(
+        return Grouped(
             lambda work: (*fetcher.fetch(work), work.share.after),
             work,
+            most=_at_a_time(loader),
             depth=loader._prefetch,
             threads=loader._threads,
         )
@@ -269,3 +275,20 @@ class _Iteration(Iterator[Batch]):
 
         of_rank, end = plan.topology.streams(plan.stream), plan.topology.end(plan.stream)
         return Ahead(plan.stream, reading, of_rank, end=end, downloads=loader._downloads)
+
+
+def _at_a_time(loader: Loader) -> int:
+    """How many batches one thread makes before it hands them over: several only if they are small,
+    nothing of the user's is done to them and no shard is far, so that nobody waits for it."""
+    plan = loader._plan
+    own = loader._transform or loader._collate or isinstance(plan, PackPlan)
+    if own or loader._threads == 0 or has_far(plan.stream):
+        return 1
+    rows = -(-plan.topology.batch // plan.topology.world)
+    datasets = plan.stream.datasets
+    samples = sum(map(len, datasets))
+    each = sum(int(dataset.manifest.bytes.sum()) for dataset in datasets) / samples
+    return max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * max(each, 1)))))
+
+
+_Made: TypeAlias = Grouped[Work, tuple[Batch, Times, int]] | Ring

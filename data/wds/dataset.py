@@ -52,8 +52,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         read_errors: the same for those that cannot be read, if it is to be another.
         exact: whether a stage is refused that would make positions inexact.
         seeded: whether random, numpy and torch are seeded for each sample by its position.
-        prefetch, threads, downloads: steps read ahead, threads that read them, shards fetched at a
-            time, in each process.
+        prefetch, threads, downloads: steps read ahead, threads that read them (0: read when they
+            are asked for), shards fetched at a time, in each process.
 
     Raises DataError for an argument that makes no sense.
     """

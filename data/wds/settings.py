@@ -40,8 +40,8 @@ class Settings:
     """Of the exact pipeline; without stages if it is none."""
 
     def __post_init__(self) -> None:
-        if min(self.prefetch, self.threads, self.downloads) < 1:
-            raise DataError("prefetch, threads and downloads must be at least 1")
+        if min(self.prefetch, self.threads + 1, self.downloads) < 1:
+            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
         for told in (self.items, self.epochs, self.global_batch):
             if told is not None and told < 1:
                 raise DataError(f"expected a number of at least 1, got {told}")

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.cache.store import NodeStore
-from data.errors import DataError
 from data.indexing.access import is_url
 from data.indexing.listing import Shards
 from data.indexing.manifest import Manifest
@@ -19,7 +18,7 @@ from data.reader.batch import Batch
 from data.reader.dataset import Dataset, open_dataset
 from data.reader.faults import Faults
 from data.reader.fetch import Fetcher, Work
-from data.reader.prefetch import Prefetcher
+from data.reader.grouping import Grouped
 from data.reader.stream import Mixed, One, Places, Stream, order_of
 from data.source.sources import Sources
 from data.wds.cursor import Cursor
@@ -127,9 +126,11 @@ class Reader:
     def read(self, cursor: Cursor, stride: int) -> Generator[Read, None, None]:
         """Every `stride`-th step from `cursor` to its `until`. Close it to end its threads."""
         fetch, at = self.fetcher.fetch, _At(cursor.position)
-        blocks: Prefetcher[list[tuple[Work, int]], _Block] = Prefetcher(
-            lambda works: _read(fetch, works),
-            self._blocks(cursor, stride),
+        most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
+        made: Grouped[tuple[Work, int], Read] = Grouped(
+            lambda found: Read(fetch(found[0])[0], found[0].share, found[1]),
+            self._works(cursor, stride),
+            most=most if self.threads else 1,
             depth=self.depth,
             threads=self.threads,
         )
@@ -137,14 +138,11 @@ class Reader:
         if has_far(self.stream):
             ahead = Ahead(self.stream, lambda: at.position, None, downloads=self.downloads)
         try:
-            while (block := _next(blocks.next)) is not None:
-                for found in block.reads:
-                    at.position = found.begin
-                    yield found
-                if block.error is not None:
-                    raise block.error
+            while (found := _next(made.next)) is not None:
+                at.position = found.begin
+                yield found
         finally:
-            blocks.close("the iteration was closed")
+            made.close("the iteration was closed")
             if ahead is not None:
                 ahead.close()
 
@@ -154,12 +152,6 @@ class Reader:
         share = Share(positions, np.ones(1, dtype=bool), 1.0, position + 1)
         batch, _ = self.fetcher.fetch(Work(share, self.stream.locate(positions)))
         return batch.data[0] if batch.data else None
-
-    def _blocks(self, cursor: Cursor, stride: int) -> Iterator[list[tuple[Work, int]]]:
-        works = self._works(cursor, stride)
-        count = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
-        while block := list(islice(works, count)):
-            yield block
 
     def _works(self, cursor: Cursor, stride: int) -> Iterator[tuple[Work, int]]:
         begins = self.steps.begins(cursor.position, cursor.until)
@@ -182,24 +174,7 @@ class _At:
         self.position = position
 
 
-class _Block(NamedTuple):
-    reads: list[Read]
-    error: DataError | None
-    """Of the step after them."""
-
-
-def _read(fetch: Callable[[Work], tuple[Batch, Any]], works: list[tuple[Work, int]]) -> _Block:
-    reads: list[Read] = []
-    for work, begin in works:
-        try:
-            batch, _ = fetch(work)
-        except DataError as error:
-            return _Block(reads, error)
-        reads.append(Read(batch, work.share, begin))
-    return _Block(reads, None)
-
-
-def _next(call: Callable[[], _Block]) -> _Block | None:
+def _next(call: Callable[[], Read]) -> Read | None:
     try:
         return call()
     except StopIteration:

@@ -146,7 +146,7 @@ def test_arguments_that_make_no_sense(urls: list[str]) -> None:
         ({"rank": 2, "world_size": 2}, "rank must be"),
         ({"rank": 1}, "both rank and world_size"),
         ({"rank": 0, "world_size": 60}, "too few for 60 ranks"),
-        ({"threads": 0}, "at least 1"),
+        ({"threads": -1}, "at least 0"),
         ({"errors": "ignore"}, "errors must be one of"),
         ({"tail": "cut"}, "tail must be one of"),
     ):

@@ -26,7 +26,7 @@ _PEERS = ("webdataset",)
 def bench(
     shards: ShardsArg,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 64,
-    threads: Annotated[int, typer.Option(min=1, help="Reader threads.")] = 2,
+    threads: Annotated[int, typer.Option(min=0, help="Reader threads; 0: none.")] = 2,
     prefetch: Annotated[int, typer.Option(min=1, help="Batches that are read ahead.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.1, help="Of each measurement.")] = 5.0,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,

@@ -57,8 +57,8 @@ class DataSpec:
     """Samples are images with labels; null: they are not."""
     prefetch: Count
     """Batches read ahead."""
-    threads: Count
-    """Reader threads of one rank."""
+    threads: Natural
+    """Reader threads of one rank; 0: the trainer reads each batch itself when it asks for it."""
     streams: Count
     """Sequences of shards that take turns; a multiple of the nodes keeps their shards apart."""
     window: Count

@@ -6,7 +6,7 @@ import tarfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from data import (
     open_dataset,
     pack_folder,
 )
+from data.reader.grouping import Grouped
+from data.reader.loader import _at_a_time
+from data.reader.prefetch import prefetching
 
 N = 23
 
@@ -77,7 +80,7 @@ def test_a_batch_may_be_larger_than_the_dataset(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (5, 3)])
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (5, 3), (1, 0)])
 def test_topology_and_threads_do_not_change_the_stream(
     dataset: Dataset, world: int, prefetch: int, threads: int
 ) -> None:
@@ -218,7 +221,7 @@ def test_what_is_no_state_is_refused(dataset: Dataset, change: dict[str, Any]) -
         {"global_batch": 4, "rank": -1},
         {"global_batch": 4, "seed": -1},
         {"global_batch": 4, "prefetch": 0},
-        {"global_batch": 4, "threads": 0},
+        {"global_batch": 4, "threads": -1},
     ],
 )
 def test_impossible_arguments_are_refused(dataset: Dataset, arguments: dict[str, Any]) -> None:
@@ -307,6 +310,84 @@ def test_threads_end_with_the_iterator(dataset: Dataset) -> None:
             break
         time.sleep(0.01)
     assert not reader_threads()
+
+
+def test_without_threads_the_consumer_reads(dataset: Dataset) -> None:
+    """One batch when it is asked for, with the same errors and the same end."""
+    seen: dict[int, int] = {}
+
+    def note(sample: Sample, context: SampleContext) -> Sample:
+        seen[context.position] = threading.get_ident()
+        return failing_at(9)(sample, context)
+
+    loader = Loader(dataset, global_batch=4, transform=note, threads=0, prefetch=5)
+    iterator = iter(loader)
+    for delivered in (4, 8):
+        next(iterator)
+        assert len(seen) == delivered
+    assert set(seen.values()) == {threading.get_ident()}
+    with pytest.raises(SampleError, match="position 9"):
+        next(iterator)
+    with pytest.raises(DataError, match="ended with an error"):
+        next(iterator)
+    assert loader.state_dict()["position"] == 8
+    loader.close()
+    assert [len(b.data) for b in Loader(dataset, global_batch=23, epochs=2, threads=0)] == [N, N]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_what_comes_before_an_error_of_the_plan_is_delivered(threads: int) -> None:
+    def steps() -> Iterator[int]:
+        yield from range(3)
+        raise DataError("no more of these")
+
+    made = prefetching(str, steps(), depth=4, threads=threads)
+    assert [made.next() for _ in range(3)] == ["0", "1", "2"]
+    with pytest.raises(DataError, match="no more of these"):
+        made.next()
+    with pytest.raises(DataError, match="ended with an error"):
+        made.next()
+    made.close("it is over")
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_results_come_in_order_and_then_the_end(threads: int) -> None:
+    made = prefetching(str, iter(range(200)), depth=5, threads=threads)
+    assert [made.next() for _ in range(200)] == [str(i) for i in range(200)]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            made.next()
+    assert made.ready == 0
+    made.close("it is over")
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("most", [1, 4])
+def test_groups_change_neither_the_order_nor_where_an_error_comes(threads: int, most: int) -> None:
+    def load(number: int) -> int:
+        return number // (number != 41)
+
+    made = Grouped(load, iter(range(60)), most=most, depth=2, threads=threads)
+    assert [made.next() for _ in range(41)] == list(range(41))
+    with pytest.raises(ZeroDivisionError):
+        made.next()
+    with pytest.raises(DataError, match="ended with an error"):
+        made.next()
+    made.close("it is over")
+
+
+def test_small_batches_go_in_groups_if_nobody_can_tell(dataset: Dataset) -> None:
+    """The position is that of what was delivered, not of what is there."""
+    loader = Loader(dataset, global_batch=1, threads=1, prefetch=1)
+    assert _at_a_time(loader) > 8
+    assert _at_a_time(Loader(dataset, global_batch=1, transform=lambda s, _: s)) == 1
+    assert _at_a_time(Loader(dataset, global_batch=200)) == 1
+    iterator = iter(loader)
+    for delivered in range(1, 20):
+        next(iterator)
+        assert loader.state_dict()["position"] == delivered
+    loader.close()
+    assert [b.positions for b in take(loader, 2)] == [(19,), (20,)]
 
 
 def test_close_wakes_a_waiting_consumer(dataset: Dataset) -> None:
