@@ -48,6 +48,7 @@ class EventLog:
     """Appends events; `common` fields (generation, node, rank, ...) go into each of them."""
 
     def __init__(self, path: Path, **common: Any) -> None:
+        self.path = path
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._common = common
         self._one_at_a_time = threading.Lock()  # the file lock does not tell threads apart
@@ -103,13 +104,19 @@ class EventLog:
 
 
 class EventTail:
-    """Reads events as they are appended, from the beginning of the file or its end."""
+    """Reads events as they are appended, from the beginning of the file, its end, or a place."""
 
-    def __init__(self, path: Path, from_end: bool = False) -> None:
+    def __init__(self, path: Path, from_end: bool = False, offset: int = 0) -> None:
+        """`offset`: as of another one, at the same file."""
         self._path = path
-        self._offset = path.stat().st_size if from_end and path.exists() else 0
+        self._offset = path.stat().st_size if from_end and path.exists() else offset
         self.torn = 0
         """Lines that were passed over so far, for being no event."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the file up to the end of the event that was read last."""
+        return self._offset
 
     def read(self) -> Iterator[Event]:
         """The whole lines that have come since the last call."""

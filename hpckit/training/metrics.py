@@ -86,7 +86,7 @@ class Metrics:
         self._parts, self._watch, self._device = spent, watch, device
         self._peak_flops = known_peak(device)
         self._has_said = False
-        self._records = Records(events, tensorboard, at, trackers) if tensorboard else None
+        self._records = Records(events, tensorboard, trackers) if tensorboard else None
         self._every = every
         self._step_values: dict[str, Value] = {}
         self._counted: dict[str, Value] = dict.fromkeys((TOKENS, SAMPLES, FLOPS), 0)

@@ -3,52 +3,69 @@ milliseconds each time, which no step has to wait for."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from hpckit.run.events import EventLog
-from hpckit.training.scalars import Scalars
+from hpckit.training.curveprocess import CurveProcess
 from hpckit.training.trackers.building import close_all
 from hpckit.training.trackers.delivery import Delivery
 from hpckit.training.trackers.tracker import Record
 
+_Item = tuple[Record, Mapping[str, float]] | threading.Event | None
+"""A record and what more is in its event; what to set once all before it are written; the end."""
+
 
 class Records:
-    """To the events, TensorBoard files and trackers, in the order in which they come, by one
-    thread."""
+    """To the events and trackers, in the order in which they come, by one thread; and from the
+    events to TensorBoard files, by a process."""
 
     def __init__(
-        self, events: EventLog, tensorboard: Path, at: int, trackers: Sequence[Delivery] = ()
+        self, events: EventLog, tensorboard: Path, trackers: Sequence[Delivery] = ()
     ) -> None:
-        """`at`: as of `Scalars`."""
         self._trackers = trackers
-        self._events, self._scalars = events, Scalars(tensorboard, events, at)
-        self._thread = ThreadPoolExecutor(1, "records")
-        self._last: Future[None] | None = None
+        self._events, self._curves = events, CurveProcess(events, tensorboard)
+        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, name="records", daemon=True)
+        self._thread.start()
 
     def write(self, kind: str, step: int, values: Mapping[str, float], **more: float) -> None:
         """An event, of now, with `values` and `more`; and scalars, of `values` alone."""
-        now_s = time.time()
-
-        def write() -> None:
-            self._events.emit(kind, time=now_s, step=step, **more, **values)
-            self._scalars.write(step, values)
-            for tracker in self._trackers:
-                tracker.put(Record(kind, step, now_s, values))
-
-        self._last = self._thread.submit(write)
+        self._queue.put((Record(kind, step, time.time(), values), more))
 
     def flush(self) -> None:
         """Wait until all of them are written. What a save makes durable is told before, whoever is
-        killed then."""
-        if self._last is not None:
-            self._last.result()
+        killed then. Raises what has kept one of them from it."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait()
+        if self._error is not None:
+            raise self._error
 
     def close(self, is_done: bool = False) -> None:
         """`is_done`: the run is through, not just this attempt."""
-        self.flush()
-        self._thread.shutdown()
-        self._scalars.close()
+        self._queue.put(None)
+        self._thread.join()
+        self._curves.end()
         close_all(self._trackers, is_done)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self._write(*item)
+            except Exception as error:  # noqa: BLE001 (raised where it is waited for)
+                self._error = error
+
+    def _write(self, record: Record, more: Mapping[str, float]) -> None:
+        about = {"time": record.time, "step": record.step}
+        self._events.emit(record.kind, **about, **more, **record.values)
+        self._curves.ensure()
+        for tracker in self._trackers:
+            tracker.put(record)

@@ -37,7 +37,7 @@ def lock_held(path: Path) -> Iterator[None]:
 @pytest.fixture
 def records(tmp_path: Path) -> Iterator[Records]:
     with EventLog(tmp_path / "events.jsonl", rank=0) as events:
-        found = Records(events, tmp_path / "tensorboard", at=0)
+        found = Records(events, tmp_path / "tensorboard")
         yield found
         found.close()
 
@@ -58,7 +58,16 @@ def test_all_are_there_in_order_once_they_are_waited_for(records: Records, tmp_p
     assert found[1]["loss"] == 0.5
     assert all(begun_s - 1e-5 <= event.time <= time.time() for event in found)
     assert (last.kind, last["val_loss"], last["seconds"], last["rank"]) == ("validated", 2, 3, 0)
-    assert any((tmp_path / "tensorboard").iterdir())
+    records.close()
+    assert any((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_what_keeps_one_from_being_written_is_raised_where_it_is_waited_for(
+    records: Records,
+) -> None:
+    records.write("step", 1, {"loss": object()})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        records.flush()
 
 
 def test_training_does_not_wait_for_a_lock_but_a_save_does(

@@ -208,7 +208,7 @@ def test_what_a_run_has_to_know_is_said(tmp_path: Path) -> None:
 def test_records_tell_trackers_what_they_write(tmp_path: Path) -> None:
     shelf = Shelf()
     with attempt(tmp_path, shelf) as to, EventLog(tmp_path / "own.jsonl") as events:
-        records = Records(events, tmp_path / "tensorboard", 0, [to])
+        records = Records(events, tmp_path / "tensorboard", [to])
         records.write("step", 1, {"loss": 1.0})
         records.write("validated", 1, {"val_loss": 2.0}, seconds=3.0)
         records.close(is_done=True)

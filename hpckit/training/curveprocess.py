@@ -1,0 +1,67 @@
+"""The process that writes a run's TensorBoard files, as rank 0 has it beside itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hpckit.run.events import EventLog
+
+log = logging.getLogger(__name__)
+
+_PROGRAM = (sys.executable, "-m", "hpckit.training.curves")
+END_S = 8.0
+"""Seconds that the end of an attempt waits for it, at most."""
+
+
+class CurveProcess:
+    """`hpckit.training.curves`, from the first record on. It outlives this process by a moment, if
+    that is killed, and so loses nothing."""
+
+    def __init__(self, events: EventLog, folder: Path) -> None:
+        self._events, self._folder = events, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_gone = False
+
+    def ensure(self) -> None:
+        """Start it, unless it was; say so once, if it is not there any more."""
+        if self._process is None and not self._is_gone:
+            self._start()
+        elif self._process is not None and self._process.poll() is not None:
+            self._drop(f"their process ended with {self._process.returncode}")
+
+    def end(self) -> None:
+        """Have it write what is left."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            returncode = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            log.warning("TensorBoard files lack the newest records, which the next attempt adds")
+            return
+        if returncode:
+            self._drop(f"their process ended with {returncode}")
+
+    def _start(self) -> None:
+        command = [*_PROGRAM, str(self._events.path), str(self._folder)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._drop(str(error))
+
+    def _drop(self, why: str) -> None:
+        """Go on without: the events have it all."""
+        self._process, self._is_gone = None, True
+        log.error("no more TensorBoard files: %s", why)
+        self._events.emit("degraded", what=f"no more TensorBoard files: {why}")
