@@ -17,6 +17,11 @@ class Drill:
         """`begun_at`: the step that the run has already reached; earlier ones are not played."""
         self._left = [step for step in preempt_at if step > begun_at]
 
+    @property
+    def is_to_come(self) -> bool:
+        """Whether something is left to play."""
+        return bool(self._left)
+
     def at_step(self, step: int) -> None:
         """The run has finished `step` steps; send what is due."""
         if self._left and step >= self._left[0]:

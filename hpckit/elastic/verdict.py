@@ -74,6 +74,8 @@ class Ending:
     """Whether a newer checkpoint was committed during it."""
     unhealthy: tuple[str, ...] = ()
     """Nodes that were left out, without which there are too few."""
+    absent: tuple[str, ...] = ()
+    """Nodes that no agent came on, without which there are too few."""
     is_time_up: bool = False
     """Whether Slurm was about to end the job for its time limit."""
 
@@ -125,12 +127,8 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         return Verdict(Kind.PERMANENT, True, str(error or "a worker refused to go on"), error)
     if ending.request is not Request.NONE:
         return _judge_requested(ending)
-    if ending.unhealthy:
-        lost = f"; lost {', '.join(ending.lost)}" if ending.lost else ""
-        what = f"too few healthy nodes: {', '.join(ending.unhealthy)}{lost}"
-        return _within_budget(Kind.INFRA, what, ending, past, retry)
-    if ending.lost:
-        return _within_budget(Kind.INFRA, f"lost {', '.join(ending.lost)}", ending, past, retry)
+    if missing := _missing(ending):
+        return _within_budget(Kind.INFRA, missing, ending, past, retry)
     if exits == {NodeExit.DONE}:
         return Verdict(Kind.DONE, True, "reached the last step")
     if killed := [report.node for report in ending.reports if report.is_oom_killed]:
@@ -139,6 +137,16 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         return _within_budget(Kind.OOM, what, ending, past, retry)
     kind, what = _failure(error)
     return _within_budget(kind, what, ending, past, retry, error)
+
+
+def _missing(ending: Ending) -> str | None:
+    """What the generation had too little of, or lost; None: it lacked nothing."""
+    groups = (
+        ("too few healthy nodes: ", ending.unhealthy),
+        ("no agent came on ", ending.absent),
+        ("lost ", ending.lost),
+    )
+    return "; ".join(f"{what}{', '.join(which)}" for what, which in groups if which) or None
 
 
 def budget_of(kind: Kind, retry: RetrySpec) -> int | None:

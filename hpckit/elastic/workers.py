@@ -210,8 +210,9 @@ class Workers:
 
 
 def _alive(pid: int) -> bool:
+    """Of a process of this user's."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # or its number is another user's by now
         return False
     return True

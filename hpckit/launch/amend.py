@@ -12,7 +12,7 @@ import yaml
 from checkpointing import CheckpointError
 from hpckit.launch.compose import amend_spec
 from hpckit.launch.preflight import place_problems, with_absolute_paths
-from hpckit.launch.supervise import newest_step
+from hpckit.launch.savedstep import newest_step
 from hpckit.launch.trees import project_tree
 from hpckit.run.directory import RunDir, checkpoint_root
 from hpckit.run.parse import SpecError, differences, read_spec

@@ -35,6 +35,7 @@ class Member:
         assert process.stdout is not None
         self.node, self.process = node, process
         self._health, self._asked = health, time.time()  # when it was told to look at its node
+        self._begun_s, self._has_come = time.monotonic(), False
         self.problems: list[str] = []  # for which its node is to be left out
         self.is_looking = False  # at its node once more, and says hello again
         self.has_fallen = False  # it was killed, and another has taken its place
@@ -54,6 +55,11 @@ class Member:
         is_silent = channel.has_ended if self.hello is None else channel.is_over
         return is_silent or self.process.poll() is not None
 
+    def is_absent(self, within_s: float) -> bool:
+        """It has never said that it is there, and has ended, or had so many seconds for it."""
+        is_late = time.monotonic() - self._begun_s >= within_s
+        return not self._has_come and (is_late or self.is_lost())
+
     def hear(self, generation: int) -> None:
         for message in self.channel.receive():
             match message.get("kind"):
@@ -62,7 +68,7 @@ class Member:
                 case "hello":
                     if self.hello is not None and self.hello["pid"] != message["pid"]:
                         self._fall()
-                    self.hello, self.is_looking = message, False
+                    self.hello, self.is_looking, self._has_come = message, False, True
                     self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
                 case "signal":
                     self.signals.append(str(message["name"]))
@@ -202,6 +208,10 @@ class Crew:
     def unhealthy(self) -> dict[int, list[str]]:
         """Why nodes whose agents are there are to be left out."""
         return {m.node: m.problems for m in self._members.values() if m.is_there and m.problems}
+
+    def absent(self, within_s: float) -> list[int]:
+        """Nodes whose agents have never come: these have ended, or had so many seconds for it."""
+        return sorted(node for node, m in self._members.items() if m.is_absent(within_s))
 
     def expected(self) -> int:
         """How many agents are there that have not said yet how their nodes are."""

@@ -22,6 +22,7 @@ class Fitness:
         """
         self._job, self._events = job, events
         self._told: set[tuple[int, str]] = set()
+        self._told_absent: set[int] = set()
 
     def tell(self, generation: int, unhealthy: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
         """What a verdict says of nodes with problems: of each, the first one."""
@@ -38,6 +39,23 @@ class Fitness:
         for node in nodes if self._job is not None else ():
             where = {"node": node, "host": self._host(node)}
             self._events.emit("node_lost", generation=generation, **where)
+
+    def tell_absent(self, generation: int, nodes: Mapping[int, str | None]) -> None:
+        """Nodes of the job that no agent came on, told once each; with the last words of what was
+        to start it, if there were any."""
+        for node, said in sorted(nodes.items()) if self._job is not None else ():
+            if node not in self._told_absent:
+                self._told_absent.add(node)
+                where = {"node": node, "host": self._host(node)}
+                log.error("no agent came on %s: %s", self.name(node), said or "not a word")
+                self._events.emit(
+                    "node_lost", generation=generation, **where, is_absent=True, said=said
+                )
+
+    def name(self, node: int) -> str:
+        """For a person."""
+        host = self._host(node)
+        return f"node {node}" if host is None else f"node {node} ({host})"
 
     def tell_fallen(self, generation: int, nodes: Iterable[int]) -> None:
         """Nodes whose agents were killed, and have successors."""

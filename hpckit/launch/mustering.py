@@ -17,6 +17,8 @@ RETURN_S = 3.0
 ended. Where it fell silent, it was waited for already."""
 AGAIN_S = 30.0
 """The same where there are too few without it."""
+PAUSE_S = 5.0
+"""Seconds until agents are called again of which too few came: what hindered them may pass."""
 HOPELESS_S = 3.0
 """Seconds in which the others may still say how they are, once there cannot be enough."""
 
@@ -68,3 +70,11 @@ def muster(
             return {node: there[node] for node in chosen}
         time.sleep(TICK_S)
     return {}
+
+
+def pause(crew: Answers, is_asked: Callable[[], bool]) -> None:
+    """Let some time pass before agents are called again, unless there is something else to do."""
+    until_s = time.monotonic() + PAUSE_S
+    while time.monotonic() < until_s and not is_asked():
+        crew.tick()
+        time.sleep(TICK_S)

@@ -12,6 +12,7 @@ from hpckit.elastic.agent import Start, even_share
 from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import choose
 from hpckit.elastic.store import RendezvousStore
+from hpckit.launch.agentlogs import AgentLogs
 from hpckit.launch.allocation import Allocation, srun
 from hpckit.launch.container import Container, inside
 from hpckit.launch.mounts import all_mounts, shared_folders
@@ -34,6 +35,10 @@ class Orders:
 
 class Nodes(Protocol):
     """Where agents are."""
+
+    @property
+    def logs(self) -> AgentLogs:
+        """What these have said."""
 
     @property
     def address(self) -> str | None:
@@ -71,11 +76,12 @@ class LocalNodes:
         self.address: str | None = spec.cluster.address
         self.count = most_nodes(spec)
         self._spec, self._run, self._submission, self._gpus = spec, run, submission, gpus
+        self.logs = AgentLogs(run)
 
     def start_agent(self, node: int) -> Process:
         env = environment() | agent_variables(self._run, self._submission, node)
         return spawn_piped(
-            [sys.executable, *_KEEPER], env, self._run.agent_log(node), is_written_to=True
+            [sys.executable, *_KEEPER], env, self.logs.begin(node), is_written_to=True
         )
 
     def orders(
@@ -115,6 +121,7 @@ class SlurmNodes:
     def __init__(self, spec: RunSpec, run: RunDir, submission: int, allocation: Allocation) -> None:
         self._spec, self._run, self._submission = spec, run, submission
         self._allocation, self.count = allocation, len(allocation.hosts)
+        self.logs = AgentLogs(run)
         self._container = run_container(spec, run)
         for folder in shared_folders(spec, run) if self._container else ():
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +134,7 @@ class SlurmNodes:
             variables |= inside(os.environ)
             python = container.interpreter(python)
         command = srun(host, variables, [python, *_KEEPER], container)
-        return spawn_piped(command, environment(), self._run.agent_log(node), is_written_to=True)
+        return spawn_piped(command, environment(), self.logs.begin(node), is_written_to=True)
 
     def orders(
         self,

@@ -1,4 +1,5 @@
-"""A job that begins while the one before it is still there, though Slurm has given that up.
+"""A job that begins after another one: while that is still there, though Slurm has given it up, or
+though it had said that nothing was to go on.
 
 A node that is cut off from Slurm may reach the run's folder all the same: the supervisor on it
 finds out, and ends by itself, but that takes it some time, in which its successor has begun.
@@ -14,7 +15,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hpckit.elastic.orphan import is_running
-from hpckit.run.events import Event
+from hpckit.elastic.verdict import Kind
+from hpckit.run.board import Request
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, EventLog, read_events
+from hpckit.run.lineage import since_start
 from hpckit.run.lock import RunHeldError, hold_all
 from hpckit.run.scontrol import show_job
 
@@ -24,6 +29,7 @@ PATIENCE_S = 300.0
 """Seconds for a job that Slurm has given up to end: it asks Slurm several times, each in vain."""
 _POLL_S = 1.0
 _QUERY_S = 20.0
+_FOR_GOOD = (Kind.DONE, Kind.STOPPED, Kind.PERMANENT)
 
 
 @contextmanager
@@ -52,6 +58,43 @@ def hold_after(
                 asked = True
                 time.sleep(_POLL_S)
         yield
+
+
+def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
+    """Whether this job is the successor of one after which nothing was to go on: it was to be
+    cancelled, but Slurm did not do so in time. Says so, if it is.
+
+    Args:
+        job: None: it is none of Slurm's.
+    """
+    ended = None if job is None else end_before(read_events(run.events), job)
+    if ended is None:
+        return False
+    what = f"job {job} was not cancelled when the run ended ({ended}): it leaves by itself"
+    log.warning(what)
+    events.emit("degraded", what=what)
+    events.emit("successor_cancelled", job=job)
+    return True
+
+
+def end_before(events: Iterable[Event], job: str) -> str | None:
+    """How the run has ended for good since a person started it, where `job` was queued by a job of
+    that run, and not by a person; else None."""
+    told = since_start(events)
+    if not any(e.kind == "successor_queued" and str(e["job"]) == job for e in told):
+        return None
+    ended: str | None = None
+    for event in told:
+        match event.kind:
+            case "generation_started":
+                ended = None
+            case "generation_ended" if event.get("final"):
+                ended = str(event["verdict"])
+            case "run_ended" if event.get("verdict") in _FOR_GOOD:
+                ended = str(event["verdict"])
+            case "asked" if event.get("request") == Request.STOP.name.lower():
+                ended = str(Kind.STOPPED)  # whatever became of its process
+    return ended
 
 
 def former_job(events: Iterable[Event]) -> str | None:

@@ -13,36 +13,37 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from checkpointing import CheckpointError, list_run
 from checkpointing.service.ending import end_services
 from hpckit.elastic.channel import Message
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.drill import Drill
-from hpckit.elastic.report import ExitReport
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
 from hpckit.elastic.verdict import LEAVES, Ending, Kind, Past, Verdict, judge, past_of
-from hpckit.launch.allocation import Allocation, allocation, is_cancelled, leave_array
-from hpckit.launch.chain import Chain, silent_jobs
-from hpckit.launch.continuing import KEEP_S, chained, is_hopeless, requeue
+from hpckit.launch.allocation import Allocation, allocation, leave_array
+from hpckit.launch.chain import KEEP_S, Chain, silent_jobs
+from hpckit.launch.concluding import Conclusions
+from hpckit.launch.continuing import chained, is_hopeless, requeue
 from hpckit.launch.crew import Crew
+from hpckit.launch.doing import describe_failure, doing
 from hpckit.launch.fitness import Fitness
 from hpckit.launch.holders import Holders
-from hpckit.launch.mustering import muster
+from hpckit.launch.leaving import Leaving
+from hpckit.launch.mustering import HELLO_S, muster, pause
 from hpckit.launch.nodes import LocalNodes, Nodes, SlurmNodes
 from hpckit.launch.requests import Requests
-from hpckit.launch.succession import former_job, hold_after, is_given_up
-from hpckit.launch.timelimit import is_time_up
+from hpckit.launch.savedstep import SavedStep
+from hpckit.launch.shortage import Shortage, blamed, is_job_spent, shortage_of
+from hpckit.launch.succession import former_job, hold_after, is_given_up, is_needless
 from hpckit.run.board import Request
 from hpckit.run.check import fewest_nodes, fits, nodes_of_generation
-from hpckit.run.directory import RunDir, checkpoint_root, lock_paths, run_name, store_and_name
-from hpckit.run.durable import write_json
+from hpckit.run.directory import RunDir, lock_paths, store_and_name
 from hpckit.run.events import Event, EventLog, EventTail, read_events
 from hpckit.run.length import last_step
 from hpckit.run.lock import RunHeldError
@@ -54,6 +55,8 @@ from hpckit.run.spec import RunSpec
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
+FOLLOW_S = 1.0
+"""Seconds between two looks at the events that others write: each opens a file on a shared disk."""
 # What an agent may take beyond the grace period to end its workers and write its report.
 REPORT_MARGIN_S = 10.0
 
@@ -76,22 +79,21 @@ def supervise(run_path: str, submission: int, gpus: tuple[str, ...] | None = Non
     )
     with EventLog(run.events, submission=submission) as events:
         try:
-            status = _supervise(run, submission, gpus, events).exit_status
+            status = _supervise(run, submission, gpus, events)
         except RunHeldError as error:
             events.emit("run_refused", error=str(error))
             raise
         except Exception as error:
             log.exception("the supervisor failed")
-            events.emit("run_failed", error=f"{type(error).__name__}: {error}")
+            events.emit("run_failed", error=describe_failure(error))
             raise
     if status and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         sys.exit(status)  # submitit's process ends with 0 otherwise, and the job as a success
     return status
 
 
-def _supervise(
-    run: RunDir, submission: int, gpus: tuple[str, ...] | None, events: EventLog
-) -> Verdict:
+def _supervise(run: RunDir, submission: int, gpus: tuple[str, ...] | None, events: EventLog) -> int:
+    """The exit status."""
     _require_snapshot(run.code(submission))
     supervisor = Supervisor(run, submission, gpus, events)
     what = f"submission {submission} of {run.name}"
@@ -104,12 +106,19 @@ def _supervise(
         events.emit("degraded", what=f"{error}; its job is over: waiting for its end")
         return True
 
-    with hold_after(lock_paths(supervisor.spec, run), what, is_ending):
-        verdict = supervisor.run()
-    job = supervisor.job_to_requeue
-    if job is not None and not verdict.final:
-        requeue(run, supervisor.spec, job, events)
-    return verdict
+    goes_on = False
+    try:
+        with hold_after(lock_paths(supervisor.spec, run), what, is_ending):
+            if is_needless(run, supervisor.find_job(), events):
+                return 0
+            goes_on = True  # what fails now is nobody's decision
+            verdict = supervisor.run()
+            goes_on = not verdict.final
+    finally:
+        job = supervisor.job_to_requeue
+        if job is not None and goes_on:
+            requeue(run, supervisor.spec, job, events)
+    return verdict.exit_status
 
 
 def _require_snapshot(code: Path) -> None:
@@ -137,25 +146,43 @@ class Supervisor:
         self._past: list[Past] = []
         self._past_before = 0  # generations of jobs before this one
         self._holders = Holders()
-        self._is_short = False  # nodes that it had are gone, and too few are left
+        self._shortages: list[Shortage] = []  # of the last generations, which could not begin
         self._took_part: tuple[int, ...] = ()  # nodes of the generation before
-        self._saved_step = 0  # of the newest committed checkpoint, as it was last seen
+        self._saved = SavedStep(self.spec, run, events)
+        self._conclusions = Conclusions(run, self.spec, submission, events)
+        self._chain: Chain | None = None
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
-        self._nodes = self._find_nodes()
+        if self.spec.cluster.kind == "slurm":
+            self._job = allocation(os.environ)
+            leave_array(os.environ)
         self._fitness = Fitness(self._job, self._events)
+        self._leaving = Leaving(self._run, self._job, self.spec.cluster, self._events)
         job = {} if self._job is None else {"job": self._job.job, "hosts": list(self._job.hosts)}
         self._events.emit("run_started", pid=os.getpid(), steps=last_step(self.spec), **job)
         told = read_events(self._run.events)
         self._past = past_of(told)
         self._past_before = len(self._past)
-        if swept := sweep(self._run.path):
-            self._events.emit("strays_killed", pids=swept)
-        self._saved_step = newest_step(self.spec, self._run)
-        self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved_step)
+        with self._continued(told) as self._chain:
+            self._prepare(told)
+            verdict = self._supervised()
+        self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
+        return verdict
+
+    def _prepare(self, told: Sequence[Event]) -> None:
+        with doing("make folders of the run's containers"):
+            self._nodes = self._find_nodes()
+        with doing("end what an earlier supervisor has left on this node"):
+            if swept := sweep(self._run.path):
+                self._events.emit("strays_killed", pids=swept)
+        self._saved.begin(told)
+        self._drill = Drill(self.spec.debug.drill.preempt_at, self._saved.now)
+
+    def _supervised(self) -> Verdict:
+        """With agents, which have time to write what they hold once the last generation is over:
+        Slurm may give this process less, so what is to become of the successor is said before."""
         with (
-            self._continued(told) as chain,
             RendezvousStore(self._nodes.address) as store,
             Crew(self._nodes.start_agent, self._events, self._drain_s, self.spec.health) as crew,
         ):
@@ -164,10 +191,12 @@ class Supervisor:
             finally:
                 if self._job is None:
                     self._end_services()
-            if chain is not None and not verdict.final:
-                chain.keep(KEEP_S)
-        self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
-        return verdict
+            if self._chain is not None:
+                if verdict.final:
+                    self._chain.drop()
+                else:
+                    self._chain.keep(KEEP_S)
+            return verdict
 
     @property
     def _drain_s(self) -> float | None:
@@ -183,29 +212,30 @@ class Supervisor:
         return allocation(os.environ).job if self.spec.cluster.kind == "slurm" else None
 
     def _find_nodes(self) -> Nodes:
-        if self.spec.cluster.kind == "slurm":
-            self._job = allocation(os.environ)
-            leave_array(os.environ)
+        if self._job is not None:
             return SlurmNodes(self.spec, self._run, self._submission, self._job)
         return LocalNodes(self.spec, self._run, self._submission, self._gpus)
 
     def _generations(self, store: RendezvousStore, crew: Crew) -> Verdict:
         verdict = self._one_generation(store, crew)
         while not verdict.final:
-            asked = self._hear(crew)
-            if self._has_to_leave(asked):
-                break
+            if self._job is not None and self._shortages and not is_job_spent(self._shortages):
+                pause(crew, lambda: self._hear(crew) is not Request.NONE)
+            self._hear(crew)
+            asked = self._requests.settled()
             if asked is Request.STOP:
                 verdict = Verdict(Kind.STOPPED, True, "stopped between two generations")
-                self._record(verdict)
+                self._conclusions.record(self._generation, verdict, self._saved.now)
+            elif self._has_to_leave(asked):
+                break
             else:
                 verdict = self._one_generation(store, crew)
         return verdict
 
     def _has_to_leave(self, asked: Request) -> bool:
-        """Slurm wants the nodes back, or has lost them: the next generation is another job's."""
+        """Slurm wants the nodes back, or they are too few: the next generation is another job's."""
         is_asked = self._past[-1].kind in LEAVES or asked is Request.PREEMPT
-        return self._job is not None and (is_asked or self._is_short)
+        return self._job is not None and (is_asked or is_job_spent(self._shortages))
 
     def _continued(self, told: Sequence[Event]) -> AbstractContextManager[Chain | None]:
         """See to it that the run goes on after this job, by another one that is queued now or by
@@ -225,25 +255,7 @@ class Supervisor:
             self._events.emit("degraded", what="a checkpoint service is still writing")
 
     def _hear(self, crew: Crew) -> Request:
-        return self._requests.hear(crew.signals(), self._is_cancelled)
-
-    def _is_cancelled(self) -> bool:
-        """Whether a person ends the job for good."""
-        if self._job is None or self._is_orphan():
-            return False
-        return is_cancelled(self._job.job)
-
-    def _is_orphan(self) -> bool:
-        """Whether this node was out of reach, so that an agent of another one ended the job."""
-        return self._job is not None and self._run.orphan(self._job.job).exists()
-
-    def _is_time_up(self) -> bool:
-        """Whether it is for its time that the job is told to leave."""
-        if self._is_orphan():
-            what = "this node was out of reach, so that an agent of another one ended the job"
-            self._events.emit("degraded", what=what)
-            return False
-        return is_time_up(self._job, self.spec.cluster)
+        return self._requests.hear(crew.signals(), self._leaving.is_cancelled)
 
     def _one_generation(self, store: RendezvousStore, crew: Crew) -> Verdict:
         """Start a generation, stay with it to its end, and judge it."""
@@ -254,47 +266,70 @@ class Supervisor:
             "generation_started",
             generation=generation,
             nodes=need.wanted,
-            from_step=self._saved_step,
+            from_step=self._saved.now,
         )
         self._generation = generation
-        self._run.generation_logs(generation).mkdir(parents=True)
-        crew.call(range(self._nodes.count), generation)
+        with doing(f"make the folder for the logs of generation {generation}"):
+            self._run.generation_logs(generation).mkdir(parents=True)
+        with doing("start the agents"):
+            crew.call(range(self._nodes.count), generation)
         there = muster(crew, need, self._took_part, lambda: self._hear(crew) is not Request.NONE)
         unhealthy = self._fitness.tell(generation, crew.unhealthy())
-        if there:
-            self._begin(crew, store, there, need)
-            asked = self._watch(crew, store)
-            lost, fallen = crew.lost(), crew.fallen()
-        else:
-            asked = self._requests.now
-            lost, fallen = [] if asked or unhealthy else self._silent(crew), []
-            self._is_short = asked is Request.NONE and bool(self._took_part or unhealthy)
+        absent = () if self._requests.now else self._absent(crew)
+        if not there:
+            return self._without(crew, unhealthy, absent)
+        self._shortages.clear()
+        self._begin(crew, store, there, need)
+        asked = self._watch(crew, store)
+        lost, fallen = crew.lost(), crew.fallen()
         if self._job is not None:  # Slurm ends all that a step has left
             self._holders.lost(lost)
         self._requests.end(asked)
         if asked is Request.NONE:
             self._fitness.tell_lost(generation, lost)
             self._fitness.tell_fallen(generation, fallen)
-        gone = tuple(f"the agent of node {node}" for node in sorted(lost + fallen))
-        return self._judge(asked, crew.reports(), gone, () if there else unhealthy)
+        return self._judge(Ending(asked, crew.reports(), self._gone(lost + fallen), False))
 
-    def _silent(self, crew: Crew) -> list[int]:
-        return sorted(set(range(self._nodes.count)) - crew.hellos().keys())
+    def _without(self, crew: Crew, unhealthy: tuple[str, ...], absent: tuple[str, ...]) -> Verdict:
+        """The end of a generation that could not begin: for these nodes, or as it was asked to."""
+        asked = self._requests.settled()
+        self._requests.end(asked)
+        if asked is not Request.NONE:
+            return self._judge(Ending(asked, (), (), False))
+        self._shortages.append(shortage_of(self._took_part, unhealthy))
+        gone: tuple[str, ...] = ()
+        if not unhealthy:
+            silent = set(range(self._nodes.count)) - crew.hellos().keys()
+            gone = () if absent else self._gone(silent)
+            if self._job is not None:
+                self._holders.lost(silent)
+        return self._judge(Ending(asked, (), gone, False, unhealthy, absent))
 
-    def _judge(
-        self,
-        asked: Request,
-        reports: tuple[ExitReport, ...],
-        gone: tuple[str, ...],
-        unhealthy: tuple[str, ...],
-    ) -> Verdict:
-        progress = self._has_saved()
-        is_over = asked is Request.PREEMPT and self._is_time_up()
-        ending = Ending(asked, reports, gone, progress, unhealthy, is_time_up=is_over)
+    def _absent(self, crew: Crew) -> tuple[str, ...]:
+        """Nodes that no agent came on, and what was said of it."""
+        said = {node: self._nodes.logs.last_words(node) for node in crew.absent(HELLO_S)}
+        to_blame = blamed(said, self._nodes.count)
+        self._fitness.tell_absent(self._generation, {node: said[node] for node in to_blame})
+        return tuple(
+            f"{self._fitness.name(node)} ({words or 'not a word in its log'})"
+            for node, words in said.items()
+        )
+
+    def _gone(self, nodes: Iterable[int]) -> tuple[str, ...]:
+        return tuple(f"the agent of {self._fitness.name(node)}" for node in sorted(nodes))
+
+    def _judge(self, seen: Ending) -> Verdict:
+        """
+        Args:
+            seen: but for what is looked up here.
+        """
+        is_over = seen.request is Request.PREEMPT and self._leaving.is_time_up()
+        progress = self._saved.has_grown(self._generation)
+        ending = replace(seen, progress=progress, is_time_up=is_over)
         verdict = judge(ending, self._past, self.spec.retry)
-        if unhealthy and self._job is None and asked is Request.NONE:
+        if seen.unhealthy and self._job is None and seen.request is Request.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes
-        self._conclude(verdict, reports)
+        self._conclusions.conclude(self._generation, verdict, seen.reports, self._saved.now)
         self._past.append(Past(verdict.kind, progress))
         return verdict
 
@@ -324,16 +359,18 @@ class Supervisor:
 
     def _watch(self, crew: Crew, store: RendezvousStore) -> Request:
         """Until all agents have reported: what they were asked."""
-        tail = EventTail(self._run.events, from_end=True)
+        tail, follow_s = EventTail(self._run.events, from_end=True), 0.0
         passed_on = Request.NONE
         deadline: float | None = None
         while crew.is_under_way():
-            asked = self._hear(crew)  # which may wait for Slurm: agents are heard after it
+            asked = self._hear(crew)
             crew.tick()
             crew.suspect(places(store.left(), self._run.name, self._generation))
             crew.recall()
             self._fitness.tell(self._generation, crew.unhealthy())  # nodes that stand by, too
-            self._follow(tail)
+            if self._drill.is_to_come or time.monotonic() > follow_s:
+                follow_s = time.monotonic() + FOLLOW_S
+                self._follow(tail)
             if asked > passed_on:
                 passed_on = asked
                 self._pass_on(passed_on, crew)
@@ -343,7 +380,8 @@ class Supervisor:
                 crew.end(REPORT_MARGIN_S)  # one node's part is over for good, so is the generation
             time.sleep(TICK_S)
         self._follow(tail)
-        return passed_on
+        # whether who asked was a person may not be known yet
+        return max(passed_on, self._requests.settled()) if passed_on else passed_on
 
     def _follow(self, tail: EventTail) -> None:
         for event in tail.read():
@@ -356,52 +394,5 @@ class Supervisor:
         log.info("%s: telling the agents", request.name.lower())
         self._events.emit("asked", generation=self._generation, request=request.name.lower())
         crew.ask(request)
-
-    def _conclude(self, verdict: Verdict, reports: tuple[ExitReport, ...]) -> None:
-        """Say how the generation ended, in the log, in the events and in `verdict.json`."""
-        log.info("generation %d: %s (%s)", self._generation, verdict.kind, verdict.reason)
-        self._events.emit(
-            "generation_ended",
-            generation=self._generation,
-            verdict=verdict.kind,
-            reason=verdict.reason,
-            final=verdict.final,
-            step=min((report.step for report in reports), default=0),
-            saved_step=self._saved_step,
-        )
-        self._record(verdict)
-
-    def _record(self, verdict: Verdict) -> None:
-        """Write `verdict.json`; on a full disk the log and the events have to do."""
-        record = {
-            **asdict(verdict),
-            "generation": self._generation,
-            "submission": self._submission,
-            "saved_step": self._saved_step,
-            "steps": last_step(self.spec),
-            "time": time.time(),
-        }
-        try:
-            write_json(self._run.verdict, record)
-        except OSError as error:
-            log.error("verdict.json is not written: %s", error)
-
-    def _has_saved(self) -> bool:
-        """Look at the store again: whether there is a newer checkpoint than the time before.
-
-        A store that is out of reach now is no reason to give up the run; no progress is counted.
-        """
-        before = self._saved_step
-        try:
-            self._saved_step = newest_step(self.spec, self._run)
-        except CheckpointError as error:
-            what = f"cannot look at the checkpoints: {error}"
-            log.warning(what)
-            self._events.emit("degraded", generation=self._generation, what=what)
-        return self._saved_step > before
-
-
-def newest_step(spec: RunSpec, run: RunDir) -> int:
-    """Step of the newest committed checkpoint of the run; 0 where there is none."""
-    found = list_run(checkpoint_root(spec, run), run_name(spec))
-    return max((info.step for info in found if info.state == "committed"), default=0)
+        if request is Request.STOP and self._chain is not None:
+            self._chain.drop()  # at once: Slurm may end this process before its verdict

@@ -1,6 +1,7 @@
 """Nodes that a run does without: told from its events. Pure.
 
-A node that was found unhealthy, or lost twice, is excluded from the jobs that follow, for a day.
+A node that was found unhealthy, that no agent came on, or that was lost twice, is excluded from the
+jobs that follow, for a day.
 Who starts the run by hand begins with a clean slate.
 """
 
@@ -66,7 +67,9 @@ def bad_hosts(events: Iterable[Event], now: float) -> tuple[BadHost, ...]:
     found: dict[str, BadHost] = {}
     lost: dict[str, list[float]] = {}
     for event in recent:
-        if event.kind == "node_lost":
+        if event.kind == "node_lost" and event.get("is_absent"):
+            found.setdefault(event["host"], _absent(event))
+        elif event.kind == "node_lost":
             lost.setdefault(event["host"], []).append(event.time)
         elif event.kind == "node_unhealthy" and event["host"] is not None:
             problem = "; ".join(event["problems"])
@@ -75,6 +78,12 @@ def bad_hosts(events: Iterable[Event], now: float) -> tuple[BadHost, ...]:
         if len(when) >= LOSSES and host not in found:
             found[host] = BadHost(host, f"its agent was lost {len(when)} times", when[-1], False)
     return tuple(found[host] for host in sorted(found))
+
+
+def _absent(event: Event) -> BadHost:
+    said = event.get("said")
+    problem = f"no agent came: {said}" if said else "no agent came, and nothing said why"
+    return BadHost(event["host"], problem, event.time, False)
 
 
 def choose(bad: Sequence[BadHost], nodes: Nodes, fewest: int) -> tuple[list[str], list[str]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hpckit.run.private import make_private
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,16 @@ class RunLock:
                 raise RunHeldError(self._path, read_owner(self._path))
             time.sleep(0.05)
         me = Owner(os.getpid(), socket.gethostname(), time.time(), self._what)
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, json.dumps(asdict(me)).encode(), 0)
+        try:
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, json.dumps(asdict(me)).encode(), 0)
+        except OSError as error:  # it holds all the same, by the kernel
+            log.warning("%s does not say who holds it: %s", self._path, error)
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.ftruncate(self._handle, 0)
+        with suppress(OSError):  # who comes next writes over it
+            os.ftruncate(self._handle, 0)
         os.close(self._handle)
 
 

@@ -139,15 +139,16 @@ def numbers_of(run: RunDir, events: Iterable[Event]) -> list[str]:
 def jobs_of(run: RunDir, numbers: Sequence[str], jobs: Iterable[Job]) -> tuple[Job, ...]:
     """Those of `jobs` that are the run's, ascending. A number alone is no proof: a cluster that was
     set up anew counts from 1 again."""
-    mine = [job for job in jobs if job.number in numbers and _is_name_of(job, run)]
+    mine = [job for job in jobs if job.number in numbers and is_name_of(job.number, job.name, run)]
     return tuple(sorted(mine, key=lambda job: _order(job.number)))
 
 
-def _is_name_of(job: Job, run: RunDir) -> bool:
-    if "_" not in job.number:
-        return job.name == run.name
+def is_name_of(number: str, name: str, run: RunDir) -> bool:
+    """Whether a job of the run, with this number, has such a name."""
+    if "_" not in number:
+        return name == run.name
     title = run.name.rpartition("-")[0]
-    return job.name.startswith(title) and bool(_SWEEP.fullmatch(job.name.removeprefix(title)))
+    return name.startswith(title) and bool(_SWEEP.fullmatch(name.removeprefix(title)))
 
 
 def _order(number: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,27 @@ SHORT = ("train.steps=12", "optim.warmup_steps=2", "cluster.device=auto", "debug
 PROBLEM = "GPU 0: 3 uncorrected memory errors, more than health.ecc_errors=0"
 
 
+def put_first(folder: Path, name: str, script: str, patch: pytest.MonkeyPatch) -> None:
+    """A command that jobs find before the one of that name."""
+    tool = folder / "bin" / name
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\n{script}")
+    tool.chmod(0o755)
+    patch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+
+
 @pytest.fixture
 def bad(ports: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The node that Slurm gives second, whose nvidia-smi tells of broken memory."""
     host = ports.cluster.nodes[1].name
-    tool = tmp_path / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    tool.write_text(
-        "#!/bin/sh\n"
+    script = (
         f'[ "$SLURMD_NODENAME" = {shlex.quote(host)} ] && errors=3 || errors=0\n'
         'case "$1" in\n'
         '--query-gpu=*) echo "0, GPU-1, 00000000:3B:00.0, $errors, No" ;;\n'
         '*) echo "GPU-1, 0, 0" ;;\n'
         "esac\n"
     )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    put_first(tmp_path, "nvidia-smi", script, monkeypatch)
     return host
 
 
@@ -77,3 +83,26 @@ def test_the_next_job_does_not_get_it(ports: Slurm, tmp_path: Path, shards: Path
     status, why, _ = typed.type("why")
     assert status == 0
     assert f"    {it.events('node_unhealthy')[0]['admin']}  # " in why
+
+
+def test_a_node_that_no_agent_comes_on_is_tried_twice_and_left_to_no_other_job(
+    ports: Slurm, tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, said = ports.cluster.nodes[1].name, "srun: error: Unable to create step: it is broken"
+    script = (
+        f'case "$*" in *--nodelist={host}\\ *) echo {shlex.quote(said)} >&2; exit 1 ;; esac\n'
+        f'exec {shutil.which("srun")} "$@"\n'
+    )
+    put_first(tmp_path, "srun", script, monkeypatch)
+    it = launch(ports, tmp_path, shards, *SHORT)
+    assert it.wait_for("run_ended", 2)["verdict"] == "done"
+    it.wait_until_over()
+    assert it.verdicts() == ["infra", "infra", "done"]
+    reason = it.events("generation_ended")[0]["reason"]
+    assert reason == f"no agent came on node 1 ({host}) ({said})"
+    assert [event["host"] for event in it.events("node_lost")] == [host]
+    first, second = it.events("run_started")
+    assert host in first["hosts"]
+    assert host not in second["hosts"]
+    assert ports.job(second["job"])["ExcNodeList"] == host
+    assert it.events("run_ended")[0]["verdict"] == "infra", "it had said how it ended"

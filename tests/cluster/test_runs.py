@@ -20,7 +20,7 @@ from tests.cluster.conftest import need, options
 from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.run_commands import Typed
-from tests.integration.runs import PACED, assert_same_run, command, history
+from tests.integration.runs import PACED, assert_same_run, command, history, kill
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])
@@ -61,6 +61,8 @@ def test_a_cancelled_job_has_no_successor_and_can_be_resumed(
     slurm.run("scancel", it.wait_for("run_started")["job"])
     assert it.wait_for("run_ended")["verdict"] == "stopped"
     it.wait_until_over()
+    cancelled, ended = it.events("successor_cancelled")[0], it.events("generation_ended")[0]
+    assert cancelled.time < ended.time, "while there was certainly time"
     hpckit = Path(sys.executable).with_name("hpckit")
     environment = os.environ | slurm.cluster.env
     subprocess.run([str(hpckit), "resume", str(it.run.path)], env=environment, check=True)
@@ -101,6 +103,26 @@ def test_an_error_for_good_is_met_once(ports: Slurm, tmp_path: Path, shards: Pat
     assert it.verdicts() == ["permanent"]
     assert "no module named nowhere" in read_json(it.run.verdict)["reason"]
     assert it.events("successor_cancelled") != []
+
+
+def test_a_successor_that_was_not_cancelled_in_time_leaves_by_itself(
+    ports: Slurm, tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm ends a supervisor that is still at it."""
+    scancel = tmp_path / "bin" / "scancel"
+    scancel.parent.mkdir()
+    scancel.write_text("#!/bin/sh\necho Unable to contact slurm controller >&2\nexit 1\n")
+    scancel.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scancel.parent}:{os.environ['PATH']}")
+    it = launch(ports, tmp_path, shards, "entry=tests.cluster.failing:main")
+    successor = it.wait_for("successor_queued")["job"]
+    it.wait_for("generation_ended", verdict="permanent")
+    kill(it.events("run_started")[0]["pid"])
+    ports.wait_for_job(successor, "COMPLETED")
+    it.wait_until_over()
+    assert len(it.events("run_started")) == 1
+    assert it.events("successor_cancelled")[0]["job"] == successor
+    assert it.verdicts() == ["permanent"]
 
 
 def test_what_slurm_refuses_is_told(ports: Slurm, tmp_path: Path, shards: Path) -> None:

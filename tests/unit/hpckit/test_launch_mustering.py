@@ -7,7 +7,15 @@ import pytest
 from hpckit.elastic.channel import Message
 from hpckit.elastic.roster import Need
 from hpckit.launch import mustering
-from hpckit.launch.mustering import AGAIN_S, HELLO_S, HOPELESS_S, RETURN_S, muster
+from hpckit.launch.mustering import (
+    AGAIN_S,
+    HELLO_S,
+    HOPELESS_S,
+    PAUSE_S,
+    RETURN_S,
+    muster,
+    pause,
+)
 
 
 class Clock:
@@ -106,3 +114,10 @@ def test_who_is_asked_to_leave_waits_no_longer(clock: Clock) -> None:
 def test_who_looks_at_its_node_again_is_waited_for(clock: Clock) -> None:
     agents = Agents(clock, 0.0, RETURN_S + 5.0, looking_s=RETURN_S + 5.0)
     assert muster(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0, 1}
+
+
+def test_a_pause_ends_by_itself_or_when_something_is_asked(clock: Clock) -> None:
+    pause(Agents(clock), lambda: False)
+    assert PAUSE_S <= clock.now_s <= PAUSE_S + 1.0
+    pause(Agents(clock), lambda: True)
+    assert clock.now_s <= PAUSE_S + 1.0

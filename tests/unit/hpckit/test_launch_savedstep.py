@@ -1,8 +1,7 @@
-"""What the supervisor knows of saved steps; the rest of it is tested with real jobs."""
+"""What the supervisor knows of saved steps."""
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,10 @@ import torch
 
 from checkpointing import Checkpointer
 from hpckit.launch.prepare import move_aside
-from hpckit.launch.supervise import Supervisor, newest_step
+from hpckit.launch.savedstep import SavedStep, newest_step
 from hpckit.run.directory import RunDir, run_name
-from hpckit.run.events import EventLog, read_events
-from hpckit.run.parse import dump_spec
+from hpckit.run.events import Event, EventLog, read_events
 from tests.unit.hpckit.hpckit_parts import make_spec
-
-SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)  # that a supervisor takes over
 
 
 def save(where: str, run: RunDir, *steps: int) -> None:
@@ -44,28 +40,35 @@ def test_another_run_of_the_same_store_is_no_progress_of_this_one(tmp_path: Path
 
 
 def test_a_store_out_of_reach_is_no_progress_and_no_reason_to_give_up(tmp_path: Path) -> None:
-    signals = {number: signal.getsignal(number) for number in SIGNALS}
+    """Neither at the beginning, where what was told of it has to do, nor later."""
     spec = make_spec({"checkpoint.url": str(tmp_path / "store")})
     run = RunDir(tmp_path / run_name(spec))
-    run.submission(1).mkdir(parents=True)
-    run.spec(1).write_text(dump_spec(spec))
+    run.path.mkdir()
     save(str(tmp_path / "store"), run, 5)
+    record = tmp_path / "store" / "hpckit.json"
+    whole = record.read_bytes()
     with EventLog(run.events, submission=1) as events:
-        supervisor = Supervisor(run, 1, (), events)
-        supervisor._generation = 1
-        assert supervisor._has_saved()
-        assert not supervisor._has_saved(), "nothing newer"
-        record = tmp_path / "store" / "hpckit.json"
-        whole = record.read_bytes()
+        saved = SavedStep(spec, run, events)
         record.write_bytes(b"{}")
-        assert not supervisor._has_saved()
+        saved.begin([Event(1.0, "checkpoint_committed", {"step": 3})])
+        assert saved.now == 3
+        record.write_bytes(whole)
+        assert not saved.has_grown(1), "how old that one is was not known"
+        assert saved.now == 5
+        assert not saved.has_grown(1), "nothing newer"
+        record.write_bytes(b"{}")
+        assert not saved.has_grown(1)
         record.write_bytes(whole)
         save(str(tmp_path / "store"), run, 7)
-        assert supervisor._has_saved()
-    for number, handler in signals.items():
-        signal.signal(number, handler)
-    (degraded,) = [event for event in read_events(run.events) if event.kind == "degraded"]
-    assert degraded["what"].startswith("cannot look at the checkpoints: ")
+        assert saved.has_grown(1)
+        again = SavedStep(spec, run, events)
+        again.begin([])
+        assert again.now == 7
+        save(str(tmp_path / "store"), run, 9)
+        assert again.has_grown(2)
+    degraded = [event for event in read_events(run.events) if event.kind == "degraded"]
+    assert [event["generation"] for event in degraded] == [None, 1]
+    assert all(e["what"].startswith("cannot look at the checkpoints: ") for e in degraded)
 
 
 @pytest.mark.parametrize("url", [None, "{}/store"])
