@@ -216,4 +216,4 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> 
         done = drill(tmp_path / "c", *words)
         assert done.returncode == 2
         assert says in done.stderr
-        shutil.rmtree(tmp_path / "c", ignore_errors=True)
+        assert not (tmp_path / "c").exists(), "the next try, without the mistake, may have it"

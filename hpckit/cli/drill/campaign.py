@@ -12,7 +12,7 @@ from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpckit.cli.ckpt.output import Out
     from hpckit.drill.campaign import Outcome, Stage
@@ -66,7 +66,8 @@ def campaign(
     drill judge), result.json and result.md.
     """
     from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.campaign import CampaignError, Stage
+    from hpckit.drill.beginning import CampaignError, new_folder
+    from hpckit.drill.campaign import Stage
     from hpckit.drill.schedule import STEP_S
 
     with refusing(json):
@@ -75,17 +76,16 @@ def campaign(
         schedule = _schedule(seed, steps, every / STEP_S, faults, replay, own)
         words = ["experiment=campaign", f"train.steps={steps}", *(overrides or ())]
         place = folder.absolute()
+        if place.exists():
+            raise CommandError(f"{folder} is there already: name another --folder")
         try:
-            place.mkdir(parents=True)
-        except FileExistsError:
-            raise CommandError(f"{folder} is there already: name another --folder") from None
-        try:
-            out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
-            whole = _undisturbed(place, words, reference)
-            stage = Stage(words, whole, own, out.note)
-            result = _play(place / "1", schedule, stage)
-            if result.problems and tries:
-                _minimise(place, schedule, stage, tries)
+            with new_folder(place):
+                out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
+                whole = _undisturbed(place, words, reference, out.note)
+                stage = Stage(words, whole, own, out.note)
+                result = _play(place / "1", schedule, stage)
+                if result.problems and tries:
+                    _minimise(place, schedule, stage, tries)
         except CampaignError as error:
             raise CommandError(str(error)) from None
         _tell(out, place, result)
@@ -102,7 +102,7 @@ def judge(
     that the campaign had written down. Exit status 1: something was not so.
     """
     from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.campaign import CampaignError
+    from hpckit.drill.beginning import CampaignError
     from hpckit.drill.campaign import judge as judged
 
     with refusing(json):
@@ -115,11 +115,15 @@ def judge(
         _tell(out, place, result)
 
 
-def _undisturbed(place: Path, words: Sequence[str], known: Path | None) -> RunDir:
+def _undisturbed(
+    place: Path, words: Sequence[str], known: Path | None, tell: Callable[[str], None]
+) -> RunDir:
     from hpckit.drill.campaign import known_reference, undisturbed
     from hpckit.run.directory import RunDir
 
-    return undisturbed(place, words) if known is None else known_reference(RunDir(known), words)
+    if known is not None:
+        return known_reference(RunDir(known), words)
+    return undisturbed(place, words, tell)
 
 
 def _site(path: Path | None) -> Site:
