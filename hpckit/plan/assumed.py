@@ -8,6 +8,9 @@ UTILISATION = 0.4
 0.43."""
 LINK = 0.8
 """Share of a link's rate that collectives reach."""
+HOST_MEMORY_GBPS = 38.0
+"""GB/s of its host's memory that an optimizer reaches whose state is there, of each GPU: half of an
+eighth of 614, which are two Xeons of a DGX H100 with eight channels of DDR5-4800 each."""
 CUDA_GIB = 2.0
 """Of a card's memory, for CUDA's context, NCCL's buffers and the workspaces of kernels."""
 FRAGMENTS = 0.05

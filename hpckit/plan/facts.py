@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpckit.plan.assumed import RESTART_S
+from hpckit.plan.assumed import HOST_MEMORY_GBPS, RESTART_S
 from hpckit.plan.estimate import Plan
 from hpckit.plan.fitting import Choice
 from hpckit.plan.memory import Memory
@@ -147,11 +147,10 @@ def _speed(plan: Plan) -> str:
 def _roofline(plan: Plan) -> str:
     assert plan.speed is not None
     best = plan.speed.roofline
+    limits = ", ".join(f"{name} {seconds(value)}" for name, value in best.limits().items() if value)
     return (
-        f"at best {seconds(max(best.compute, best.memory, best.network))}, bound by {best.bound} "
-        f"(compute {seconds(best.compute)}, memory {seconds(best.memory)}, network "
-        f"{seconds(best.network)}); {best.intensity:.0f} operations a byte, the card's ridge is at "
-        f"{best.ridge:.0f}"
+        f"at best {seconds(best.best)}, bound by {best.bound} ({limits}); {best.intensity:.0f} "
+        f"operations a byte, the card's ridge is at {best.ridge:.0f}"
     )
 
 
@@ -194,5 +193,11 @@ def _assumed(plan: Plan) -> str:
     return (
         f"{given.utilisation:.0%} of the peak while computing (--mfu), a node fails each "
         f"{node_mtbf_hours:,.0f} h (--mtbf-hours), the store takes {given.storage_gbps:g} "
-        f"GB/s (--storage-gbps), a restart {span(RESTART_S)}"
+        f"GB/s (--storage-gbps), a restart {span(RESTART_S)}{_of_host(plan)}"
     )
+
+
+def _of_host(plan: Plan) -> str:
+    if plan.speed is None or not plan.speed.roofline.host:
+        return ""
+    return f", an optimizer in the host's memory moves {HOST_MEMORY_GBPS:g} GB/s for each GPU"

@@ -58,11 +58,27 @@ def parameter_count(model: DecoderSpec) -> int:
 
 
 def computed_per_token(
+    model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None, loss_chunks: int = 1
+) -> int:
+    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice, and
+    so does the output layer where its loss comes in several `loss_chunks`."""
+    again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
+    logits = 2 * model.vocab * model.width if loss_chunks > 1 else 0
+    return per_token(model, lora) + again[recompute] + logits
+
+
+def by_layers_per_token(
     model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None
 ) -> int:
-    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice."""
-    again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
-    return per_token(model, lora) + again[recompute]
+    """Those of `computed_per_token` that are products of the linear layers of blocks, which
+    precision=fp8 computes in fp8; attention, adapters and the output layer are not."""
+    each = 6 if lora is None else 4
+    products = model.layers * elements(
+        one for one in block(model) if one.divided is not None and len(one.shape) == 2
+    )
+    unkept = 2 * model.layers * _unkept_layers(model)
+    again = {"none": 0, "selective": unkept, "full": 2 * products}
+    return each * products + again[recompute]
 
 
 def _forward_of_blocks(model: DecoderSpec) -> int:
@@ -71,19 +87,19 @@ def _forward_of_blocks(model: DecoderSpec) -> int:
 
 def _unkept(model: DecoderSpec) -> int:
     """Of the matrix products that `hpckit.training.recompute` does not keep."""
-    width = model.width
-    if isinstance(model, GptSpec):
-        products = width * width + _unkept_perceptron(model)  # out
-    else:
-        products = key_width(model) * width + width * width + model.hidden * width  # key, out, up
+    products = _unkept_layers(model)
+    if isinstance(model, GptSpec) and model.experts:
+        products += 2 * model.experts.per_token * expert_hidden(model) * model.width  # up and down
     return 2 * model.layers * products
 
 
-def _unkept_perceptron(model: GptSpec) -> int:
-    """Down; of experts up as well."""
-    return (
-        expert_hidden(model) * model.width * (2 * model.experts.per_token if model.experts else 1)
-    )
+def _unkept_layers(model: DecoderSpec) -> int:
+    """Parameters of one block's linear layers of which these are."""
+    width = model.width
+    if isinstance(model, GptSpec):
+        down = 0 if model.experts else expert_hidden(model) * width
+        return width * width + down  # out
+    return key_width(model) * width + width * width + model.hidden * width  # key, out, up
 
 
 def _output_parameters(model: DecoderSpec) -> int:

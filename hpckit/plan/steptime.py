@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from hpckit.plan.activations import Batch, of_block, of_input
-from hpckit.plan.assumed import LINK
+from hpckit.plan.assumed import HOST_MEMORY_GBPS, LINK
 from hpckit.plan.cards import Card
-from hpckit.plan.flops import computed_per_token, per_token
+from hpckit.plan.flops import by_layers_per_token, computed_per_token, per_token
 from hpckit.plan.memory import BYTES, micro_batches, moments
 from hpckit.plan.shapes import elements, parameters, trained_count
 from hpckit.run.batch import global_batch
 from hpckit.run.degrees import Degrees, degrees, stages_per_rank
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import OptimSpec, RunSpec
-
-_FP32 = 4
+from hpckit.run.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,8 @@ class StepTime:
     """Tokens to the ranks of their experts and back: nothing else goes on."""
     data: float
     """Parameters and gradients between ranks, as far as it does not hide behind `compute`."""
+    offload: float
+    """Parameters from the host's memory and gradients into it, as far as that does not hide."""
     bubble: float
     """A pipeline's ranks wait for the first micro-batch, and for the last one."""
     optimizer: float
@@ -54,6 +54,9 @@ class Roofline:
     """All bytes at the rate of its memory."""
     network: float
     """All bytes between ranks at the rate of their links."""
+    host: float
+    """With what is in the host's memory: all bytes from there or to it, at the rate of PCI Express,
+    and the optimizer's there."""
     intensity: float
     """Operations per byte of memory."""
     ridge: float
@@ -62,8 +65,18 @@ class Roofline:
     @property
     def bound(self) -> str:
         """What takes longest."""
-        seconds = {"compute": self.compute, "memory": self.memory, "network": self.network}
+        seconds = self.limits()
         return max(seconds, key=lambda name: seconds[name])
+
+    @property
+    def best(self) -> float:
+        """Seconds of a step that nothing but that bounds."""
+        return max(self.limits().values())
+
+    def limits(self) -> dict[str, float]:
+        """Seconds by what bounds it."""
+        names = ("compute", "memory", "network", "host")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -101,33 +114,52 @@ def speed(
         raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
     tokens = global_batch(spec, world) * model.seq_len
     each = tokens / world  # what a rank would do alone of it
-    compute = (
-        each * computed_per_token(model, spec.memory.recompute, spec.lora) / (peak * utilisation)
-    )
+    at_peak = each * _token_s(spec, card)
+    compute = at_peak / utilisation
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
-    expert = _expert_s(spec, world, card)
+    expert, host = _expert_s(spec, world, card), _host_s(spec, world, card)
     count, _ = micro_batches(spec, world)
     idle = (found.pipeline - 1) / (count * stages_per_rank(spec.parallel))
+    hidden = _hides(spec, found, count) * compute
+    stepped = _stepped_s(spec, found, card)
     step = StepTime(
         compute=compute,
         tensor=tensor,
         expert=expert,
-        data=max(0.0, data - _hides(spec, found, count) * compute),
+        data=max(0.0, data - hidden),
+        offload=max(0.0, host - hidden),
         bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
-        optimizer=_stepped(spec, found) / (card.memory_gbps * 1e9),
+        optimizer=stepped,
     )
     flops = tokens * per_token(model, spec.lora)
-    done = each * computed_per_token(model, spec.memory.recompute, spec.lora)
     moved = _moved(spec, world)
     limits = Roofline(
-        compute=done / peak,
+        compute=at_peak,
         memory=moved / (card.memory_gbps * 1e9),
         network=(tensor + expert + data) * LINK,
-        intensity=done / moved,
+        host=host + stepped if spec.memory.offload else 0.0,
+        intensity=each * _computed_per_token(spec) / moved,
         ridge=peak / (card.memory_gbps * 1e9),
     )
     reached = flops / world / peak / step.total
     return Speed(step, limits, tokens, flops, reached)
+
+
+def _computed_per_token(spec: RunSpec) -> int:
+    memory = spec.memory
+    return computed_per_token(decoder_of(spec), memory.recompute, spec.lora, memory.loss_chunks)
+
+
+def _token_s(spec: RunSpec, card: Card) -> float:
+    """Of a token on one card, at the peak: with fp8, what is computed in bf16 takes longer."""
+    compute, every = spec.precision.compute, _computed_per_token(spec)
+    small = every
+    if compute == "fp8":
+        small = by_layers_per_token(decoder_of(spec), spec.memory.recompute, spec.lora)
+    peak, of_others = card.peak(compute), card.peak("bf16") or card.peak("fp16")
+    assert peak is not None
+    assert of_others is not None
+    return small / peak + (every - small) / of_others
 
 
 def _moved(spec: RunSpec, world: int) -> float:
@@ -141,18 +173,24 @@ def _moved(spec: RunSpec, world: int) -> float:
     kept = model.layers / found.pipeline
     kept *= of_block(model, Batch(samples, compute, found.tensor))
     passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
-    return count * (passes * whole * compute + 2 * kept) + _stepped(spec, found)
+    stepped = 0.0 if spec.memory.offload else _stepped(spec, found)
+    return count * (passes * whole * compute + 2 * kept) + stepped
 
 
 def _stepped(spec: RunSpec, found: Degrees) -> float:
     """Bytes that the optimizer moves on a rank."""
-    return _of_optimizer(spec.optim) * _held(spec, found) * _trained_share(spec)
+    return _of_optimizer(spec) * _held(spec, found) * _trained_share(spec)
 
 
-def _of_optimizer(optim: OptimSpec) -> int:
+def _stepped_s(spec: RunSpec, found: Degrees, card: Card) -> float:
+    rate = HOST_MEMORY_GBPS if spec.memory.offload else card.memory_gbps
+    return _stepped(spec, found) / (rate * 1e9)
+
+
+def _of_optimizer(spec: RunSpec) -> int:
     """Bytes that it moves of an element: parameter, gradient and moments are read, all but the
     gradient written."""
-    return _FP32 * (3 + 2 * moments(optim))
+    return BYTES[spec.precision.master] * (3 + 2 * moments(spec.optim))
 
 
 def _trained_share(spec: RunSpec) -> float:
@@ -180,17 +218,15 @@ def _hides(spec: RunSpec, found: Degrees, count: int) -> float:
     it where layers are gathered, else the backward pass of the micro-batches that reduce."""
     if found.pipeline > 1:
         return 0.0  # torch's stages gather before, and reduce after all micro-batches
-    if spec.parallel.zero > 1 and found.shard > 1:
+    if spec.parallel.zero > 1 and (found.shard > 1 or spec.memory.offload):
         return 1.0
     return 2 / 3 / (1 if spec.parallel.reduce == "each" else count)
 
 
 def _data_s(spec: RunSpec, world: int, card: Card) -> float:
     """Of gathering parameters and reducing gradients, in rings."""
-    found, parallel = degrees(spec.parallel, world), spec.parallel
-    count, _ = micro_batches(spec, world)
-    gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
-    reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
+    found = degrees(spec.parallel, world)
+    gathers, reduces = _times_over(spec, world)
     gathered = gathers * BYTES[spec.precision.compute]
     reduced = reduces * BYTES[spec.precision.reduce] * _trained_share(spec)
 
@@ -203,6 +239,26 @@ def _data_s(spec: RunSpec, world: int, card: Card) -> float:
     return rings_s(others, found.tensor, found.shard, found.replicate) + rings_s(
         stacks, found.expert, found.expert_shard, found.expert_replicate
     )
+
+
+def _host_s(spec: RunSpec, world: int, card: Card) -> float:
+    """With what is in the host's memory, of a rank's part of the parameters each time that it is
+    gathered, and of gradients each time that they are reduced: both ways at once, both as the
+    optimizer has them, which is how FSDP2 copies them."""
+    if not spec.memory.offload:
+        return 0.0
+    gathers, reduces = _times_over(spec, world)
+    part = BYTES[spec.precision.master] * _held(spec, degrees(spec.parallel, world))
+    return part * max(gathers, reduces * _trained_share(spec)) / (card.host_gbps * 1e9)
+
+
+def _times_over(spec: RunSpec, world: int) -> tuple[int, int]:
+    """How often in a step parameters are gathered, and gradients reduced."""
+    found, parallel = degrees(spec.parallel, world), spec.parallel
+    count, _ = micro_batches(spec, world)
+    gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
+    reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
+    return gathers, reduces
 
 
 def _tensor_s(spec: RunSpec, world: int, card: Card) -> float:

@@ -26,6 +26,7 @@ from hpckit.run.degrees import describe
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
+from hpckit.run.parts import Part
 from hpckit.run.spec import ImageSpec, RunSpec
 from hpckit.training.images import smoothed_loss
 from hpckit.training.language_model import sample_mean
@@ -34,7 +35,6 @@ from hpckit.training.parallel.mesh import has, make_mesh
 from hpckit.training.parallel.pipeline import LossOf
 from hpckit.training.parallel.sharding import DTYPES
 from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.parts import Part
 from hpckit.training.windows import Windows, task
 
 _MIB = 2**20

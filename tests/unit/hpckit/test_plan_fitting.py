@@ -6,14 +6,17 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from torch import nn
 
 from hpckit.launch.compose import compose_spec
+from hpckit.plan.assumed import HOST_MEMORY_GBPS
 from hpckit.plan.cards import CARDS
 from hpckit.plan.fitting import ladder, recommend, room
 from hpckit.plan.memory import footprint
 from hpckit.plan.steptime import speed
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec
+from hpckit.training.models.building import build
 
 NODES, PER_NODE = 4, 8
 WORLD = NODES * PER_NODE
@@ -118,6 +121,54 @@ def test_communication_hides_behind_computation_as_far_as_it_goes() -> None:
     assert fast.step.data == 0.0
     assert held_up.step.data > held_up.step.compute
     assert held_up.roofline.bound == "network"
+
+
+def test_what_is_in_the_hosts_memory_comes_and_goes_by_its_link() -> None:
+    words = ("model=llama_8b", "train.global_batch=64", "cluster.device=cuda")
+    here, there = (
+        speed(composed(*words, memory), WORLD, CARDS["H100"], 0.4)
+        for memory in ("memory=low", "memory=offload")
+    )
+    assert (here.step.offload, here.roofline.host) == (0.0, 0.0)
+    part = 8.03e9 / WORLD
+    copied = 2 * 2 * 4 * part / 64e9  # two micro-batches, each forward and backward
+    stepped = 7 * 4 * part / (HOST_MEMORY_GBPS * 1e9)
+    assert there.roofline.host == pytest.approx(copied + stepped, rel=0.001)
+    assert there.step.optimizer == pytest.approx(stepped, rel=0.001)
+    assert there.step.optimizer > 10 * here.step.optimizer
+    assert there.roofline.memory < here.roofline.memory
+    assert there.step.offload == 0.0, "a large batch hides it"
+    slow = replace(CARDS["H100"], host_gbps=0.1)
+    waits = speed(composed(*words, "memory=offload"), WORLD, slow, 0.4)
+    assert waits.step.offload == pytest.approx(640 * copied - waits.step.compute, rel=0.001)
+    assert waits.roofline.bound == "host"
+
+
+def test_logits_of_a_loss_in_parts_are_computed_again() -> None:
+    whole, parts = (
+        speed(composed("model=llama_8b", f"memory.loss_chunks={n}"), WORLD, CARDS["H100"], 0.4)
+        for n in (1, 16)
+    )
+    again = 2 * 128256 * 4096 * whole.tokens / WORLD / 989e12
+    assert parts.roofline.compute - whole.roofline.compute == pytest.approx(again)
+    assert parts.flops == whole.flops, "what the model needs is the same"
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("model", ["gpt2", "llama_8b"])
+def test_fp8_makes_the_linear_layers_of_blocks_faster_alone(model: str, recompute: str) -> None:
+    words = (f"model={model}", f"memory.recompute={recompute}", "cluster.device=cuda")
+    slow, fast = (composed(*words, f"precision={name}") for name in ("bf16", "fp8"))
+    sixteen, eight = (speed(spec, WORLD, CARDS["H100"], 0.4) for spec in (slow, fast))
+    size, tokens = decoder_of(slow), sixteen.tokens / WORLD
+    layers = [
+        [one.weight.numel() for one in block.modules() if isinstance(one, nn.Linear)]
+        for block in build(size).blocks.values()
+    ]
+    weights, again = sum(map(sum, layers)), sum(sum(each[1::2]) for each in layers)
+    computed = {"none": 6 * weights, "selective": 6 * weights + 2 * again, "full": 8 * weights}
+    saved = tokens * computed[recompute] * (1 / 989e12 - 1 / 1979e12)
+    assert sixteen.roofline.compute - eight.roofline.compute == pytest.approx(saved)
 
 
 def test_a_format_that_a_card_has_not_is_refused() -> None:
