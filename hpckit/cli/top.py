@@ -60,8 +60,8 @@ class Screen:
         self._runs: list[Overview] = []
         self._detail: RenderableType | None = None
         self._title = ""
-        self._asks = False
-        """Whether the next key answers if the chosen run is to be cancelled."""
+        self._asked: Overview | None = None
+        """Run that the next key answers of if it is to be cancelled."""
         self.is_over = False
 
     def look(self) -> None:
@@ -73,6 +73,9 @@ class Screen:
         self._runs = [look(run, slurm) for run in runs_below(self._root)]
         names = [it.run.name for it in self._runs]
         self._chosen = names.index(name) if name in names else 0
+        if self._asked is not None and self._asked.run.name not in names:
+            self._show(f"{self._asked.run.name} is not there any more", None)
+            self._asked = None
 
     def view(self) -> RenderableType:
         from hpckit.report.top import view_of
@@ -83,8 +86,8 @@ class Screen:
         """Do what the key says; "" and unknown ones do nothing."""
         from hpckit.cli.keys import DOWN, UP
 
-        if self._asks and key:
-            self._answer(key)
+        if self._asked is not None and key:
+            self._answer(self._asked, key)
         elif key == "q":
             self.is_over = True
         elif not self._runs:
@@ -98,9 +101,9 @@ class Screen:
         elif key == "w":
             self._show(f"why: {self._it.run.name}", _why(self._it))
         elif key == "c":
-            self._asks = self._it.is_alive
+            self._asked = self._it if self._it.is_alive else None
             what = "y: cancel it now   s: let it save first   other keys: no"
-            self._show(f"{self._it.run.name} is {self._it.word}", what if self._asks else None)
+            self._show(f"{self._it.run.name} is {self._it.word}", what if self._asked else None)
 
     @property
     def _it(self) -> Overview:
@@ -109,10 +112,10 @@ class Screen:
     def _show(self, title: str, detail: RenderableType | None) -> None:
         self._title, self._detail = title, detail
 
-    def _answer(self, key: str) -> None:
-        self._asks = False
+    def _answer(self, asked: Overview, key: str) -> None:
+        self._asked = None
         if key in ("y", "s"):
-            self._show(_cancel(self._it, saves=key == "s"), None)
+            self._show(_cancel(asked, saves=key == "s"), None)
         else:
             self._show("", None)
 

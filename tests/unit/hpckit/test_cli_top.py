@@ -1,0 +1,72 @@
+"""What keys of `hpckit top` are about, while runs come and go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hpckit.cli import top
+from hpckit.cli.top import Screen
+from hpckit.run.lock import hold_all
+from tests.unit.hpckit.page_parts import submitted
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs that were, in place of doing it."""
+    found: list[str] = []
+    monkeypatch.setattr(top, "_cancel", lambda it, saves: found.append(it.run.name) or "")
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """With three runs that go on: a, b and c."""
+    with ExitStack() as stack:
+        for name in "abc":
+            run = submitted(tmp_path / name)
+            stack.enter_context(hold_all([run.lock], "a test"))
+        yield tmp_path
+
+
+def asking_of_b(root: Path) -> Screen:
+    screen = Screen(root)
+    screen.look()
+    screen.press("j")
+    screen.press("c")
+    return screen
+
+
+def test_yes_is_about_the_run_that_was_asked_about(root: Path, cancelled: list[str]) -> None:
+    screen = asking_of_b(root)
+    screen.look()
+    screen.press("y")
+    assert cancelled == ["b"]
+    screen.press("y")
+    assert cancelled == ["b"]
+
+
+def test_no_other_run_is_cancelled_for_one_that_went(root: Path, cancelled: list[str]) -> None:
+    screen = asking_of_b(root)
+    shutil.rmtree(root / "b")
+    screen.look()
+    screen.press("y")
+    assert cancelled == []
+    shutil.rmtree(root / "a")
+    shutil.rmtree(root / "c")
+    screen.look()
+    screen.press("c")
+    assert not screen.is_over
+
+
+def test_the_last_run_may_go_while_it_is_asked_about(root: Path, cancelled: list[str]) -> None:
+    screen = asking_of_b(root)
+    for name in "abc":
+        shutil.rmtree(root / name)
+    screen.look()
+    screen.press("y")
+    assert cancelled == []
