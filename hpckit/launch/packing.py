@@ -39,7 +39,7 @@ def packing_problem(pack: PackSpec, shards: str) -> str | None:
 def stdlib_place() -> Path:
     """Where the shards of Python's standard library lie, by the config of `data=stdlib`."""
     named = OmegaConf.load(conf_dir() / "data" / f"{_STDLIB}.yaml")
-    return Path.cwd() / Path(named["shards"]).expanduser()
+    return Path.cwd() / Path(str(OmegaConf.select(named, "shards"))).expanduser()
 
 
 def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] | None) -> None:

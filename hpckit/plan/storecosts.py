@@ -147,7 +147,7 @@ def restore(saved: Saved, batch_bytes: int) -> Requests:
 
 
 def verify(saved: Saved) -> Requests:
-    """Of one process that compares a manifest with the tables in all packs (`--quick`)."""
+    """Of one process that compares a manifest with the tables in all packs (`--level quick`)."""
     return Requests(get=reads(saved) + 2 * saved.packs)
 
 

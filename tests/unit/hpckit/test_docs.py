@@ -20,8 +20,9 @@ FILES = [
     for room in ("hpckit", "checkpointing", "data", "docs", "slurm", "tests", "conf", "benchmarks")
     for path in (ROOT / room).rglob("*.*")
 ]
-OF_USERS = {"train.py", "first.yaml", "conf/experiment/first.yaml"}
-"""What `hpckit init` writes into a project."""
+OF_USERS = {"train.py", "first.yaml", "conf/experiment/first.yaml", "mycode/train.py"}
+OF_USERS |= {"conf/cluster/mine.yaml"}
+"""What is in a project, mostly by `hpckit init`."""
 
 
 def is_there(name: str) -> bool:
