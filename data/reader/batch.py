@@ -1,5 +1,7 @@
 """What the loader delivers, and what a transform is told."""
 
+from __future__ import annotations  # or numpy.random would be imported for a name
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
