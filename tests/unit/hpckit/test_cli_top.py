@@ -11,6 +11,7 @@ import pytest
 
 from hpckit.cli import top
 from hpckit.cli.top import Screen
+from hpckit.report.overview import Overview
 from hpckit.run.lock import hold_all
 from tests.unit.hpckit.page_parts import submitted
 
@@ -19,7 +20,12 @@ from tests.unit.hpckit.page_parts import submitted
 def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the runs that were, in place of doing it."""
     found: list[str] = []
-    monkeypatch.setattr(top, "_cancel", lambda it, saves: found.append(it.run.name) or "")
+
+    def note(it: Overview, *, saves: bool) -> str:
+        found.append(it.run.name)
+        return ""
+
+    monkeypatch.setattr(top, "_cancel", note)
     return found
 
 
