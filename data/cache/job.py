@@ -17,6 +17,7 @@ from data.source.protocol import Origin, short_tag
 _log = logging.getLogger(__name__)
 
 _TELL_S = 0.005
+_TURN_S = 0.1  # how often who waits for a turn looks whether another process has fetched it
 POLL_S = 0.02  # how often another process's download is looked at
 
 
@@ -36,6 +37,8 @@ class Job:
         self.done = False
         self.asked = False
         """Whether its source was asked for the version that there is."""
+        self.round_trip_s = 0.0
+        """That its source took to answer."""
         self._tools, self._when_s = tools, when_s
         self._url = masked(ref.url)
         self._told_s = float("-inf")
@@ -70,8 +73,10 @@ class Job:
             self._once()
 
     def _once(self) -> None:
-        self.asked = True
-        self.origin = _checked(self._tools.sources.stat(self.ref.url), self.ref)
+        self.asked, began_s = True, time.monotonic()
+        origin = self._tools.sources.stat(self.ref.url)
+        self.round_trip_s = time.monotonic() - began_s
+        self.origin = _checked(origin, self.ref)
         size = self.ref.bytes if self.origin.bytes is None else self.origin.bytes
         if size is None:
             raise DataError(
@@ -96,20 +101,32 @@ class Job:
         while not self._tools.closing.is_set():
             if folder.open_whole(entry) is not None:
                 return
-            lock = FileLock.try_acquire(folder.path(entry, "lock"))
-            if lock is not None:
-                with lock:
-                    failure = folder.failure(entry, since_s)
-                    if failure is not None:  # of who had the lock while we waited
-                        raise FetchError(self._url, *failure)
-                    self._locked(entry, origin)
-                return
+            if not self._tools.turns.acquire(timeout=_TURN_S):
+                continue
+            try:
+                if self._alone(entry, origin, since_s):
+                    return
+            finally:
+                self._tools.turns.release()
             if watch.is_frozen(folder.part_size(entry), time.monotonic()):
                 self._leave_frozen()
                 return
             with self._tools.changed:
                 self._tools.changed.wait(POLL_S)
         raise FetchError(self._url, "not fetched: the store was closed meanwhile")
+
+    def _alone(self, entry: Entry, origin: Origin, since_s: float) -> bool:
+        """Whether nobody else was at it, and it is done."""
+        folder = self._tools.folder
+        lock = FileLock.try_acquire(folder.path(entry, "lock"))
+        if lock is None:
+            return False
+        with lock:
+            failure = folder.failure(entry, since_s)
+            if failure is not None:  # of who had the lock while we waited
+                raise FetchError(self._url, *failure)
+            self._locked(entry, origin)
+        return True
 
     def _locked(self, entry: Entry, origin: Origin) -> None:
         """What the one does who holds the lock."""

@@ -14,11 +14,17 @@ class Jobs:
     """Thread-safe; begins anew in a child after a fork, which has no threads of its parent.
 
     Args:
-        make_tools: gives jobs what they share, with the condition that they notify.
+        make_tools: gives jobs what they share, with the condition that they notify and the turns
+            that they take.
+        downloads: jobs that download at a time; the others wait for their turn.
     """
 
-    def __init__(self, make_tools: Callable[[threading.Condition], Tools]) -> None:
-        self._make_tools = make_tools
+    def __init__(
+        self,
+        make_tools: Callable[[threading.Condition, threading.Semaphore], Tools],
+        downloads: int,
+    ) -> None:
+        self._make_tools, self._downloads = make_tools, downloads
         self.after_fork()
         _all.add(self)
 
@@ -56,13 +62,15 @@ class Jobs:
     def after_fork(self) -> None:
         self._running: dict[ShardRef, Job] = {}
         self._changed = threading.Condition()
+        self._turns = threading.Semaphore(self._downloads)
 
     def _get(self, ref: ShardRef, when_s: float) -> tuple[Job, bool]:
         with self._changed:
             job = self._running.get(ref)
             if job is not None and job.gets_wanted:
                 return job, False  # else it may get an older version than there is now
-            self._running[ref] = job = Job(self._make_tools(self._changed), ref, when_s)
+            tools = self._make_tools(self._changed, self._turns)
+            self._running[ref] = job = Job(tools, ref, when_s)
             return job, True
 
     def _run(self, job: Job) -> None:

@@ -11,6 +11,7 @@ from data.cache.entry import DAMAGED, DROPPED, WHOLE, Entry, ShardRef
 from data.cache.job import POLL_S, Job, again
 from data.cache.jobs import Jobs
 from data.cache.openfile import OpenFile
+from data.cache.pace import Pace, is_borne, is_quicker
 from data.errors import DamagedShardError, DataError, FetchError, ShardError
 from data.source.address import masked
 from data.source.sources import Sources
@@ -44,6 +45,8 @@ class OpenShard:
         self._whole = self._direct = self._closed = False
         self._served = False  # bytes that were not verified
         self._starts = self._complaints = 0
+        self._pace = Pace(time.monotonic())
+        self._ranged = 0  # bytes that were not waited for
 
     @property
     def local(self) -> bool:
@@ -111,7 +114,7 @@ class OpenShard:
 
     def use_job(self, job: Job) -> None:
         """Read what `job` gets, while it does."""
-        self._job = job
+        self._job, self._pace = job, Pace(time.monotonic())
         self._starts += 1
 
     def use_source(self) -> None:
@@ -127,11 +130,12 @@ class OpenShard:
             if not self._whole and not self._direct:
                 self._look()
             file, direct = self._file, self._direct
-            growing = file is not None and not self._whole and not direct
-            if file is not None and growing and (whole or not self._there(file, end)):
-                direct = not whole and self._too_far(file, end)
+            is_coming = not self._whole and not direct
+            if is_coming and (whole or not self._there(file, end)):
+                direct = not whole and self._goes_past(file, offset, size)
                 if not direct:
-                    self._see_to()
+                    if file is not None:
+                        self._see_to()
                     return None
         if direct:
             return b"" if whole else self._read_source(offset, size)
@@ -193,12 +197,14 @@ class OpenShard:
         elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
             self._file = None
 
-    def _there(self, file: OpenFile, end: int) -> bool:
+    def _there(self, file: OpenFile | None, end: int) -> bool:
         """Whether the growing file reaches `end`, and may be read.
 
         Not if all of it is there: it will be known to be right or wrong in a moment, so whoever
         reads to the end never ends with something that was not verified.
         """
+        if file is None:
+            return False
         assert self._entry is not None
         self._check_end(end, self._entry.bytes)
         size = file.size
@@ -207,12 +213,26 @@ class OpenShard:
         self._served = True
         return True
 
-    def _too_far(self, file: OpenFile, end: int) -> bool:
+    def _goes_past(self, file: OpenFile | None, offset: int, size: int) -> bool:
         """Whether to ask the source for a range rather than wait for the download."""
-        origin = self._job.origin if self._job is not None else None
-        if not self._patience.read_growing or origin is None or origin.bytes is None:
+        job = self._job
+        if job is None or job.done or job.pid != os.getpid() or not self._patience.read_growing:
             return False
-        return end - file.size > self._patience.wait_bytes
+        if job.origin is None or job.origin.bytes is None:
+            return False
+        self._check_end(offset + size, job.origin.bytes)
+        have = 0 if file is None else file.size
+        if offset + size <= have:
+            return False  # about to be verified
+        if offset + size - have > self._patience.wait_bytes:
+            return True
+        pace = self._pace.seen(have, time.monotonic())
+        if not is_quicker(offset - have, *pace, job.round_trip_s):
+            return False
+        if not is_borne(size, self._ranged, job.origin.bytes):
+            return False
+        self._ranged += size
+        return True
 
     def _read_file(self, file: OpenFile, offset: int, size: int) -> bytes | None:
         try:

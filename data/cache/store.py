@@ -37,7 +37,10 @@ class NodeStore:
         read_growing: give bytes of a shard while it is on its way. Where its hash is then found to
             be wrong, the next read says so. False: wait until all of it was verified.
         wait_bytes: read a range from the source rather than wait for a download that has so many
-            bytes to go before it gets there.
+            bytes to go before it gets there. Of fewer, some are read like that too, where it is
+            quicker: see `pace`.
+        downloads: shards that are fetched at a time; others wait for their turn, and a sample of
+            them may be read from their source meanwhile.
         retry_cache_s: how long a cache whose disk failed is left alone.
         frozen_s: how long to wait for another process that does not get on, for it was stopped or
             its disk hangs: if no byte comes of the shard that it downloads, or it does not free the
@@ -58,12 +61,15 @@ class NodeStore:
         cache_local: bool = False,
         read_growing: bool = True,
         wait_bytes: int = 64 << 20,
+        downloads: int = 16,
         retry_cache_s: float = 30.0,
         frozen_s: float = 30.0,
         allow_shared: bool = False,
     ) -> None:
         if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
             raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
+        if downloads < 1:
+            raise DataError(f"downloads must be at least 1, got {downloads}")
         if frozen_s <= 0:
             raise DataError(f"frozen_s must be above 0, got {frozen_s}")
         self.sources = sources or Sources()
@@ -76,6 +82,7 @@ class NodeStore:
             cache_local=cache_local,
             read_growing=read_growing,
             wait_bytes=wait_bytes,
+            downloads=downloads,
             retry_cache_s=retry_cache_s,
             frozen_s=frozen_s,
             allow_shared=allow_shared,
@@ -98,7 +105,8 @@ class NodeStore:
                 trouble,
                 closing=self._closing,
                 frozen_s=frozen_s,
-            )
+            ),
+            downloads,
         )
         self._usable()
 
@@ -118,7 +126,7 @@ class NodeStore:
         if self._closing.is_set():
             raise DataError("the store is closed")
         shard = OpenShard(ref, self._disk, self._jobs, self.sources, self._patience)
-        if (path := self._in_place(ref)) is not None:
+        if (path := self._in_place(ref.url)) is not None:
             shard.use_file(_open_local(path, ref), None)
             self.metrics.add(hits=1)
         elif not self._usable():
@@ -139,7 +147,7 @@ class NodeStore:
 
         Returns False if the cache has no place for it. Raises FetchError.
         """
-        if self._in_place(ref) is not None:
+        if self.is_in_place(ref.url):
             return True
         if not self._usable():
             return False
@@ -150,6 +158,10 @@ class NodeStore:
         if job.error is not None:
             raise again(job.error)
         return not job.bypass
+
+    def is_in_place(self, url: str) -> bool:
+        """Whether a shard is a file that is read where it lies. Raises DataError."""
+        return self._in_place(url) is not None
 
     def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
         """Say what this process will read: (shard or its URL, seconds from now until it does).
@@ -181,9 +193,9 @@ class NodeStore:
     def _usable(self) -> bool:
         return self._cached and self._disk.usable()
 
-    def _in_place(self, ref: ShardRef) -> Path | None:
+    def _in_place(self, url: str) -> Path | None:
         """The file of a shard that is read where it lies."""
-        path = Address.parse(ref.url).local
+        path = Address.parse(url).local
         return None if self._cache_local else path
 
 

@@ -22,6 +22,9 @@ class Tools:
     changed: threading.Condition
     """Notified of every step of every download of this process."""
 
+    turns: threading.Semaphore
+    """How many more downloads may begin."""
+
     closing: threading.Event
     frozen_s: float
     """Seconds without a new byte after which another process's download is not waited for."""

@@ -153,7 +153,7 @@ def load_remote(shard: str, source: Source) -> ShardIndex | None:
     """The index beside the shard at a URL; None if there is none, or a broken one (a warning)."""
     url = beside(shard)
     try:
-        return from_bytes(b"".join(source.stream(url, 0, None)), masked(url))
+        return from_bytes(source.get(url), masked(url))
     except IndexFileError as error:
         _log.warning("the index of a shard is of no use and is made anew: %s", error)
     except (DataError, OSError) as error:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import TypeAlias
 
@@ -9,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from data.cache.entry import ShardRef
+from data.cache.job import again
 from data.cache.shard import OpenShard
 from data.cache.store import NodeStore
+from data.errors import DataError
 from data.indexing.access import is_url
 from data.indexing.build import read_index
 from data.indexing.listing import Shards
@@ -78,6 +81,10 @@ class Dataset:
         size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
         return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
 
+    def is_afar(self, shard: int) -> bool:
+        """Whether it takes requests to open it: it was not yet, and is not read where it lies."""
+        return not self._opened.has(shard) and not self.store.is_in_place(self.manifest.urls[shard])
+
     def index(self, shard: int, opened: OpenShard) -> ShardIndex:
         """The index of a shard, which may be made of what is `opened`. Raises as `opened`."""
         passing = opened.pread if is_url(self.manifest.urls[shard]) else None
@@ -99,7 +106,11 @@ class _Opened:
         self._found: dict[int, OpenedShard] = {}
         self._bytes = 0  # of their indexes
         self._opening: dict[int, threading.Lock] = {}
+        self._failed: dict[int, tuple[DataError, float]] = {}
         self._lock = threading.Lock()
+
+    def has(self, shard: int) -> bool:
+        return shard in self._found
 
     def get(self, shard: int) -> OpenedShard:
         found = self._found.get(shard)  # without the lock: a dict is one thread's at a time
@@ -109,9 +120,22 @@ class _Opened:
             opening = self._opening.setdefault(shard, threading.Lock())
         with opening:
             if (found := self._found.get(shard)) is None:
-                found = SHARDS.opening(lambda: self._open(shard))
+                found = self._try(shard)
                 self._keep(shard, found)
             return found
+
+    def _try(self, shard: int) -> OpenedShard:
+        """A failure is told for as long again as it took: each of a shard's samples asks for it."""
+        failed, until_s = self._failed.get(shard, (None, 0.0))
+        began_s = time.monotonic()
+        if failed is not None and began_s < until_s:
+            raise again(failed)
+        try:
+            return SHARDS.opening(lambda: self._open(shard))
+        except DataError as error:
+            now_s = time.monotonic()
+            self._failed[shard] = (error, now_s + (now_s - began_s))
+            raise
 
     def _open(self, shard: int) -> OpenedShard:
         dataset = self._dataset

@@ -11,7 +11,11 @@ from data.errors import DataError
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one process, for each host."""
+    """Of one process, for each host.
+
+    A quarter of the requests is kept for short ones: what a sample waits for is not to stand behind
+    whole shards.
+    """
 
     requests: int = 32
     bytes_per_s: float | None = None
@@ -21,6 +25,11 @@ class Limits:
             raise DataError(f"requests per host must be at least 1, got {self.requests}")
         if self.bytes_per_s is not None and self.bytes_per_s <= 0:
             raise DataError(f"bytes per second must be above 0, got {self.bytes_per_s}")
+
+    @property
+    def streams(self) -> int:
+        """How many of the requests may be whole shards; at least one."""
+        return max(1, self.requests - max(1, self.requests // 4))
 
 
 class TokenBucket:
@@ -44,6 +53,7 @@ class Host:
 
     def __init__(self, limits: Limits) -> None:
         self._slots = threading.BoundedSemaphore(limits.requests)
+        self._streams = threading.BoundedSemaphore(limits.streams)
         self._lock = threading.Lock()
         rate = limits.bytes_per_s
         self._bucket = None if rate is None else TokenBucket(rate, time.monotonic())
@@ -52,6 +62,12 @@ class Host:
     def request(self) -> Iterator[None]:
         """Hold one of the host's slots."""
         with self._slots:
+            yield
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Hold a slot for a whole shard, which may take long."""
+        with self._streams, self._slots:
             yield
 
     def delay_s(self, size: int) -> float:

@@ -24,11 +24,11 @@ def short_tag(tag: str | None) -> int:
     return 0 if tag is None else int.from_bytes(blake3(tag.encode()).digest(8), "little") | 1
 
 
-class Source(Protocol):
-    """Reads objects; thread-safe.
+class Backend(Protocol):
+    """Reads objects of one kind of URL; thread-safe.
 
-    A back-end makes one try and raises PassingError, FinalError or ChangedError; `Sources` tries
-    again and raises FetchError.
+    It makes one try and raises PassingError, FinalError or ChangedError; `Sources` tries again and
+    raises FetchError.
     """
 
     def stat(self, url: str) -> Origin:
@@ -39,6 +39,13 @@ class Source(Protocol):
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         """All bytes from `start` to the end, in pieces. Never ends early without an error."""
+
+
+class Source(Backend, Protocol):
+    """Reads objects of any URL, as `Sources` does."""
+
+    def get(self, url: str) -> bytes:
+        """All of a small object, by one request."""
 
 
 class PassingError(Exception):

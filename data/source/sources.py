@@ -14,7 +14,7 @@ from data.source.address import Address, masked
 from data.source.file import FileSource
 from data.source.limits import Host, Hosts, Limits
 from data.source.pipe import Pipes, PipeSource
-from data.source.protocol import ChangedError, FinalError, Origin, PassingError, Source
+from data.source.protocol import Backend, ChangedError, FinalError, Origin, PassingError
 from data.source.retry import Attempts, Retry
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Sources:
         self._limits = limits or Limits()
         self._stall_s = stall_s
         self._pipes = pipes
-        self._made: dict[str, Source] = {}
+        self._made: dict[str, Backend] = {}
         self._after_fork()
         _all.add(self)
         self._closing = threading.Event()
@@ -94,6 +94,12 @@ class Sources:
         self._paced(url, len(data))
         return data
 
+    def get(self, url: str) -> bytes:
+        """All of a small object. Raises FetchError."""
+        data = self._run(url, "all of it", lambda source: b"".join(source.stream(url, 0, None)))
+        self._paced(url, len(data))
+        return data
+
     def stream(self, url: str, start: int, tag: str | None = None) -> Iterator[bytes]:
         """Bytes from `start` to the end; goes on where it was when a connection breaks.
 
@@ -106,7 +112,7 @@ class Sources:
             self._count(requests=1)
             what = f"from byte {start}"
             try:
-                with host.request():
+                with host.stream():
                     for piece in source.stream(url, start, tag):
                         start += len(piece)
                         attempts.progressed()
@@ -139,7 +145,7 @@ class Sources:
         self._lock = threading.Lock()
         self._hosts = Hosts(self._limits)
 
-    def _run(self, url: str, what: str, call: Callable[[Source], T]) -> T:
+    def _run(self, url: str, what: str, call: Callable[[Backend], T]) -> T:
         address = Address.parse(url)
         source, host = self._source(address.scheme), self._host(address)
         attempts = Attempts(self._retry, url, self._closing)
@@ -175,13 +181,13 @@ class Sources:
     def _host(self, address: Address) -> Host:
         return self._hosts.of(address.host if address.scheme.startswith("http") else address.scheme)
 
-    def _source(self, scheme: str) -> Source:
+    def _source(self, scheme: str) -> Backend:
         with self._lock:
             if scheme not in self._made:
                 self._made[scheme] = self._make(scheme)
             return self._made[scheme]
 
-    def _make(self, scheme: str) -> Source:
+    def _make(self, scheme: str) -> Backend:
         given = self._options.get(scheme, {})
         if scheme == "file":
             return FileSource()

@@ -15,11 +15,12 @@ from data.cache.entry import ShardRef
 from data.cache.job import Job
 from data.cache.store import NodeStore
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError, ShardError
+from data.source.limits import Limits
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.services.fault_proxy import fault_proxy
 from tests.services.faults import SLOW_DOWN, FlipByte, ResetDownload
-from tests.services.range_server import RangeServer, Served, range_server
+from tests.services.range_server import Gate, RangeServer, Served, range_server
 
 MIB = 1 << 20
 BODY = os.urandom(3 * MIB + 7)
@@ -86,8 +87,52 @@ class TestReading:
             assert shard.pread(1000, 500) == BODY[1000:1500]
             assert not shard.local
             assert server.sent < len(BODY)
-            assert shard.pread(len(BODY) - 9, 9) == BODY[-9:]
+            assert shard.pread(2 * MIB, MIB) == BODY[2 * MIB : 3 * MIB]
         assert len(server.seen) == 1
+
+    def test_a_sample_that_a_slow_download_brings_late_is_asked_for_by_itself(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        server.bytes_per_s = MIB / 4
+        with store.open(whole(server.put("/x.tar", BODY))) as shard:
+            assert shard.pread(len(BODY) - 9, 9) == BODY[-9:]
+            assert not shard.local
+            server.bytes_per_s = None
+            size = len(BODY) // 32  # beyond what may be read twice
+            assert shard.pread(len(BODY) - size, size) == BODY[-size:]
+            assert store.metrics.bypasses == 1
+        assert [first for _, first in server.seen] == [0, len(BODY) - 9]
+
+    def test_more_shards_than_are_fetched_at_a_time_wait_and_their_samples_do_not(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        refs = [whole(server.put(f"/{name}.tar", BODY)) for name in "ab"]
+        held = Gate(server)
+        with make(tmp_path, downloads=1) as store, store.open(refs[0]) as first:
+            held.wait_for(1)
+            with store.open(refs[1]) as second:
+                assert second.pread(MIB, 100) == BODY[MIB : MIB + 100]
+                assert (held.count, held.opened) == (1, False)
+            held.open()
+            assert first.pread(0, len(BODY)) == BODY
+            assert store.prefetch(refs[1])
+        assert held.count == 2
+
+    def test_whole_shards_leave_requests_to_samples(
+        self, tmp_path: Path, server: RangeServer
+    ) -> None:
+        refs = [whole(server.put(f"/{name}.tar", BODY)) for name in "abc"]
+        held = Gate(server)
+        few = Sources(retry=QUICK, limits=Limits(requests=2))
+        with make(tmp_path, sources=few) as store:
+            shards = [store.open(ref) for ref in refs]
+            held.wait_for(1)
+            for shard in shards[1:]:
+                assert shard.pread(MIB, 100) == BODY[MIB : MIB + 100]
+            assert (held.count, held.opened) == (1, False)
+            held.open()
+            for shard in shards:
+                assert shard.pread(0, len(BODY)) == BODY
 
     def test_a_range_far_ahead_is_asked_for_by_itself(
         self, tmp_path: Path, server: RangeServer
@@ -353,7 +398,7 @@ class TestDamage:
             shard.pread(0, 10)
             server.put("/x.tar", BODY)
             with pytest.raises(DamagedShardError, match="is not to be used"):
-                shard.pread(len(BODY) - 10, 10)
+                shard.pread(MIB, 2 * MIB)
 
     def test_a_reported_shard_is_fetched_anew_once(
         self, store: NodeStore, server: RangeServer, tmp_path: Path

@@ -162,7 +162,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, server: RangeServer) -> None:
         with store.open(refs(server)[0]) as shard:
             assert shard.pread(0, 10) == BODIES["/0.tar"][:10]
             shutil.rmtree(tmp_path / "c")
-            assert shard.pread(SIZE - 10, 10) == BODIES["/0.tar"][-10:]
+            assert shard.pread(0, SIZE) == BODIES["/0.tar"]
         assert store.metrics.cache_errors == {"ENOENT": 1}
         server.bytes_per_s = None
         read_all(store, server)

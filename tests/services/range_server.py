@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _PIECE = 1 << 16  # bytes
+_HELD_S = 20.0
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
@@ -41,7 +42,13 @@ class RangeServer:
     seen: list[tuple[str, int]] = field(default_factory=list)
     """(path with query, first byte) of every answer with a body of more than one byte."""
 
+    streams: list[tuple[str, int]] = field(default_factory=list)
+    """Those of them that were asked for to the end, wherever that is."""
+
     headers: list[dict[str, str]] = field(default_factory=list)
+    """Of every request."""
+
+    gate: Gate | None = None
     sent: int = 0
     """Bytes of bodies."""
 
@@ -52,6 +59,38 @@ class RangeServer:
         """Its URL."""
         self.objects[path] = Served(body, **more)  # type: ignore[arg-type]
         return self.url + path
+
+
+class Gate:
+    """Holds a server's answers that are whole shards until it is opened; not for ever."""
+
+    def __init__(self, server: RangeServer, until: int | None = None) -> None:
+        """Opens by itself once `until` of them are held."""
+        self.count = 0
+        self.opened = False
+        self.expired = False
+        """Whether an answer was held for so long that somebody must have waited for it in vain."""
+        self._until = until
+        self._changed = threading.Condition()
+        server.gate = self
+
+    def open(self) -> None:
+        with self._changed:
+            self.opened = True
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        """Until so many are asked for."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count >= count, _HELD_S)
+
+    def pass_through(self) -> None:
+        with self._changed:
+            self.count += 1
+            self.opened = self.opened or self.count == self._until
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self.opened, _HELD_S):
+                self.expired = True
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -82,6 +121,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if end - start > 1:
             with holds.lock:
                 holds.seen.append((self.path, start))
+                if not match or not match[2]:
+                    holds.streams.append((self.path, start))
+            if holds.gate is not None and (start, end) == (0, total):
+                holds.gate.pass_through()
         self._head(206 if match else 200, end - start, more)
         self._body(found, start, end)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from data.cache.entry import Entry, ShardRef, url_key
 from data.cache.mounts import find_kind
+from data.cache.pace import LEAST_ROUND_TRIP_S, Pace, is_borne, is_quicker
 from data.errors import DataError
 from data.source.address import Address, masked
 from data.source.limits import Limits, TokenBucket
@@ -147,3 +148,36 @@ def test_the_innermost_mount_counts() -> None:
     assert {path: find_kind(Path(path), mounts) for path in want} == want
     assert find_kind(Path("/scratchy/a"), mounts) == "tmpfs"
     assert find_kind(Path("/x"), "nonsense") == ""
+
+
+class TestPace:
+    @given(st.integers(0, 2**40), st.floats(0, 1e3), st.floats(0, 1e10), st.floats(0, 10))
+    def test_a_download_that_is_there_sooner_is_waited_for(
+        self, lead: int, watched_s: float, rate: float, round_trip_s: float
+    ) -> None:
+        round_trip_s = max(round_trip_s, LEAST_ROUND_TRIP_S)
+        found = is_quicker(lead, watched_s, rate, round_trip_s)
+        if watched_s < 3 * round_trip_s or (rate > 0 and lead / rate < 0.999 * round_trip_s):
+            assert not found
+        elif rate == 0 or lead / rate > 1.001 * round_trip_s:
+            assert found
+
+    @given(st.integers(1, 2**40), st.lists(st.integers(0, 2**30), max_size=50))
+    def test_little_is_read_twice(self, whole: int, sizes: list[int]) -> None:
+        spent = 0
+        for size in sizes:
+            spent += size if is_borne(size, spent, whole) else 0
+        assert spent <= whole / 16
+
+    def test_it_counts_from_the_first_new_byte_on(self) -> None:
+        pace = Pace(10.0)
+        assert pace.seen(0, 12.0) == (2.0, 0.0)
+        assert pace.seen(100, 20.0) == (0.0, 0.0)  # of an earlier try, perhaps
+        assert pace.seen(300, 22.0) == (2.0, 100.0)
+
+
+@given(st.integers(1, 1000))
+def test_short_requests_have_slots_of_their_own(requests: int) -> None:
+    streams = Limits(requests=requests).streams
+    assert 1 <= streams <= requests
+    assert requests == 1 or streams < requests

@@ -1,0 +1,48 @@
+"""Whether bytes of a shard that is on its way are waited for, or read from its source by a request
+of their own."""
+
+from dataclasses import dataclass
+
+LEAST_ROUND_TRIP_S = 0.05
+"""To answer sooner than this is not worth a second reading of the same bytes."""
+_FIRST = 16  # a first read of one part of so many of a shard at most
+_AGAIN = 32  # of all of them together
+
+
+@dataclass
+class Pace:
+    """How fast a download gets on, as one reader sees it: since its first new bytes."""
+
+    began_s: float
+    _size: int = 0
+    _grows: bool = False
+
+    def seen(self, size: int, now_s: float) -> tuple[float, float]:
+        """(seconds that it was watched, bytes per second), now that `size` bytes are there."""
+        if size > self._size and not self._grows:
+            self._size, self.began_s, self._grows = size, now_s, True
+        watched_s = now_s - self.began_s
+        return watched_s, (size - self._size) / watched_s if watched_s > 0 else 0.0
+
+
+def is_quicker(lead: int, watched_s: float, rate: float, round_trip_s: float) -> bool:
+    """Whether a request of its own answers before a download has got as far.
+
+    A download that nothing has come of yet is given the time of three requests: it makes two.
+
+    Args:
+        lead: bytes that the download has to bring before those that are wanted.
+        watched_s, rate: of its `Pace`.
+        round_trip_s: of one request to its source.
+    """
+    round_trip_s = max(round_trip_s, LEAST_ROUND_TRIP_S)
+    if watched_s < 3 * round_trip_s:
+        return False
+    return rate <= 0 or lead > rate * round_trip_s
+
+
+def is_borne(size: int, before: int, whole: int) -> bool:
+    """Whether `size` bytes of a shard of `whole` may be read by themselves, after `before` were:
+    the first read may, so that the first batch is there soon; all of them hardly add to an epoch.
+    """
+    return size <= whole // _FIRST if before == 0 else before + size <= whole // _AGAIN

@@ -1,0 +1,72 @@
+"""A loader over a cold cache: what it waits for, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data import Dataset, Loader, NodeStore, build_index
+from data.indexing.manifest import NAME, Manifest
+from data.source.limits import Limits
+from data.source.retry import Retry
+from data.source.sources import Sources
+from tests.integration.data_commands import SHARDS, write_shards
+from tests.services.range_server import Gate, RangeServer, range_server
+
+QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    with range_server() as server:
+        yield server
+
+
+@pytest.fixture
+def manifest(
+    server: RangeServer, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Manifest:
+    """Of shards whose indexes are kept on this machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    tars = sorted(local.glob("*.tar"))
+    urls = [server.put(f"/{tar.name}", tar.read_bytes()) for tar in tars]
+    return build_index(urls, tmp_path / NAME, source=Sources())
+
+
+def one_of_each(dataset: Dataset) -> Loader:
+    """Its first batch has a sample of every shard; only one thread makes it."""
+    return Loader(
+        dataset, global_batch=SHARDS, streams=SHARDS, window=1, prefetch=1, threads=1, downloads=1
+    )
+
+
+def test_all_shards_of_a_batch_are_begun_before_one_is_waited_for(
+    server: RangeServer, manifest: Manifest, tmp_path: Path
+) -> None:
+    held = Gate(server, until=SHARDS)
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0, read_growing=False) as store:
+        loader = one_of_each(Dataset(manifest, store))
+        assert len(next(iter(loader)).keys) == SHARDS
+        assert (held.opened, held.expired) == (True, False)
+        loader.close()
+
+
+def test_a_first_batch_does_not_wait_for_whole_shards(
+    server: RangeServer, manifest: Manifest, tmp_path: Path
+) -> None:
+    """All that may be whole shards are held: the samples come by requests of their own."""
+    held = Gate(server)
+    sources = Sources(retry=QUICK, limits=Limits(requests=4))
+    with NodeStore(tmp_path / "cache", 10**9, sources=sources, free_reserve=0) as store:
+        loader = one_of_each(Dataset(manifest, store))
+        assert len(next(iter(loader)).keys) == SHARDS
+        assert (held.opened, held.expired, held.count) == (False, False, 3)
+        held.open()
+        loader.close()
