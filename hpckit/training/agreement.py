@@ -10,6 +10,8 @@ from hpckit.run.board import Request
 PACE_S = 0.05
 """Where steps are shorter than this, ranks exchange what they have seen only so often: a request
 is answered by twice that at the latest, and each exchange costs a rank some 0.1 ms."""
+CLOCK_S = 0.5
+"""Likewise on whether it is time to save by the clock: a save is by twice that late at most."""
 
 
 class Agreement:
@@ -21,7 +23,7 @@ class Agreement:
 
     def __init__(self) -> None:
         self._strongest: LaggedMax | None = None
-        self._every = 1
+        self._every = self._every_by_clock = 1
         if dist.get_world_size() > 1:
             group = dist.new_group(backend="gloo")
             assert group is not None
@@ -41,6 +43,11 @@ class Agreement:
     def pace(self, step_s: float) -> None:
         """A step takes so long: every rank has to say the same number after the same step."""
         self._every = steps_between(step_s)
+        self._every_by_clock = steps_between(step_s, CLOCK_S)
+
+    def is_time(self, step: int) -> bool:
+        """Whether the clock is looked at after `step`, on all ranks alike."""
+        return self._strongest is None or step % self._every_by_clock == 0
 
     def close(self) -> None:
         """Take part in what is still under way, so that no rank is left waiting."""
@@ -48,6 +55,6 @@ class Agreement:
             self._strongest.collect()
 
 
-def steps_between(step_s: float) -> int:
+def steps_between(step_s: float, pace_s: float = PACE_S) -> int:
     """Steps of this many seconds from one exchange to the next."""
-    return max(1, int(PACE_S / step_s)) if step_s > 0 else 1
+    return max(1, int(pace_s / step_s)) if step_s > 0 else 1

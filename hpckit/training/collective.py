@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,12 +42,23 @@ def wrong_sums(numbers: torch.Tensor, world: int) -> int:
 
 def reduced(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> list[float]:
     """Each of them over all ranks. Collective."""
+    return reducing(numbers, how)()
+
+
+def reducing(numbers: Sequence[float], how: dist.ReduceOp.RedOpType) -> Callable[[], list[float]]:
+    """The same under way, and what waits for it. Collective."""
     if dist.get_world_size() == 1:
-        return list(numbers)
+        return lambda: list(numbers)
     packed = torch.tensor(numbers, dtype=torch.float64, device=meeting_device())
-    dist.all_reduce(packed, op=how)
-    found: list[float] = packed.tolist()
-    return found
+    work = dist.all_reduce(packed, op=how, async_op=True)
+    assert work is not None
+
+    def wait() -> list[float]:
+        work.wait()
+        found: list[float] = packed.tolist()
+        return found
+
+    return wait
 
 
 def meeting_device() -> str:

@@ -8,6 +8,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from hpckit.run import parts
 from hpckit.run.events import EventLog
 from hpckit.training import footprint, intake, watching
-from hpckit.training.collective import reduced
+from hpckit.training.collective import reduced, reducing
 from hpckit.training.errors import TrainingError
 from hpckit.training.footprint import peak_bytes, peak_name
 from hpckit.training.intake import Intake
@@ -95,6 +96,8 @@ class Metrics:
         self.newest: dict[str, float] = {}
         """What was logged, averaged over ranks, of the newest step that was written down."""
         self._logged: Mapping[str, Value] = {}
+        self._names: tuple[str, ...] | None = None
+        """Those that all ranks logged before the newest record."""
         self.peak_bytes = 0
         """Of this rank, as of `footprint.peak_bytes`, until the newest record."""
         self.step_s = 0.0
@@ -126,8 +129,9 @@ class Metrics:
         self._say_what_lacks()
         spent = [seconds / (step - begun) for seconds in self._parts.taken()]
         now = time.monotonic()
-        highest, times = self._extremes(sorted(logged), spent)
-        values, sums, taken = self._over_ranks(logged, spent)
+        extremes, totals = self._exchanged(logged, spent)
+        highest, times = self._highest(extremes)
+        values, sums, taken = self._totals(totals)
         self.newest = dict(values)
         record = {
             **values,
@@ -157,43 +161,59 @@ class Metrics:
         if self._records is not None:
             self._records.write("validated", step, values, seconds=seconds)
 
-    def _extremes(
-        self, names: Sequence[str], spent: Sequence[float]
-    ) -> tuple[dict[str, float], Sequence[float]]:
-        """Maxima over all ranks, for the record and of the times of `Watch`. Collective.
+    def _exchanged(
+        self, logged: Mapping[str, Value], spent: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
+        """What `_highest` and `_totals` take apart. Collective: two at once, where the names are
+        those of the record before, as long as each waits for the other to be sure.
 
         Raises:
             TrainingError: on every rank, if not all ranks logged the same names.
         """
-        digest = zlib.crc32(json.dumps(names).encode())
+        names, digest = _known(tuple(logged))
         by_name = dict(zip(parts.NAMES, spent, strict=True))
         waits = [by_name[name] for name in SLOWEST]
         self.peak_bytes = peak_bytes(self._device)
         about = [digest, -digest, sum(spent), self.peak_bytes]
-        extremes = reduced([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
-        highest, lowest, self.step_s, peak, *others = extremes
+        maxima = reducing([*about, *waits, *self._watch.times()], dist.ReduceOp.MAX)
+        add = partial(reducing, self._to_sum(names, logged, spent), dist.ReduceOp.SUM)
+        sums = add() if names == self._names else None
+        highest, lowest, *rest = maxima()
         if highest != -lowest:
             raise TrainingError(
-                f"run.log: ranks logged different metrics in one step, this one {names}; "
+                f"run.log: ranks logged different metrics in one step, this one {[*names]}; "
                 "log the same names on every rank"
             )
+        self._names = names
+        return rest, (sums or add())()
+
+    def _to_sum(
+        self, names: Sequence[str], logged: Mapping[str, Value], spent: Sequence[float]
+    ) -> list[float]:
+        world = dist.get_world_size()
+        values = [_number(logged[name]) for name in names]
+        counted = [_number(count) for count in self._counted.values()]
+        own = [*counted, self._peak_flops, *(s / world for s in spent)]
+        return [*values, *own, *self._intake.taken()]
+
+    def _highest(self, extremes: Sequence[float]) -> tuple[dict[str, float], Sequence[float]]:
+        """Maxima over all ranks, for the record and of the times of `Watch`."""
+        self.step_s, peak, *others = extremes
         slowest, times = others[: len(SLOWEST)], others[len(SLOWEST) :]
         named = zip(SLOWEST, slowest, strict=True)
         return {peak_name(self._device): peak, **{f"{name}_max": s for name, s in named}}, times
 
-    def _over_ranks(
-        self, logged: Mapping[str, Value], spent: Sequence[float]
+    def _totals(
+        self, totals: Sequence[float]
     ) -> tuple[dict[str, float], Sequence[float], Sequence[float]]:
-        """Means over all ranks of `logged`; the sums of what is counted, peaks of the cards, and
-        means of `spent`; and the sums of what the loaders did since the last record."""
-        names, world = sorted(logged), dist.get_world_size()
-        values = [_number(logged[name]) for name in names]
-        counted = [_number(count) for count in self._counted.values()]
-        own = [*counted, self._peak_flops, *(s / world for s in spent)]
-        sums = reduced([*values, *own, *self._intake.taken()], dist.ReduceOp.SUM)
-        means = {name: total / world for name, total in zip(names, sums, strict=False)}
-        rest = sums[len(names) :]
-        return means, rest[: len(own)], rest[len(own) :]
+        """Means over all ranks of what was logged; the sums of what is counted, peaks of the cards,
+        and means of the parts of a step; and the sums of what the loaders did since the last
+        record."""
+        world, names = dist.get_world_size(), self._names or ()
+        means = {name: total / world for name, total in zip(names, totals, strict=False)}
+        rest = totals[len(names) :]
+        own = len(self._counted) + 1 + len(parts.NAMES)
+        return means, rest[:own], rest[own:]
 
     def _say_what_lacks(self) -> None:
         is_known = self._device.type != "cuda" or not math.isnan(self._peak_flops)
@@ -210,6 +230,13 @@ class Metrics:
         """Write out what is buffered; `is_done`: the run is through."""
         if self._records is not None:
             self._records.close(is_done)
+
+
+@lru_cache(maxsize=16)
+def _known(logged: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """These names in order, and a number that others do not have."""
+    names = tuple(sorted(logged))
+    return names, zlib.crc32(json.dumps(names).encode())
 
 
 def _problem(name: str, value: object) -> str | None:

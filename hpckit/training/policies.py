@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from checkpointing import Auto, Best, Every, Last, Minutes, Steps
+from checkpointing.policy import SavePolicy
 from hpckit.run.spec import CheckpointSpec, KeepSpec
 
 
@@ -13,6 +16,15 @@ def interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
     if spec.mtbf_hours is not None:
         return Auto(mtbf_s=3600 * spec.mtbf_hours)
     return Minutes(spec.every_minutes) if spec.every_minutes is not None else None
+
+
+def seldom(
+    due: Callable[[int], bool], every: SavePolicy | None, is_time: Callable[[int], bool]
+) -> Callable[[int], bool]:
+    """`due`, which by the clock is an exchange of all ranks, asked when `is_time` alone then."""
+    if every is None or not every.uses_clock:
+        return due
+    return lambda step: is_time(step) and due(step)
 
 
 def retention(spec: KeepSpec) -> list[Last | Every | Best]:

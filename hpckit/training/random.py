@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
     So a resumed run draws what the uninterrupted one would have drawn.
     """
-    seed_all(mix(seed, step, rank))
+    words = _begun(seed).copy()
+    words.update(b"%d, %d)" % (step, rank))
+    seed_all(int.from_bytes(words.digest(), "little"))  # mix(seed, step, rank)
 
 
 def seed_all(seed: int) -> None:
@@ -28,6 +31,12 @@ def seed_all(seed: int) -> None:
         torch.cuda.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@lru_cache(maxsize=1)
+def _begun(seed: int) -> hashlib.blake2b:
+    """What `mix` has hashed of words that begin so."""
+    return hashlib.blake2b(b"(%d, " % seed, digest_size=8)
 
 
 def mix(*words: int | str) -> int:

@@ -32,7 +32,7 @@ from hpckit.run.events import EventLog
 from hpckit.run.length import last_step
 from hpckit.run.spec import RunSpec
 from hpckit.training.agreement import Agreement
-from hpckit.training.canary import Canary, build_canary
+from hpckit.training.canary import build_canary
 from hpckit.training.capability import require
 from hpckit.training.collective import check_all_reduce
 from hpckit.training.errors import TrainingError
@@ -43,7 +43,7 @@ from hpckit.training.metrics import Metrics, Value
 from hpckit.training.optim.ema import with_narrow_averages
 from hpckit.training.parallel.mesh import make_mesh, place_in, stage_of
 from hpckit.training.parts import Parts
-from hpckit.training.policies import interval, retention
+from hpckit.training.policies import interval, retention, seldom
 from hpckit.training.process_group import agreed_attempt, join, make_deterministic
 from hpckit.training.profile import Profiler
 from hpckit.training.random import mix, seed_all, seed_step
@@ -131,10 +131,11 @@ class TrainingRun:
             self.tell("all_reduce", seconds=seconds, world_size=self.world_size)
         self._finite = FiniteCheck(cfg, at.run.events, self._events)
         self._agreement = Agreement()
+        every = interval(cfg.checkpoint)
         self._checkpointer = Checkpointer(
             checkpoint_root(cfg, at.run),
             run=run_name(cfg),
-            every=interval(cfg.checkpoint),
+            every=every,
             keep=retention(cfg.checkpoint.keep),
             compress=cfg.checkpoint.compress,
             depth=cfg.checkpoint.depth,
@@ -144,6 +145,7 @@ class TrainingRun:
             max_unsaved=cfg.checkpoint.max_unsaved_minutes,
             on_event=self._events.emit,
         )
+        self._is_due = seldom(self._checkpointer.due, every, self._agreement.is_time)
         self._parts = Parts.on(self.device)
         self.timed = self._parts.timed
         """`with run.timed("forward"):` counts what happens in the block as this part of the step:
@@ -279,7 +281,7 @@ class TrainingRun:
             self._save_for_good()
         self._checkpointer.close()
         if self._canary and not self._left:
-            self._end_canary(self._canary)
+            self.tell("canary", **self._canary.end(is_first=self.rank == 0))
         self._agreement.close()
         dist.barrier()
         self._beat(Phase.LEFT if self._left else Phase.DONE)
@@ -329,9 +331,6 @@ class TrainingRun:
         metrics = Metrics(self._events, tensorboard, every, self._step, *about, trackers)
         return metrics, ledger
 
-    def _end_canary(self, canary: Canary) -> None:
-        self.tell("canary", **canary.end(is_first=self.rank == 0))
-
     def _state(self) -> dict[str, Any]:
         canary = {"canary": self._canary} if self._canary else {}
         return {**self.tracked, **canary, "run": {"step": self._step}}
@@ -380,7 +379,7 @@ class TrainingRun:
                 time.sleep(LAST_SAVE_PAUSE_S)
 
     def _save_if_due(self) -> None:
-        if self._checkpointer.due(self._step) or self._validation.judges(self._step):
+        if self._is_due(self._step) or self._validation.judges(self._step):
             self._beat(Phase.SAVING)  # which may wait for the store, if it is in buckets
             with self.timed("checkpoint_stall"):
                 self._save()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from checkpointing import Minutes, Steps
 from hpckit.run.board import Request
-from hpckit.training.agreement import PACE_S, Agreement, steps_between
+from hpckit.training.agreement import CLOCK_S, PACE_S, Agreement, steps_between
+from hpckit.training.policies import seldom
 from tests.integration.worlds import run_world
 
 STEPS, HEARD = 40, 17
@@ -39,6 +42,33 @@ def answered(rank: int, tmp: Path) -> list[int]:
 def test_all_ranks_answer_at_the_same_step(tmp_path: Path) -> None:
     assert run_world(2, answered, tmp_path) == [[HEARD + 1, 25, 20]] * 2
     assert run_world(1, alone, tmp_path) == [HEARD]
+
+
+def note(steps: list[int], step: int) -> bool:
+    steps.append(step)
+    return False
+
+
+def asked(rank: int, tmp: Path) -> list[list[int]]:
+    """After which steps of 0.1 s policies are asked whether to save; by the clock, which is an
+    exchange, seldom."""
+    found = []
+    for every in (Minutes(1.0), Steps(7), Minutes(1.0) | Steps(7), None):
+        agreement = Agreement()
+        steps: list[int] = []
+        is_due = seldom(partial(note, steps), every, agreement.is_time)
+        agreement.pace(CLOCK_S / 5)
+        for step in range(1, 13):
+            is_due(step)
+        agreement.close()
+        found.append(steps)
+    return found
+
+
+def test_several_ranks_are_seldom_asked_for_the_time(tmp_path: Path) -> None:
+    each = [*range(1, 13)]
+    assert run_world(2, asked, tmp_path) == [[[5, 10], each, [5, 10], each]] * 2
+    assert run_world(1, asked, tmp_path) == [[each] * 4]
 
 
 def alone(rank: int, tmp: Path) -> int:

@@ -68,6 +68,7 @@ def work(rank: int, tmp: Path) -> dict[str, Any]:
         "counts": counts(tmp),
         "refusal": other_names(rank, tmp),
         "passes": {kind: passes(kind) for kind in ("fsdp", "pp")},
+        "later": other_names_later(rank, tmp),
     }
 
 
@@ -107,6 +108,16 @@ def other_names(rank: int, tmp: Path) -> str:
     loop.metrics.log({"loss": 1.0} if rank else {"error": 1.0})
     with pytest.raises(TrainingError) as error:
         loop.metrics.end_step(1, last=True)
+    return str(error.value)
+
+
+def other_names_later(rank: int, tmp: Path) -> str:
+    loop = Loop(tmp, "later", share=0.0)
+    loop.metrics.log({"loss": 1.0})
+    loop.metrics.end_step(1, last=True)
+    loop.metrics.log({"loss": 1.0, "error": 1.0} if rank == 0 else {"loss": 1.0})
+    with pytest.raises(TrainingError) as error:
+        loop.metrics.end_step(2, last=True)
     return str(error.value)
 
 
@@ -178,4 +189,6 @@ def test_counts_are_summed_and_there_is_no_mfu_without_a_peak(world: list[dict[s
 
 
 def test_other_names_on_one_rank_are_refused_on_all(world: list[dict[str, Any]]) -> None:
-    assert all("ranks logged different metrics" in rank["refusal"] for rank in world)
+    for rank in world:
+        assert "ranks logged different metrics" in rank["refusal"]
+        assert "ranks logged different metrics" in rank["later"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise, product
 
+import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.training.random import mix, seed_step
@@ -59,8 +61,15 @@ def test_a_step_draws_the_same_again_and_each_rank_its_own() -> None:
     draw(2**63 - 1, 2**40, 4096)  # no seed is too large for torch
 
 
-def test_a_step_draws_what_torch_draws_from_that_seed() -> None:
-    seed_step(1, 5, 0)
-    drawn = torch.rand(4)
-    torch.manual_seed(mix(1, 5, 0))
-    assert torch.equal(drawn, torch.rand(4))
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**63 - 1), step=st.integers(0, 2**40), rank=st.integers(0, 2**20))
+def test_a_step_draws_what_all_draw_from_that_seed(seed: int, step: int, rank: int) -> None:
+    seed_step(seed, step, rank)
+    drawn = torch.rand(4), np.random.rand(4), random.random()
+    mixed = mix(seed, step, rank)
+    torch.manual_seed(mixed)
+    np.random.seed(mixed % 2**32)
+    random.seed(mixed)
+    assert torch.equal(drawn[0], torch.rand(4))
+    assert np.array_equal(drawn[1], np.random.rand(4))
+    assert drawn[2] == random.random()
