@@ -22,6 +22,11 @@ from data.errors import DataError, FetchError
 from data.source.address import Address, masked
 from data.source.sources import Sources
 
+PIPE_WITHOUT_CACHE = (
+    "a shard of a pipe: command needs a cache, for it can only be read from its beginning: give"
+    " cache=FOLDER and cache_bytes=, or have the command write a file"
+)
+
 
 class NodeStore:
     """Opens shards; thread-safe, and any number of processes may use one folder at a time.
@@ -125,6 +130,8 @@ class NodeStore:
         """
         if self._closing.is_set():
             raise DataError("the store is closed")
+        if not self._cached and Address.parse(ref.url).scheme == "pipe":
+            raise DataError(PIPE_WITHOUT_CACHE)
         shard = OpenShard(ref, self._disk, self._jobs, self.sources, self._patience)
         if (path := self._in_place(ref.url)) is not None:
             shard.use_file(_open_local(path, ref), None)

@@ -54,7 +54,7 @@ def stat(shard: str, source: Source | None) -> tuple[int, str | None]:
         except OSError as error:
             raise ShardError(Path(shard), 0, f"cannot be read: {error.strerror}") from error
     try:
-        origin = _needed(source, shard).stat(shard)
+        origin = needed(source, shard).stat(shard)
     except OSError as error:
         raise ShardError(shard, 0, f"cannot be read: {error}") from error
     return _length(shard, origin.bytes), origin.tag
@@ -65,7 +65,7 @@ def opened(shard: str, source: Source | None) -> Iterator[Opened]:
     """Open a shard. Raises ShardError, also for what fails inside, and what the source raises."""
     try:
         if is_url(shard):
-            yield _remote(shard, _needed(source, shard))
+            yield _remote(shard, needed(source, shard))
         else:
             with open(shard, "rb", buffering=0) as file:
                 yield _local(file.fileno())
@@ -93,7 +93,8 @@ def _of_status(status: os.stat_result) -> tuple[int, str]:
     return status.st_size, f"{status.st_mtime_ns}-{status.st_size}"
 
 
-def _needed(source: Source | None, shard: str) -> Source:
+def needed(source: Source | None, shard: str) -> Source:
+    """The source of a URL. Raises DataError if none was given."""
     if source is None:
         raise DataError(f"{masked(shard)} is a URL, and no source was given to read it from")
     return source

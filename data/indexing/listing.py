@@ -15,8 +15,9 @@ def list_shards(shards: Shards) -> list[str]:
     """Absolute paths and URLs, in the order of the dataset.
 
     An item is a tar, a folder (its `*.tar`, sorted; those that Energon lists, if it prepared the
-    folder), a glob, or a pattern with `{000000..000012}` ranges, which may be a URL. Raises
-    DataError if an item finds nothing, or if a shard is given twice.
+    folder), a glob, or a pattern with `{000000..000012}` ranges, which may be a URL or what a
+    command writes, as in `pipe:zcat {00..07}.tar.gz`. Raises DataError if an item finds nothing, or
+    if a shard is given twice.
     """
     items = [shards] if isinstance(shards, str | Path) else list(shards)
     if not items:
@@ -38,7 +39,7 @@ def _expand(item: str | Path) -> list[str]:
     if not access.is_url(text):
         listed = energon.list_shards(Path(text).expanduser())
         return [str(path) for path in listed or find_shards(text)]
-    if text.endswith("/") or any(letter in text for letter in "*["):
+    if access.is_plain_url(text) and (text.endswith("/") or any(c in text for c in "*[")):
         raise DataError(
             f"shards at {text}: a store is not listed here; give a range such as"
             " {000000..000099}, or a list of URLs"

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from data.errors import DataError
 from data.indexing import access, foreign, sidecar, tokens
 from data.indexing.access import Opened
 from data.indexing.columns import Column
@@ -14,6 +15,7 @@ from data.indexing.grouping import Grouping
 from data.indexing.shard import ShardIndex
 from data.indexing.tar import Read, TarFeed, TarWalk, walk
 from data.indexing.tokens import Tokens
+from data.source.address import masked
 from data.source.protocol import Source
 
 
@@ -46,9 +48,11 @@ def shard_index(
     """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
 
     Kept ones: of this very version of the shard, then one beside it that came with a copy; that of
-    a URL is kept here then.
+    a URL is kept here then. What a `pipe:` command writes has no version: it is run each time.
     """
     shard = str(shard)
+    if access.is_pipe(shard):
+        return _piped(shard, access.needed(source, shard), tokens, index_folder)
     with access.opened(shard, source) as file:
         found = sidecar.find(shard, file.bytes, file.tag, index_folder)
         if found and has(found, hash, tokens):
@@ -60,6 +64,22 @@ def shard_index(
             index = ShardIndex({**fitting.meta, "tag": file.tag}, fitting.columns)
         else:
             index = _scan(shard, file, hash, tokens)
+    sidecar.keep(shard, index, index_folder)
+    return index
+
+
+def _piped(
+    shard: str, source: Source, tokens: Tokens | None, index_folder: Path | None
+) -> ShardIndex:
+    """Of all that a command writes, with its hash: by that a second run of it is recognised."""
+    if tokens is not None:
+        raise DataError(
+            f"{masked(shard)}: tokens are not counted in what a command writes; write it to a file"
+        )
+    made = PassingIndex(masked(shard))
+    for piece in source.stream(shard, 0, None):
+        made.feed(piece)
+    index = made.finish()
     sidecar.keep(shard, index, index_folder)
     return index
 

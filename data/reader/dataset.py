@@ -12,9 +12,9 @@ import numpy.typing as npt
 from data.cache.entry import ShardRef
 from data.cache.job import again
 from data.cache.shard import OpenShard
-from data.cache.store import NodeStore
+from data.cache.store import PIPE_WITHOUT_CACHE, NodeStore
 from data.errors import DataError
-from data.indexing.access import is_url
+from data.indexing.access import is_pipe, is_plain_url, is_url
 from data.indexing.build import read_index
 from data.indexing.listing import Shards
 from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
@@ -182,18 +182,22 @@ def open_dataset(
 
     Args:
         cache: folder on a local disk for shards that are not files of this machine; needed for
-            `cache_bytes` > 0, the most that it may hold.
+            `cache_bytes` > 0, the most that it may hold. Shards of `pipe:` commands cannot do
+            without: each command runs once to index what it writes, and once into the cache.
 
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
+    given = [shards] if isinstance(shards, str | Path) else shards
+    if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
+        raise DataError(PIPE_WITHOUT_CACHE)
     return Dataset(_manifest(shards, reach), _store(cache, cache_bytes, reach))
 
 
 def _manifest(shards: Shards, sources: Sources) -> Manifest:
     if isinstance(shards, str | Path):
         text = str(shards)
-        if is_url(text) and (text.endswith("/") or text.endswith(".index")):
+        if is_plain_url(text) and (text.endswith("/") or text.endswith(".index")):
             place = f"{text}{NAME}" if text.endswith("/") else text
             return open_manifest(place, source=sources)
         if not is_url(text) and is_manifest(Path(text).expanduser()):

@@ -68,6 +68,11 @@ class Sources:
         for scheme in self._options:
             self._source(scheme)
 
+    @property
+    def runs_pipes(self) -> bool:
+        """Whether `pipe:` URLs are run."""
+        return self._pipes != "refuse"
+
     def __reduce__(self) -> "tuple[partial[Sources], tuple[()]]":
         """In another process: one with the same options, secrets among them."""
         anew = partial(
