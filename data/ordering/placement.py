@@ -182,6 +182,32 @@ def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int)
     return range(int(read[0]), int(read[-1]) + 1) if read.size else range(0)
 
 
+def mixed_streams_of_rank(
+    rank: int, world: int, size: int, shares: Sequence[float], streams: Sequence[int]
+) -> list[range]:
+    """The streams of each dataset of a mixture that `rank` reads in steps of `size` positions.
+
+    `shares` of the positions are each dataset's, `streams` how many it has. Equal parts of each go
+    to equal parts of the ranks, give or take one stream and what chance does: where a step does not
+    take as often of each stream, those that it takes once more are a random choice. Three standard
+    deviations of that are added at both ends, so that hardly a position lies outside. Raises
+    ValueError for an impossible rank.
+    """
+    if not 0 <= rank < world or size < 1:
+        raise ValueError(f"no streams of rank {rank} of {world}, size={size}")
+    chance = 0.0
+    for share, count in zip(shares, streams, strict=True):
+        left_over = min(share * size, count / 2)
+        chance += left_over * (1 - left_over / count) / 4  # hypergeometric, of half the streams
+    widest = max(1 / count for share, count in zip(shares, streams, strict=True) if share)
+    slack = (3 * chance**0.5 + 1) / size + widest
+    low, high = max(0.0, rank / world - slack), min(1.0, (rank + 1) / world + slack)
+    return [
+        range(int(low * count), min(count, int(high * count) + 1)) if share else range(0)
+        for share, count in zip(shares, streams, strict=True)
+    ]
+
+
 def position_after(position: int, steps: int, size: int, samples: int, tail: Tail) -> int:
     """Where the step begins that comes `steps` steps of `size` positions after that at `position`.
 

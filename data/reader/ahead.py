@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 
@@ -12,7 +12,7 @@ from data.cache.entry import ShardRef
 from data.cache.store import NodeStore
 from data.errors import DataError
 from data.ordering.ahead import Use
-from data.reader.stream import Stream
+from data.reader.stream import Reads, Stream
 from data.source.address import Address
 
 PLANNED = 2048
@@ -29,7 +29,7 @@ class Ahead:
 
     Args:
         position: where the consumer is; must not refer to the walker.
-        streams: that this rank reads; None: all.
+        streams: of each dataset, that this rank reads; None: all.
         end: the first position that is never read; None: there is none.
         downloads: shards that are fetched at the same time.
         depth: shards beyond those in use now that may be fetched.
@@ -39,7 +39,7 @@ class Ahead:
         self,
         stream: Stream,
         position: Callable[[], int],
-        streams: Collection[int] | None,
+        streams: Reads,
         *,
         end: int | None = None,
         downloads: int = 4,
@@ -78,7 +78,7 @@ class _Walk:
         self,
         stream: Stream,
         position: Callable[[], int],
-        streams: Collection[int] | None,
+        streams: Reads,
         end: int | None,
         closing: threading.Event,
         depth: int,
@@ -87,28 +87,42 @@ class _Walk:
         self._end, self._closing, self._depth = end, closing, depth
         self._lock = threading.Lock()
         self._begun = (position(), time.monotonic())
-        self._uses = self._ahead(self._begun[0])
+        self._uses: Iterator[tuple[int, Use]] | None = self._ahead(self._begun[0])
+        self._failures: set[str] = set()
         self._running: list[Use] = []  # fetched, and not over
         self._told_s = float("-inf")
 
     def work(self) -> None:
         """One thread: fetch what comes next, as often as there is room for it."""
         while not self._closing.is_set():
-            found = self._next()
-            if found is None:
-                self._closing.wait(_TICK_S)
-                continue
-            dataset, use = found
-            ref = self._stream.datasets[dataset].ref(use.shard)
             try:
-                fetched = self._stream.datasets[dataset].store.prefetch(
-                    ref, when_s=self._in_s(use.first)
-                )
+                pause_s = self._step()
             except DataError as error:  # whoever reads it meets it, and says so
                 _log.info("ahead of its use: %s", error)
-                continue
-            if not fetched:
-                self._closing.wait(_AGAIN_S)  # no room yet
+            except Exception as error:  # noqa: BLE001 (told; or nothing would be fetched any more)
+                self._tell_failure(error)
+                self._closing.wait(_AGAIN_S)
+            else:
+                self._closing.wait(pause_s)
+
+    def _step(self) -> float:
+        """Fetch one shard; seconds until there is something to do again."""
+        found = self._next()
+        if found is None:
+            return _TICK_S
+        dataset, use = found
+        ref = self._stream.datasets[dataset].ref(use.shard)
+        store = self._stream.datasets[dataset].store
+        return 0.0 if store.prefetch(ref, when_s=self._in_s(use.first)) else _AGAIN_S  # no room yet
+
+    def _tell_failure(self, error: Exception) -> None:
+        """A reader does without what is ahead, only slower: so it is told, and tried again."""
+        said = f"{type(error).__name__}: {error}"
+        level = logging.INFO if said in self._failures else logging.WARNING
+        _log.log(level, "nothing is fetched ahead for a moment: %s", said, exc_info=error)
+        self._failures.add(said)
+        with self._lock:
+            self._uses = None  # a walk that has failed is over
 
     def _next(self) -> tuple[int, Use] | None:
         """The next use to see to; None if enough is on its way."""
@@ -119,6 +133,7 @@ class _Walk:
             waiting = sum(use.first > at for use in self._running)
             if waiting >= self._depth:
                 return None
+            self._uses = self._uses or self._ahead(at)
             found = next(self._uses, None)
             if found is not None:
                 self._running.append(found[1])

@@ -43,6 +43,7 @@ class Descriptors:
         self._limit = limit
         self._held: deque[weakref.ref[Held]] = deque()
         self._lock = threading.Lock()
+        self._told = 0  # shards read at a time, of which it was said that they are too many
 
     @property
     def limit(self) -> int:
@@ -71,8 +72,9 @@ class Descriptors:
         return make()
 
     def check(self, live: int) -> None:
-        """Say so if `live` shards, which are read at the same time, cannot all be open."""
-        if live > self.limit:
+        """Say so, once, if `live` shards, which are read at a time, cannot all be open."""
+        if live > max(self.limit, self._told):
+            self._told = live
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             _log.warning(
                 "%d shards are read at a time and %d can be open, so most reads have to open one"

@@ -12,6 +12,7 @@ from data.ordering.placement import Tail, Uneven
 from data.reader.ahead import Ahead, has_far
 from data.reader.batch import Batch, SampleContext, Times
 from data.reader.dataset import Dataset
+from data.reader.descriptors import SHARDS
 from data.reader.direct import Sample
 from data.reader.faults import Faults, Policy
 from data.reader.fetch import Fetcher, Work
@@ -21,7 +22,7 @@ from data.reader.metrics import Meter, Usage
 from data.reader.packed import Packing, PackPlan
 from data.reader.plan import Plan, SamplePlan, Topology
 from data.reader.ring import Ring, StartMethod
-from data.reader.stream import One, Stream, order_of
+from data.reader.stream import One, Stream, live_shards, order_of
 
 _GROUP = 256  # samples
 _GROUP_BYTES = 4 << 20
@@ -243,6 +244,7 @@ class _Iteration(Iterator[Batch]):
     def _begun(loader: Loader) -> "_Made":
         """What makes the batches. It must not refer to the iteration."""
         plan = loader._plan
+        SHARDS.check(live_shards(plan.stream, plan.topology.streams(plan.stream)))
         made = Fetcher(plan.stream, loader._transform, loader._collate, loader._faults)
         fetcher, work = plan.fetcher(made), plan.work(loader._position)
         if loader._workers:

@@ -1,6 +1,6 @@
 """What the batches of a rank are made of, from any position on: pure, and the same at every try."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -16,7 +16,6 @@ from data.ordering.placement import (
     shares,
     step_at,
     steps_from,
-    streams_of_ranks,
 )
 from data.reader.fetch import Fetcher, Work
 from data.reader.stream import Places, Stream
@@ -38,11 +37,9 @@ class Topology:
     epochs: int | None
     """After which it ends; None: never."""
 
-    def streams(self, of: Stream) -> range | None:
-        """Those that this rank reads, as far as one can tell."""
-        if of.streams == 1:
-            return None
-        return streams_of_ranks(self.rank, self.rank + 1, self.world, self.batch, of.streams)
+    def streams(self, of: Stream) -> Sequence[range]:
+        """Those of each dataset that this rank reads, as far as one can tell."""
+        return of.streams_of(self.rank, self.world, self.batch)
 
     def end(self, of: Stream) -> int | None:
         """The first position of the stream that is never read."""

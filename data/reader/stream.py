@@ -14,6 +14,7 @@ from data.ordering.ahead import Use, uses_ahead
 from data.ordering.bijection import Ints
 from data.ordering.mixing import MIX, MixedOrder, Mixture, Segment, segment
 from data.ordering.order import Order
+from data.ordering.placement import mixed_streams_of_rank, streams_of_ranks
 from data.reader.dataset import Dataset
 
 State: TypeAlias = Mapping[str, Any]
@@ -27,11 +28,19 @@ class Places(NamedTuple):
     samples: Ints
 
 
+Reads: TypeAlias = Sequence[Collection[int]] | None
+"""Streams of each dataset; None: all."""
+
+
 class Stream(Protocol):
     """An endless sequence of samples, the same on any number of ranks."""
 
     @property
     def datasets(self) -> Sequence[Dataset]: ...
+
+    @property
+    def orders(self) -> Sequence[Order]:
+        """Of each dataset."""
 
     @property
     def seed(self) -> int: ...
@@ -52,7 +61,10 @@ class Stream(Protocol):
 
     def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
 
-    def ahead(self, position: int, streams: Collection[int] | None) -> Iterator[tuple[int, Use]]:
+    def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
+        """Of each dataset: the streams that a rank reads in steps of `size`, as far as is known."""
+
+    def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, Use]]:
         """(dataset, use of one of its shards), by first position, in positions of this stream."""
 
     def resumed(self, state: State, position: int) -> Stream:
@@ -66,7 +78,7 @@ class One:
     """One dataset."""
 
     def __init__(self, dataset: Dataset, order: Order) -> None:
-        self.datasets = (dataset,)
+        self.datasets, self.orders = (dataset,), (order,)
         self.order, self.seed = order, order.seed
 
     @property
@@ -88,8 +100,12 @@ class One:
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         return self.order.stream_of(positions)
 
-    def ahead(self, position: int, streams: Collection[int] | None) -> Iterator[tuple[int, Use]]:
-        return ((0, use) for use in uses_ahead(self.order, position, streams))
+    def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
+        return [streams_of_ranks(rank, rank + 1, world, size, self.streams)]
+
+    def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, Use]]:
+        of_rank = None if streams is None else streams[0]
+        return ((0, use) for use in uses_ahead(self.order, position, of_rank))
 
     def resumed(self, state: State, position: int) -> Stream:
         check_same(state, self.identity)
@@ -112,7 +128,7 @@ class Mixed:
 
     @property
     def streams(self) -> int:
-        return 1  # of which ranks that read one another's shards is not known
+        return 1  # a bad sample's substitute may be the next one, of whichever dataset
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -134,15 +150,21 @@ class Mixed:
     def stream_of(self, positions: npt.ArrayLike) -> Ints:
         return self._order.stream_of(positions)
 
-    def ahead(self, position: int, streams: Collection[int] | None) -> Iterator[tuple[int, Use]]:
-        """Of each dataset in turn, by what it has given so far; `streams` are not told apart."""
+    def streams_of(self, rank: int, world: int, size: int) -> Sequence[range]:
+        parts = self.mixture.segments[-1].parts
+        shares = [part / sum(parts) for part in parts]
+        counts = [order.streams for order in self.orders]
+        return mixed_streams_of_rank(rank, world, size, shares, counts)
+
+    def ahead(self, position: int, streams: Reads = None) -> Iterator[tuple[int, Use]]:
+        """Of each dataset in turn, by what it has given so far."""
         at = self.mixture.consumed(position).tolist()
         parts = self.mixture.segments[-1].parts
         walks = []
         for number, (order, begun, part) in enumerate(zip(self.orders, at, parts, strict=True)):
             if part:
-                scale = sum(parts) / part
-                walks.append(_scaled(number, uses_ahead(order, begun), begun, position, scale))
+                uses = uses_ahead(order, begun, None if streams is None else streams[number])
+                walks.append(_scaled(number, uses, begun, position, sum(parts) / part))
         return _merged(walks)
 
     def resumed(self, state: State, position: int) -> Stream:
@@ -158,6 +180,12 @@ class Mixed:
         except (ValueError, TypeError, IndexError) as error:
             raise DataError(f"not a loader's state: its segments cannot be: {error}") from error
         return Mixed(self.datasets, self.orders, before)
+
+
+def live_shards(stream: Stream, reads: Sequence[Collection[int]]) -> int:
+    """How many shards the samples of some streams come from at a time, at most."""
+    each = zip(stream.datasets, stream.orders, reads, strict=True)
+    return sum(min(len(dataset.manifest), order.window * len(of)) for dataset, order, of in each)
 
 
 def mixed(

@@ -16,10 +16,11 @@ from data.ordering.placement import Share
 from data.reader.ahead import Ahead, has_far
 from data.reader.batch import Batch
 from data.reader.dataset import Dataset, open_dataset
+from data.reader.descriptors import SHARDS
 from data.reader.faults import Faults
 from data.reader.fetch import Fetcher, Work
 from data.reader.grouping import Grouped
-from data.reader.stream import Mixed, One, Places, Stream, order_of
+from data.reader.stream import Mixed, One, Places, Stream, live_shards, order_of
 from data.source.sources import Sources
 from data.wds.cursor import Cursor
 from data.wds.steps import Steps
@@ -126,6 +127,8 @@ class Reader:
     def read(self, cursor: Cursor, stride: int) -> Generator[Read, None, None]:
         """Every `stride`-th step from `cursor` to its `until`. Close it to end its threads."""
         fetch, at = self.fetcher.fetch, _At(cursor.position)
+        streams = self.stream.streams_of(*self.steps.ranks, self.steps.size)
+        SHARDS.check(live_shards(self.stream, streams))
         most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
         made: Grouped[tuple[Work, int], Read] = Grouped(
             lambda found: Read(fetch(found[0])[0], found[0].share, found[1]),
@@ -136,7 +139,13 @@ class Reader:
         )
         ahead = None
         if has_far(self.stream):
-            ahead = Ahead(self.stream, lambda: at.position, None, downloads=self.downloads)
+            ahead = Ahead(
+                self.stream,
+                lambda: at.position,
+                streams,
+                end=cursor.until,
+                downloads=self.downloads,
+            )
         try:
             while (found := _next(made.next)) is not None:
                 at.position = found.begin

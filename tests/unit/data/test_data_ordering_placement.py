@@ -7,8 +7,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from data.ordering.mixing import MixedOrder, Mixture, segment
 from data.ordering.order import MAX_POSITION, Order
-from data.ordering.placement import Tail, Uneven, share, step_at, streams_of_ranks
+from data.ordering.placement import (
+    Tail,
+    Uneven,
+    mixed_streams_of_rank,
+    share,
+    step_at,
+    streams_of_ranks,
+)
 from data.reader.plan import SamplePlan, Topology
 from data.reader.stream import One
 
@@ -155,6 +163,40 @@ def test_a_node_reads_the_streams_it_was_told(
         for rank in range(low, min(high, world)):
             part = share(number * size, size, rank, world, order, uneven="ragged")
             assert set(order.stream_of(part.positions).tolist()) <= set(told)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(64, 1024),
+    world=st.integers(1, 16),
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    streams=st.lists(st.integers(1, 60), min_size=4, max_size=4),
+    step=st.integers(0, 200),
+)
+def test_hardly_a_position_of_a_mixture_lies_outside_the_streams_that_were_told(
+    size: int, world: int, weights: list[int], streams: list[int], step: int
+) -> None:
+    orders = [Order([100_000], streams=count) for count in streams[: len(weights)]]
+    mixture = MixedOrder(orders, Mixture([segment(0, weights)]))
+    shares = [weight / sum(weights) for weight in weights]
+    counts = [order.streams for order in orders]
+    inside = total = 0
+    for rank in range(world):
+        told = mixed_streams_of_rank(rank, world, size, shares, counts)
+        part = share(step * size, size, rank, world, mixture, uneven="ragged")
+        datasets, own = mixture.mixture.locate(part.positions)
+        for which, order in enumerate(orders):
+            found = order.stream_of(own[datasets == which])
+            inside += int(np.isin(found, list(told[which])).sum())
+            total += found.size
+    assert inside >= 0.95 * total
+
+
+def test_ranks_share_the_streams_of_a_mixture() -> None:
+    told = [mixed_streams_of_rank(rank, 8, 8192, [0.7, 0.3, 0.0], [48] * 3) for rank in range(8)]
+    assert [len(found[0]) for found in told] == [8, 10, 10, 10, 10, 10, 10, 8]
+    assert told[3][:2] == [range(16, 26), range(16, 26)]
+    assert all(found[2] == range(0) for found in told)
 
 
 def test_nodes_share_the_streams_evenly_if_they_divide_the_batch() -> None:

@@ -1,0 +1,126 @@
+"""What is fetched ahead: the shards that this rank reads, up to the end; no thread dies of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from data import Dataset, Loader, NodeStore, Sources, StreamingDataset, build_index, mixed
+from data.cache.entry import ShardRef
+from data.indexing.manifest import NAME, Manifest
+from data.reader import ahead
+from tests.services.range_server import RangeServer, range_server
+from tests.unit.data.tars import write_tar
+
+SHARDS, EACH, WORLD = 16, 32, 4
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    with range_server() as server:
+        yield server
+
+
+@pytest.fixture
+def manifests(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[Manifest]:
+    """Two, of shards at a server, whose indexes are kept on this machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    found = []
+    for name in "ab":
+        urls = []
+        for shard in range(SHARDS):
+            tar = tmp_path / f"{name}{shard:02d}.tar"
+            write_tar(tar, [(f"{name}{shard:02d}-{i:02d}.txt", b"x") for i in range(EACH)])
+            urls.append(server.put(f"/{name}{shard:02d}.tar", tar.read_bytes()))
+        (tmp_path / name).mkdir()
+        found.append(build_index(urls, tmp_path / name / NAME, source=Sources()))
+    server.seen.clear()
+    return found
+
+
+def fetched(server: RangeServer) -> set[str]:
+    return {path for path, _ in server.seen if path.endswith(".tar")}
+
+
+def test_a_pass_of_a_rank_fetches_the_shards_of_its_streams(
+    server: RangeServer, manifests: list[Manifest], tmp_path: Path
+) -> None:
+    """Of the 16 shards, each a stream of its own, four; and none of the pass after it."""
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
+        dataset = StreamingDataset(
+            Dataset(manifests[0], store),
+            streams=SHARDS,
+            window=1,
+            rank=1,
+            world_size=WORLD,
+            global_batch=SHARDS,
+            threads=1,
+        )
+        keys = [sample["__key__"] for sample in dataset]
+    assert len(keys) == SHARDS * EACH // WORLD
+    assert fetched(server) == {f"/{key[:3]}.tar" for key in keys}
+    assert len(fetched(server)) == SHARDS // WORLD
+
+
+def test_a_rank_of_a_mixture_fetches_its_part_of_each_dataset(
+    server: RangeServer, manifests: list[Manifest], tmp_path: Path
+) -> None:
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
+        both = mixed(
+            [Dataset(manifest, store) for manifest in manifests],
+            [1, 1],
+            streams=SHARDS,
+            window=1,
+        )
+        loader = Loader(both, global_batch=512, rank=1, world_size=WORLD, prefetch=1, downloads=2)
+        keys = [key for batch in islice(loader, 4) for key in batch.keys]
+        loader.close()
+    read = {f"/{key[:3]}.tar" for key in keys}
+    assert read <= fetched(server)
+    assert len(fetched(server)) <= 2 * (SHARDS // WORLD + 2)
+    assert len(fetched(server) - read) <= 4
+
+
+class Broken(NodeStore):
+    """Fails where nobody has thought of it, once."""
+
+    failures = 1
+
+    def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("a disk of a new kind")
+        super().publish_plan(uses)
+
+
+def test_a_failure_ahead_is_told_and_the_thread_goes_on(
+    server: RangeServer,
+    manifests: list[Manifest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The only thread there is: all shards are fetched all the same."""
+    monkeypatch.setattr(ahead, "_AGAIN_S", 0.05)
+    with (
+        caplog.at_level(logging.WARNING),
+        Broken(tmp_path / "cache", 10**9, free_reserve=0) as store,
+    ):
+        dataset = Dataset(manifests[0], store)
+        loader = Loader(dataset, global_batch=1, downloads=1, threads=0, streams=SHARDS, window=1)
+        iterator = iter(loader)
+        for _ in range(1000):
+            if len(fetched(server)) == SHARDS:
+                break
+            time.sleep(0.01)
+        del iterator
+        loader.close()
+    assert len(fetched(server)) == SHARDS
+    assert "RuntimeError: a disk of a new kind" in caplog.text
