@@ -1,7 +1,8 @@
 """A job that somebody else submitted, by `sbatch slurm/train.sbatch` or salloc, carries a run: it
 composes and checks what `launch.py` would, on its first node, and becomes the supervisor.
 
-A job that was requeued goes on with the code and config that it began with.
+A job that was requeued goes on with the code and config that it began with, whatever has become of
+those of the project: nothing of it is imported before that is known.
 """
 
 from __future__ import annotations
@@ -11,21 +12,17 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from checkpointing import CheckpointError
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.main import is_done, pack, refuse
-from hpckit.launch.preflight import preflight, with_absolute_paths
-from hpckit.launch.prepare import begins_anew, move_aside, prepare
-from hpckit.launch.snapshot import SnapshotError, find_project
-from hpckit.run.directory import RunDir, lock_paths, run_directory
-from hpckit.run.length import last_step
-from hpckit.run.lock import RunHeldError, hold_all
-from hpckit.run.parse import SpecError
-from hpckit.run.spec import RunSpec
+from hpckit.launch.comeback import ComebackError, find, supervisor
+
+if TYPE_CHECKING:
+    from hpckit.run.directory import RunDir
+    from hpckit.run.spec import RunSpec
 
 INTERACTIVE = "--interactive"
 _SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
+_REFUSED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +34,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         # those that come before there is a supervisor wait for it, through exec
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
+        submission = find(Path.cwd(), os.environ)
+    except ComebackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _REFUSED
+    if submission is not None:
+        return _become(submission)
+    return _begin(overrides, is_interactive)
+
+
+def _become(submission: Path) -> int:
+    run = submission.parent.parent
+    print(f"{run.name}  {run}", flush=True)
+    command, env = supervisor(submission, os.environ)
+    os.execve(command[0], command, env)
+
+
+def _begin(overrides: Sequence[str], is_interactive: bool) -> int:
+    from checkpointing import CheckpointError
+    from hpckit.launch.main import refuse
+    from hpckit.launch.snapshot import SnapshotError
+    from hpckit.run.length import last_step
+    from hpckit.run.lock import RunHeldError
+    from hpckit.run.parse import SpecError
+
+    try:
         found = prepared(overrides, os.environ, is_interactive)
     except SpecError as error:
         return refuse(error.violations)
@@ -45,13 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if found is None:
         return 0
     run, number, spec = found
-    print(f"{run.name}  {run.path}", flush=True)
-    command, env = supervisor(run, number)
     if not is_interactive:
-        os.execve(command[0], command, env)
+        return _become(run.submission(number))
+    print(f"{run.name}  {run.path}", flush=True)
     from hpckit.launch.interactive import follow
 
-    return follow(run, number, last_step(spec), (command, env))
+    carried = supervisor(run.submission(number), os.environ)
+    return follow(run, number, last_step(spec), carried)
 
 
 def prepared(
@@ -63,16 +85,22 @@ def prepared(
         SpecError: it cannot be run, or not by this job.
         RunHeldError: it is under way.
     """
+    from hpckit.launch.compose import compose_spec
+    from hpckit.launch.main import is_done, pack
+    from hpckit.launch.ownjob import remember, take_name
+    from hpckit.launch.preflight import preflight, with_absolute_paths
+    from hpckit.launch.prepare import begins_anew, move_aside, prepare
+    from hpckit.launch.snapshot import find_project
+    from hpckit.run.directory import lock_paths, run_directory
+    from hpckit.run.lock import hold_all
+    from hpckit.run.parse import SpecError
+
     base = Path.cwd()
     spec = with_absolute_paths(
         compose_spec([*of_the_job(overrides, env, is_interactive), *overrides]), base
     )
     if problems := job_problems(spec, env):
         raise SpecError(problems)
-    link = (base / spec.root).resolve() / ".jobs" / _name(env)
-    if "SLURM_RESTART_COUNT" in env and link.is_dir():
-        submission = link.resolve()
-        return RunDir(submission.parent.parent), int(submission.name), spec
     run, project = run_directory(spec, base), find_project(base)
     if problems := preflight(spec, run, project, pack).problems:
         raise SpecError(problems)
@@ -85,9 +113,8 @@ def prepared(
             print(f"{run.name} is done; nothing to do")
             return None
         number = prepare(run, spec, overrides, project)
-    link.parent.mkdir(exist_ok=True)
-    link.unlink(missing_ok=True)  # an earlier job of the same number
-    link.symlink_to(run.submission(number))
+    take_name(run, number, env)
+    remember(run, number, base, env)
     return run, number, spec
 
 
@@ -105,29 +132,13 @@ def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive:
 
 def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
     """Why this job cannot carry a run of `spec`."""
+    from hpckit.launch.growing import too_few
+
     if "SLURM_JOB_ID" not in env:
         return ["this is no job of Slurm's: sbatch slurm/train.sbatch ..., or launch.py"]
     if spec.cluster.kind != "slurm":
         return [f"cluster: a job of Slurm's cannot carry one of kind {spec.cluster.kind}"]
-    nodes = int(env.get("SLURM_JOB_NUM_NODES", "1"))
-    if spec.launch.nodes > nodes:
-        return [
-            f"launch.nodes: the job has {nodes}; sbatch --nodes={spec.launch.nodes} gives it more"
-        ]
-    return []
-
-
-def _name(env: Mapping[str, str]) -> str:
-    """Of this job, among those of all clusters that share a file system."""
-    return f"{env.get('SLURM_CLUSTER_NAME', 'cluster')}-{env['SLURM_JOB_ID']}"
-
-
-def supervisor(run: RunDir, number: int) -> tuple[list[str], dict[str, str]]:
-    """Its command and environment: it runs the snapshot's code."""
-    from hpckit.launch.submit import job_variables
-
-    command = [sys.executable, "-u", "-m", "hpckit.launch.begin", str(run.path), str(number)]
-    return command, os.environ | job_variables(run, number)
+    return too_few(spec, int(env.get("SLURM_JOB_NUM_NODES", "1")))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import submitit
 
 from hpckit.elastic.devices import visible_gpus
 from hpckit.launch import batch
+from hpckit.launch.comeback import snapshot_variables
 from hpckit.launch.supervise import supervise
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import RunSpec
@@ -109,12 +110,7 @@ def _close(folder: Path) -> None:
 
 def job_variables(run: RunDir, submission: int) -> dict[str, str]:
     """Environment of a job: imports come from the snapshot, and not from where it was started."""
-    before = os.environ.get("PYTHONPATH")
-    code = str(run.code(submission))
-    return {
-        "PYTHONPATH": f"{code}{os.pathsep}{before}" if before else code,
-        "PYTHONSAFEPATH": "1",
-    }
+    return snapshot_variables(run.code(submission), os.environ)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hpckit.report.ettr import training_share
 from hpckit.run.events import Event
 from hpckit.run.validationcheck import PREFIX
 
-_OF_SUCCESSORS = ("successor", "is queued")
+_OF_SUCCESSORS = ("queued", "successor")
 """Of what degrades, words that only what is said of the next job has."""
 _RECENT = 20
 """Records of steps that the rate is taken over."""

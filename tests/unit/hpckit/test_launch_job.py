@@ -25,6 +25,14 @@ def test_what_is_said_holds() -> None:
     assert of_the_job([*said, "launch.continuation=chain"], ENV, False) == []
 
 
+def test_a_range_of_nodes_is_held_to_its_fewest() -> None:
+    env = {**ENV, "SLURM_JOB_NUM_NODES": "3"}
+    changes = {"launch.nodes": 4, "train.global_batch": 12, "train.micro_batch": 1}
+    assert job_problems(make_spec({**changes, "elastic.min_nodes": 2}, "slurm"), env) == []
+    (line,) = job_problems(make_spec({**changes, "elastic.min_nodes": 4}, "slurm"), env)
+    assert line == "elastic.min_nodes: the job has 3; sbatch --nodes=4 gives it more"
+
+
 @pytest.mark.parametrize(
     ("nodes", "cluster", "env", "said"),
     [

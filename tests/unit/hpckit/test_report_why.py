@@ -97,11 +97,12 @@ def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
     verdict = {"kind": "oom", "reason": "boom", "generation": 3, "submission": 1}
     it = overview(State.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
     told = facts(it, Budget("retry.oom", 2, 1))
-    assert told["next"].startswith("type the same launch.py command again with what helps")
+    assert told["next"].startswith("type the same launch command again with what helps")
     assert "retry.oom=1" in told["budget"]
 
 
-REFUSED = Event(1002, "degraded", {"what": "a successor cannot be queued: AssocMaxSubmitJobLimit"})
+SAID = "no job can be queued to go on after this one, tried again each 15 s: QOSMaxSubmitJobLimit"
+REFUSED = Event(1002, "degraded", {"what": SAID})
 QUEUED = Event(1003, "successor_queued", {"job": "2"})
 CANCELLED = Event(1004, "successor_cancelled", {"job": "2"})
 RUNS = "1|RUNNING|1000|1900|15:00|2|low|n[1-2]|(null)|None|t"

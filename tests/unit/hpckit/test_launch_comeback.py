@@ -1,0 +1,121 @@
+"""What a job finds of itself when it is requeued."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpckit.launch.beginning import EPILOG_S, SOON_S, delay
+from hpckit.launch.comeback import ComebackError, find, note, places, supervisor
+from hpckit.launch.growing import grown
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c"}
+AGAIN = {**JOB, "SLURM_RESTART_COUNT": "1"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home")}
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Path:
+    folder = tmp_path / "elsewhere" / "t-1" / "submissions" / "002"
+    (folder / "code" / "hpckit").mkdir(parents=True)
+    return folder
+
+
+def test_it_is_found_by_the_job_that_is_requeued_and_by_no_other(
+    tmp_path: Path, submission: Path, home: dict[str, str]
+) -> None:
+    base = tmp_path / "project"
+    base.mkdir()
+    assert find(base, {**AGAIN, **home}) is None
+    assert note(submission, base, {**JOB, **home}) == []
+    assert find(base, {**AGAIN, **home}) == submission
+    assert find(base, {**JOB, **home}) is None, "the first time: another job had this number"
+    assert find(base, {**AGAIN, **home, "SLURM_JOB_ID": "8"}) is None
+    assert find(base, {**AGAIN, **home, "SLURM_CLUSTER_NAME": "d"}) is None
+    newer = submission.with_name("003")
+    submission.rename(newer)
+    with pytest.raises(ComebackError, match="which is not there: bring it back, or submit again"):
+        find(base, {**AGAIN, **home})
+    assert note(newer, base, {**JOB, **home}) == []
+    assert find(base, {**AGAIN, **home}) == newer
+
+
+def test_one_of_two_places_will_do_and_none_is_told(
+    tmp_path: Path, submission: Path, home: dict[str, str]
+) -> None:
+    base = tmp_path / "project"
+    base.write_text("a file, in which no folder can be made")
+    assert note(submission, base, {**JOB, **home}) == []
+    assert find(base, {**AGAIN, **home}) == submission
+    assert len(note(submission, base, JOB)) == 1
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), **home}
+    assert places(base, state)[1:] == [tmp_path / "state" / "hpckit" / "jobs"]
+    assert places(base, {"XDG_STATE_HOME": "relative"})[1:] == []
+
+
+def test_another_users_link_is_none(
+    tmp_path: Path, submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert note(submission, tmp_path, JOB) == []
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    assert find(tmp_path, AGAIN) is None
+
+
+def test_nothing_but_the_standard_library_is_imported_to_find_it() -> None:
+    code = (
+        "import sys, hpckit.launch.job; "
+        "print([n for n in sys.modules if n.partition('.')[0] in ('hydra', 'pydantic', 'yaml', "
+        "'checkpointing') or n.startswith('hpckit.launch.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['hpckit.launch.comeback', 'hpckit.launch.job']"
+
+
+def test_the_supervisor_runs_the_code_of_the_submission(submission: Path) -> None:
+    command, env = supervisor(submission, {"PYTHONPATH": "/mine", "A": "1"})
+    assert command[1:] == [
+        *("-u", "-m", "hpckit.launch.begin"),
+        *(str(submission.parent.parent), "002"),
+    ]
+    assert env == {"PYTHONPATH": f"{submission / 'code'}:/mine", "PYTHONSAFEPATH": "1", "A": "1"}
+
+
+ELASTIC = {"elastic.min_nodes": 1, "launch.nodes": 2, "train.global_batch": 12}
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "overrides", "expected"),
+    [
+        (ELASTIC, 4, ["elastic=shrink"], 4),
+        (ELASTIC, 5, [], 4),  # 12 samples do not divide over 5
+        (ELASTIC, 2, [], None),
+        (ELASTIC, 1, [], None),
+        (ELASTIC, 4, ["++launch.nodes=2"], None),
+        ({**ELASTIC, "elastic.min_nodes": None}, 4, [], None),
+        ({**ELASTIC, "elastic.scale_lr": "linear"}, 4, [], None),
+        ({**ELASTIC, "elastic.spares": 1}, 4, [], 3),
+    ],
+)
+def test_a_run_takes_all_nodes_that_its_job_comes_back_with(
+    changes: dict[str, object], nodes: int, overrides: list[str], expected: int | None
+) -> None:
+    base = {"train.micro_batch": 1, "launch.gpus_per_node": 1, **changes}
+    found = grown(make_spec(base), nodes, overrides)
+    assert (found and found.launch.nodes) == expected
+
+
+def test_an_epilog_of_the_site_has_time_to_end_before_the_job_may_begin() -> None:
+    config = "AuthInfo                = cred_expire=120\nEpilog                  = {}\n{}"
+    none = "EpilogSlurmctld         = (null)\n"
+    assert delay(config.format("(null)", none)) == SOON_S
+    assert delay(config.format("/etc/slurm/epilog", none)) == EPILOG_S
+    assert delay(config.format("(null)", "EpilogSlurmctld = /e[1]\n")) == EPILOG_S
+    assert delay(None) == EPILOG_S
