@@ -1,7 +1,8 @@
 """Bytes that a micro-batch leaves for its backward pass.
 
 Counted tensor by tensor, as autograd keeps them with a fused attention that keeps its output and a
-number per head and position (Dao et al. 2022), and with fused norms. Korthikanti et al., "Reducing
+number per head and position (Dao et al. 2022), or by torch's plain one where
+`memory.attention=math` asks for it; and with fused norms. Korthikanti et al., "Reducing
 Activation Recomputation in Large Transformer Models" (2022) count the same for GPT, with dropout.
 """
 
@@ -31,6 +32,9 @@ class Batch:
     """Bytes of a number: of the format of activations."""
     tensor: int
     """Ranks that compute each layer together."""
+    is_plain: bool = False
+    """Attention is computed by torch's plain products (`memory.attention=math`), which are of fp32
+    and keep what each position takes from each other one."""
 
 
 def of_block(model: DecoderSpec, batch: Batch) -> int:
@@ -40,19 +44,33 @@ def of_block(model: DecoderSpec, batch: Batch) -> int:
     is gathered, and kept whole.
     """
     width, keys = model.width, key_width(model)
-    if isinstance(model, LlamaSpec):
-        inner, whole = 4 * model.hidden, 2 * width
-    elif model.experts:
-        inner, whole = 0, width  # what experts keep comes below
-    else:
-        inner, whole = 2 * 4 * width, 2 * width
-    divided = 2 * width + (width + 2 * keys + width) + inner  # residuals, attention, perceptron
+    whole = width if experts_of(model) else 2 * width
+    # residuals, attention, perceptron
+    divided = 2 * width + (width + 2 * keys + width) + _of_perceptron(model)
     features = divided / batch.tensor + whole
     norms = 2 * (1 if isinstance(model, LlamaSpec) else 2) / batch.tensor
     sums = model.heads / batch.tensor
     each = features * batch.size + (norms + sums) * _FP32
     tokens = batch.samples * model.seq_len
-    return round(tokens * each) + _turns(model) + _of_experts(model, tokens, batch.size)
+    kept = round(tokens * each) + _turns(model) + _of_experts(model, tokens, batch.size)
+    return kept + (_of_plain_attention(model, batch) if batch.is_plain else 0)
+
+
+def _of_perceptron(model: DecoderSpec) -> int:
+    """Features of a position that are kept inside of it; of experts, `_of_experts` knows."""
+    if isinstance(model, LlamaSpec):
+        return 4 * model.hidden
+    return 0 if model.experts else 2 * 4 * model.width
+
+
+def _of_plain_attention(model: DecoderSpec, batch: Batch) -> int:
+    """What it keeps more than a fused one: shares of each pair of positions, in place of a number
+    for each position; and queries, keys and values of all heads in fp32, in place of those of
+    groups."""
+    width, pairs = model.width, model.heads * model.seq_len
+    fused = (width + 2 * key_width(model)) * batch.size + model.heads * _FP32
+    each = (pairs + 3 * width) * _FP32 - fused
+    return batch.samples * model.seq_len * each // batch.tensor
 
 
 def of_input(model: DecoderSpec, batch: Batch) -> int:
@@ -67,16 +85,19 @@ def of_blocks(model: DecoderSpec, batch: Batch, blocks: int, recompute: Recomput
 
 
 def of_selected(model: DecoderSpec, batch: Batch) -> int:
-    """Kept by one block that computes all again but its input, attention and every second matrix
-    product: as `hpckit.training.recompute` counts these, in the order of the forward pass."""
+    """Kept by one block that computes all again but its input, fused attention and every second
+    matrix product: as `hpckit.training.recompute` counts these, in the order of the forward
+    pass."""
     width = model.width
     if isinstance(model, LlamaSpec):
         divided, whole = width + key_width(model) + model.hidden, width  # query, value, gate; down
     else:
         # of attention together; up, of which experts have none
         divided, whole = 3 * width + (0 if model.experts else 4 * width), 0
-    features = (divided + width) / batch.tensor + whole
-    sums = model.heads / batch.tensor
+    features, sums = divided / batch.tensor + whole, 0.0
+    if not batch.is_plain:
+        features += width / batch.tensor
+        sums += model.heads / batch.tensor
     if experts := experts_of(model):
         sums += experts.count  # scores
     each = features * batch.size + sums * _FP32
@@ -138,14 +159,19 @@ def _of_experts(model: DecoderSpec, tokens: int, size: int) -> int:
 
 def gradients_of_block(model: DecoderSpec, batch: Batch) -> int:
     """What is alive for a moment in the backward pass of a block, at its widest: gradients of the
-    residual stream and around the perceptron's nonlinearity."""
+    residual stream and around the perceptron's nonlinearity; or around that of plain attention,
+    when the perceptron has left nothing."""
     if isinstance(model, LlamaSpec):
         inner = 3 * model.hidden
     else:
         taken = model.experts.per_token if model.experts else 1
         inner = taken * 2 * expert_hidden(model)
-    features = model.width + inner / batch.tensor
-    return round(batch.samples * model.seq_len * features * batch.size)
+    tokens, wide = batch.samples * model.seq_len, inner * batch.size
+    if batch.is_plain:
+        left = (model.width * (1 + batch.tensor) + _of_perceptron(model)) * batch.size
+        left += _of_experts(model, tokens, batch.size) // tokens
+        wide = max(wide, 2 * model.heads * model.seq_len * _FP32 - left)
+    return round(tokens * (model.width * batch.size + wide / batch.tensor))
 
 
 def _turns(model: DecoderSpec) -> int:

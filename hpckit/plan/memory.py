@@ -92,6 +92,11 @@ def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
     return count, share // count
 
 
+def batch_of(spec: RunSpec, samples: int, tensor: int) -> Batch:
+    """A micro-batch of so many, on ranks of which `tensor` compute each layer together."""
+    return Batch(samples, BYTES[spec.precision.compute], tensor, spec.memory.attention == "math")
+
+
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Of one, uncompressed: parameters and what the optimizer keeps."""
     model = decoder_of(spec)
@@ -204,7 +209,7 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         spec,
         found,
         stages,
-        Batch(samples, BYTES[spec.precision.compute], found.tensor),
+        batch_of(spec, samples, found.tensor),
         count,
         mine=elements(of_ends, *ranks) + blocks * elements(one, *ranks),
         trained=elements(trained_ends, *ranks) + blocks * elements(trained, *ranks),

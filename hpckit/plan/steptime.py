@@ -8,7 +8,7 @@ from hpckit.plan.activations import Batch, of_block, of_input
 from hpckit.plan.assumed import HOST_MEMORY_GBPS, LINK
 from hpckit.plan.cards import Card
 from hpckit.plan.flops import by_layers_per_token, computed_per_token, per_token
-from hpckit.plan.memory import BYTES, micro_batches, moments
+from hpckit.plan.memory import BYTES, batch_of, micro_batches, moments
 from hpckit.plan.shapes import elements, parameters, trained_count
 from hpckit.run.batch import global_batch
 from hpckit.run.degrees import Degrees, degrees, stages_per_rank
@@ -171,7 +171,7 @@ def _moved(spec: RunSpec, world: int) -> float:
     count, samples = micro_batches(spec, world)
     whole = sum(_computed(spec, found))
     kept = model.layers / found.pipeline
-    kept *= of_block(model, Batch(samples, compute, found.tensor))
+    kept *= of_block(model, batch_of(spec, samples, found.tensor))
     passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
     stepped = 0.0 if spec.memory.offload else _stepped(spec, found)
     return count * (passes * whole * compute + 2 * kept) + stepped

@@ -37,7 +37,8 @@ _ATTENTION = frozenset(
 def recompute(blocks: Iterable[nn.Module], how: Literal["none", "selective", "full"]) -> None:
     """Have `blocks` do so from now on; the names of their parameters stay.
 
-    Selective: the outputs of attention and of every second matrix product are kept.
+    Selective: the outputs of attention and of every second matrix product are kept; not of plain
+    attention (`memory.attention=math`), whose parts are larger than what it gives.
     """
     if how == "none":
         return

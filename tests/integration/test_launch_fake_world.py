@@ -47,9 +47,13 @@ def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, wo
     assert mebibytes(text, "OptState") == pytest.approx(expected, rel=0.05)
 
 
+LONG = (*SMALL, "parallel=fsdp", "model.seq_len=256")
 LIKE_THE_PLAN = {
     "micro-batches": (*SMALL, "parallel=fsdp", "train.micro_batch=2"),
     "micro-batches of copies": (*SMALL, "parallel=ddp", "train.micro_batch=2"),
+    "plain attention": (*LONG, "memory.attention=math"),
+    "plain, selective": (*LONG, "memory.attention=math", "memory.recompute=selective"),
+    "plain, recomputed": (*LONG, "memory.attention=math", "memory.recompute=full"),
     "experts": ("model=gpt_moe_nano", *SMALL[1:], "parallel=fsdp", "precision=bf16"),
 }
 

@@ -22,6 +22,7 @@ from hpckit.plan.memory import footprint
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import DecoderSpec, ExpertsSpec, LlamaSpec, RunSpec
 from hpckit.training import recompute as recomputing
+from hpckit.training.attention import choose_attention
 from hpckit.training.language_model import sample_mean
 from hpckit.training.models.building import make
 from tests.saved_tensors import SavedBytes
@@ -74,6 +75,27 @@ def test_what_is_kept_is_what_autograd_keeps(
     assert found == pytest.approx(expected, rel=0.1)
     if recompute == "none":
         assert found == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("number", ["fp32", "bf16"])
+@pytest.mark.parametrize("size", ["gpt", "gpt, wide", "experts", "llama", "llama, long"])
+def test_plain_attention_keeps_a_number_for_each_pair_of_positions(
+    size: str, number: Number
+) -> None:
+    fused = spec_of(SIZES[size], number)
+    model = replace(decoder_of(fused), seq_len=256)
+    fused = replace(fused, model=model)
+    spec = replace(fused, memory=replace(fused.memory, attention="math"))
+    choose_attention("math")
+    try:
+        found = measured(model, number, "none")
+    finally:
+        choose_attention("auto")
+    kept, less = (footprint(each, 1).moments["loss"].activations for each in (spec, fused))
+    expected = kept + of.logits(model, Batch(SAMPLES, 2 if number == "bf16" else 4, 1))
+    expected += composite_norms(model, number, "none")
+    assert found == pytest.approx(expected, rel=0.01)
+    assert kept - less > 0.9 * model.layers * SAMPLES * model.heads * 256**2 * 4
 
 
 def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
