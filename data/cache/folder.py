@@ -7,6 +7,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -22,6 +23,15 @@ _log = logging.getLogger(__name__)
 
 _PIECE = 4 << 20  # bytes hashed at a time
 _FAILED_S = 3600.0  # how long a .failed file is kept at most
+
+
+class Failure(NamedTuple):
+    """Why a download failed."""
+
+    problem: str
+    attempts: tuple[str, ...]
+    damaged: bool
+    """Whether it came, and was not what it should be."""
 
 
 class Folder:
@@ -158,20 +168,24 @@ class Folder:
         ):
             self.discard_part(entry, DROPPED)
 
-    def note_failure(self, entry: Entry, problem: str, attempts: tuple[str, ...]) -> None:
+    def note_failure(
+        self, entry: Entry, problem: str, attempts: tuple[str, ...], *, damaged: bool = False
+    ) -> None:
         """Tell all who wait for this download why it failed."""
-        content = {"problem": problem, "attempts": attempts, "at_s": time.monotonic()}
+        content = {"problem": problem, "attempts": attempts, "damaged": damaged}
+        content["at_s"] = time.monotonic()
         path = self.path(entry, "failed")
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(content))
         temporary.replace(path)
 
-    def failure(self, entry: Entry, since_s: float) -> tuple[str, tuple[str, ...]] | None:
-        """(problem, attempts) of a download that failed after `since_s`, a monotonic time."""
+    def failure(self, entry: Entry, since_s: float) -> Failure | None:
+        """Of a download that failed after `since_s`, a monotonic time."""
         try:
             found = json.loads(self.path(entry, "failed").read_bytes())
             if since_s <= found["at_s"] <= since_s + _FAILED_S:
-                return str(found["problem"]), tuple(map(str, found["attempts"]))
+                attempts = tuple(map(str, found["attempts"]))
+                return Failure(str(found["problem"]), attempts, found.get("damaged") is True)
         except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             pass
         return None

@@ -124,7 +124,8 @@ class Job:
         with lock:
             failure = folder.failure(entry, since_s)
             if failure is not None:  # of who had the lock while we waited
-                raise FetchError(self._url, *failure)
+                kind = DamagedShardError if failure.damaged else FetchError
+                raise kind(self._url, failure.problem, failure.attempts)
             self._locked(entry, origin)
         return True
 
@@ -144,10 +145,11 @@ class Job:
                 return
             put_aside(folder, entry, "part")
             self._tools.metrics.add(quarantined=1, refetches=not again)
-            _log.warning("shard %s came with the hash %s and not %s", self._url, found, self.ref)
-        raise DamagedShardError(
-            self._url, f"came twice with other bytes than its manifest says, whose hash is {found}"
-        )
+            wanted = self.ref.hash
+            _log.warning("shard %s came with the hash %s and not %s", self._url, found, wanted)
+        problem = f"came twice with other bytes than its manifest says, whose hash is {found}"
+        folder.note_failure(entry, problem, (), damaged=True)
+        raise DamagedShardError(self._url, problem)
 
     def _leave_frozen(self) -> None:
         """Whoever downloads it holds the lock and does not get on: nobody is to wait for that."""

@@ -3,7 +3,9 @@
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -389,6 +391,25 @@ class TestDamage:
             read_all(store, whole(url))
         assert not shards(tmp_path)
 
+    def test_what_is_damaged_at_its_source_is_fetched_twice_for_all_who_wait(
+        self, tmp_path: Path, server: RangeServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        url = server.put("/x.tar", BODY[:-1] + bytes([BODY[-1] ^ 1]))
+        held = Gate(server)
+        with ExitStack() as stack:
+            stores = [stack.enter_context(make(tmp_path, read_growing=False)) for _ in range(4)]
+            opened = [store.open(whole(url)) for store in stores]
+            held.wait_for(1)
+            while any(shard._job is None or shard._job.entry is None for shard in opened):
+                time.sleep(0.01)
+            held.open()
+            for shard in opened:
+                with pytest.raises(DamagedShardError, match="came twice with other bytes"):
+                    shard.pread(0, 10)
+        assert len(server.streams) == 2
+        assert "ShardRef" not in caplog.text
+        assert f"and not {blake3(BODY).hexdigest()}" in caplog.text
+
     def test_who_read_them_while_they_came_is_told(
         self, store: NodeStore, server: RangeServer
     ) -> None:
@@ -398,7 +419,7 @@ class TestDamage:
             shard.pread(0, 10)
             server.put("/x.tar", BODY)
             with pytest.raises(DamagedShardError, match="is not to be used"):
-                shard.pread(MIB, 2 * MIB)
+                shard.pread(MIB, len(BODY) - MIB)
 
     def test_a_reported_shard_is_fetched_anew_once(
         self, store: NodeStore, server: RangeServer, tmp_path: Path
