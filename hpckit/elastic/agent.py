@@ -28,6 +28,7 @@ from hpckit.elastic.channel import Channel, Message
 from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.forkserver import ForkServer
 from hpckit.elastic.orphan import end_job, is_orphan
+from hpckit.elastic.overheard import Overheard
 from hpckit.elastic.probes import begin_checkup
 from hpckit.elastic.torchrun import Rendezvous
 from hpckit.elastic.workers import STEP_SIGNALS, Means, Workers
@@ -111,6 +112,7 @@ class Agent:
                 self._server.end()
             if self._exporter is not None:
                 self._exporter.close()
+        self._channel.close()  # one that was frozen, and goes on, is to know that this is over
         self._end_alone()
 
     def _make_exporter(self) -> Exporter | None:
@@ -192,9 +194,10 @@ class Agent:
         if found is None:
             return
         job, host = found
+        overheard = Overheard(self._run.events)
         drain = threading.Thread(target=self._drain, args=(self._spec.cluster.grace_s,))
         drain.start()  # at once: Slurm may need long to know, and this node may have little time
-        is_alone = is_orphan(job, host)
+        is_alone = is_orphan(job, host, overheard.has_spoken)
         if is_alone and self._supervised_at is not None:
             self._tell_lost(self._supervised_at)
         drain.join()

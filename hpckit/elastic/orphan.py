@@ -1,7 +1,9 @@
-"""The end of a job whose supervisor went with its node.
+"""The end of a job whose supervisor went with its node, or hangs there.
 
 A job that outlives the loss of a node (`--no-kill`) outlives that of its first one too, as a ghost:
-it stays RUNNING with nobody to end it, and its successor waits. Any agent that is left ends it.
+it stays RUNNING with nobody to end it, and its successor waits. Any agent that is left ends it. So
+it does where the node is well and the supervisor says nothing to anybody: it was stopped, or waits
+for a disk for ever, and all agents have given it up.
 
 The node may only have been out of reach. Its supervisor is told to end then, as if a person had
 cancelled the job; the sign that the agent leaves says that none has, and that the run goes on.
@@ -26,11 +28,22 @@ _QUERY_S = 20.0
 Ask = Callable[[Sequence[str]], str]
 
 
-def is_orphan(job: str, host: str, ask: Ask | None = None, patience_s: float = PATIENCE_S) -> bool:
-    """Whether Slurm has lost the node of the job's supervisor. Returns once that is known.
+def is_orphan(
+    job: str,
+    host: str,
+    has_spoken: Callable[[], bool],
+    ask: Ask | None = None,
+    patience_s: float = PATIENCE_S,
+) -> bool:
+    """Whether Slurm has lost the node of the job's supervisor, or that node answers for as long as
+    `patience_s`, and the supervisor does not. Returns once that is known.
 
-    Not where that node answers: then it is this one that was cut off, or the supervisor has ended,
-    and Slurm ends the job.
+    Not where the supervisor speaks to others: then it is this node that was cut off. Nor where it
+    has ended: then Slurm ends the job.
+
+    Args:
+        has_spoken: whether the supervisor has said anything to anybody since this node has not
+            heard of it. Raises OSError where that cannot be known.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
     while True:
@@ -46,9 +59,22 @@ def is_orphan(job: str, host: str, ask: Ask | None = None, patience_s: float = P
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("Slurm does not tell what became of node %s: %s", host, error)
         if time.monotonic() > until_s:
-            log.error("node %s answers, but the supervisor does not: job %s is left", host, job)
-            return False
+            return _is_mute(job, host, has_spoken)
         time.sleep(POLL_S)
+
+
+def _is_mute(job: str, host: str, has_spoken: Callable[[], bool]) -> bool:
+    """After all this time, of a supervisor whose node answers."""
+    try:
+        lives = has_spoken()
+    except OSError as error:
+        log.error("whether the supervisor of job %s lives is not known: %s", job, error)
+        return False
+    if lives:
+        log.error("the supervisor on node %s lives without this node: job %s is left", host, job)
+    else:
+        log.error("node %s answers, but the supervisor there says nothing at all", host)
+    return not lives
 
 
 def end_job(

@@ -110,6 +110,23 @@ def test_it_ends_when_its_supervisor_is_silent(start: Callable[..., Told]) -> No
     until(told.has_ended)  # nothing is said meanwhile
 
 
+def test_one_that_gives_its_supervisor_up_is_silent_itself(start: Callable[..., Told]) -> None:
+    """A supervisor that was only frozen has lost it then, and waits for nothing."""
+    told = start(
+        "import time; from hpckit.elastic import agent, channel, keeper; channel.SILENT_S = 1.5; "
+        "agent.Agent._end_alone = lambda self: time.sleep(3600); keeper.main()"
+    )
+    told.hears("hello")
+    told.channel.is_suspect = True
+
+    def is_given_up() -> bool:
+        told.channel.receive()
+        return told.channel.is_over
+
+    until(is_given_up)
+    assert not told.channel.has_ended, "it makes durable what is in its node's memory"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_signals_are_passed_up_and_obeyed_by_nobody(
     start: Callable[..., Told], number: signal.Signals

@@ -10,6 +10,8 @@ import pytest
 
 from hpckit.elastic import orphan
 from hpckit.elastic.orphan import end_job, is_lost, is_orphan
+from hpckit.elastic.overheard import Overheard
+from hpckit.run.events import EventLog
 
 JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
 NODE = "NodeName=n1 Arch=x86_64 State={} ThreadsPerCore=1"
@@ -48,6 +50,10 @@ class Controller:
         return NODE.format(state)
 
 
+def lives() -> bool:
+    return True
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan, "POLL_S", 0.0)
@@ -71,19 +77,51 @@ def test_others_are_not(state: str) -> None:
 
 
 def test_it_is_alone_once_slurm_has_lost_the_first_node() -> None:
-    assert is_orphan("7", "n1", Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING"))
+    assert is_orphan(
+        "7", "n1", lives, Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING")
+    )
 
 
 def test_a_node_that_is_back_is_not_the_jobs_any_more() -> None:
-    assert is_orphan("7", "n1", Controller("IDLE", nodes="n2"))
+    assert is_orphan("7", "n1", lives, Controller("IDLE", nodes="n2"))
 
 
 def test_a_node_that_was_cut_off_is_not_alone() -> None:
-    assert not is_orphan("7", "n1", Controller("ALLOCATED"), patience_s=0.05)
+    assert not is_orphan("7", "n1", lives, Controller("ALLOCATED"), patience_s=0.05)
+
+
+def test_one_whose_supervisor_says_nothing_to_anybody_is_alone() -> None:
+    asked: list[bool] = []
+
+    def is_mute() -> bool:
+        asked.append(True)
+        return False
+
+    assert is_orphan("7", "n1", is_mute, Controller("ALLOCATED"), patience_s=0.05)
+    assert asked == [True]
+
+
+def test_or_not_where_that_cannot_be_known() -> None:
+    def fail() -> bool:
+        raise OSError("the disk is gone")
+
+    assert not is_orphan("7", "n1", fail, Controller("ALLOCATED"), patience_s=0.05)
+
+
+def test_a_supervisor_speaks_by_events_that_are_its_own(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events") as log:
+        log.emit("agent_started", node=0)
+        overheard = Overheard(tmp_path / "events")
+        for kind in ("step", "degraded", "checkpoint_committed", "strays_killed"):
+            log.emit(kind)
+        assert not overheard.has_spoken(), "agents and ranks say these"
+        log.emit("agent_started", node=0)
+        assert overheard.has_spoken()
+        assert overheard.has_spoken(), "it has, and has not said more since"
 
 
 def test_nor_is_one_whose_job_has_ended() -> None:
-    assert not is_orphan("7", "n1", Controller("DOWN*", job="COMPLETED"))
+    assert not is_orphan("7", "n1", lives, Controller("DOWN*", job="COMPLETED"))
 
 
 def test_a_job_is_cancelled_once_it_is_signed_that_no_person_does(tmp_path: Path) -> None:
