@@ -107,6 +107,7 @@ RETRIES = st.builds(
         (ending(NONE, [STOPPED], AGENT), Kind.INFRA, False),
         (ending(NONE, [FAILED], AGENT), Kind.INFRA, False),
         (ending(NONE, [], AGENT), Kind.INFRA, False),
+        (replace(ending(NONE, []), absent=("node 1 (n2) (srun: no)",)), Kind.INFRA, False),
         (ending(NONE, [DONE], OTHER), Kind.INFRA, False),
         (ending(NONE, [REFUSED], AGENT), Kind.PERMANENT, True),
         (ending(PREEMPT, [LEFT, LEFT]), Kind.PREEMPTED, False),
@@ -333,3 +334,10 @@ def test_too_few_healthy_nodes_are_the_infrastructures_fault() -> None:
     assert judge(end, [Past(Kind.INFRA, False)] * 10, RETRY).final
     asked = Ending(PREEMPT, (), (), False, ("n1 (disk full)",))
     assert judge(asked, [], RETRY).kind is Kind.PREEMPTED
+
+
+def test_all_that_a_generation_lacked_is_told() -> None:
+    lacking = replace(ending(NONE, [], AGENT), unhealthy=("n3 (disk)",), absent=("node 1 (no)",))
+    assert judge(lacking, [], RETRY).reason == (
+        f"too few healthy nodes: n3 (disk); no agent came on node 1 (no); lost {AGENT}"
+    )

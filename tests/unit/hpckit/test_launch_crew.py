@@ -388,3 +388,15 @@ def test_tries_are_farther_and_farther_apart(monkeypatch: pytest.MonkeyPatch) ->
         if recall.is_due():
             tries.append(now_s)
     assert tries == [10, 30, 70, 150, 310, 610, 910]
+
+
+def test_an_agent_that_never_came_is_told_from_one_that_may_still_come(parts: Parts) -> None:
+    parts.how |= {1: "absent", 2: "slow"}
+    parts.crew.call(range(3), 1)
+    until(lambda: parts.crew.absent(3600.0) == [1])
+    until(lambda: (parts.crew.tick(), 0 in parts.crew.hellos())[1])
+    assert parts.crew.absent(0.0) == [1, 2], "who has had its time"
+    until(lambda: (parts.crew.tick(), 2 in parts.crew.hellos())[1])
+    parts.started[0].kill()
+    until(lambda: 0 not in parts.crew.hellos())
+    assert parts.crew.absent(0.0) == [1], "one that came, and is lost, is another matter"

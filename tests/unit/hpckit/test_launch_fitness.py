@@ -49,3 +49,20 @@ def test_the_nodes_that_one_machine_plays_are_one(tmp_path: Path) -> None:
     events = read_events(path)
     assert [event["admin"] for event in events] == [None, None]
     assert bad_hosts(events, events[-1].time) == ()
+
+
+def test_a_node_that_no_agent_came_on_is_told_once_with_what_was_said(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    with EventLog(path) as log:
+        fitness = Fitness(JOB, log)
+        fitness.tell_absent(1, {1: "srun: error: no", 0: None})
+        fitness.tell_absent(2, {1: "srun: error: no"})
+        assert (fitness.name(1), Fitness(None, log).name(1)) == ("node 1 (n2)", "node 1")
+        Fitness(None, log).tell_absent(1, {1: "no"})
+    events = read_events(path)
+    assert [(e["generation"], e["host"]) for e in events] == [(1, "n1"), (1, "n2")]
+    bad = bad_hosts(events, events[-1].time)
+    assert [(one.host, one.problem) for one in bad] == [
+        ("n1", "no agent came, and nothing said why"),
+        ("n2", "no agent came: srun: error: no"),
+    ]

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.succession import former_job, hold_after, is_given_up
-from hpckit.run.events import Event
+from hpckit.launch.succession import (
+    end_before,
+    former_job,
+    hold_after,
+    is_given_up,
+    is_needless,
+)
+from hpckit.run.directory import RunDir
+from hpckit.run.events import Event, EventLog, read_events
 from hpckit.run.lock import RunHeldError, RunLock
 from tests.unit.hpckit.hpckit_parts import line_of, python
 
@@ -101,3 +108,53 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     tool.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert is_given_up("1", "2")
+
+
+def story(*told: tuple[str, dict[str, object]]) -> list[Event]:
+    return [Event(float(at), kind, fields) for at, (kind, fields) in enumerate(told)]
+
+
+BEGUN = ("run_started", {"job": "7"})
+NEXT = ("successor_queued", {"job": "8"})
+GENERATION = ("generation_started", {"generation": 1})
+
+
+def ended(verdict: str, final: bool) -> tuple[str, dict[str, object]]:
+    return ("generation_ended", {"verdict": verdict, "final": final})
+
+
+@pytest.mark.parametrize(
+    ("told", "how"),
+    [
+        ([GENERATION], None),  # it was killed
+        ([GENERATION, ended("preempted", False)], None),
+        ([GENERATION, ended("infra", True)], "infra"),
+        ([GENERATION, ended("infra", False), GENERATION, ended("done", True)], "done"),
+        ([GENERATION, ("asked", {"request": "preempt"})], None),
+        ([GENERATION, ("asked", {"request": "stop"})], "stopped"),  # and then killed
+        ([GENERATION, ended("infra", False), ("run_ended", {"verdict": "stopped"})], "stopped"),
+        ([GENERATION, ended("infra", False), ("run_ended", {"verdict": "infra"})], None),
+    ],
+)
+def test_a_successor_is_needless_once_the_run_has_ended_for_good(
+    told: list[tuple[str, dict[str, object]]], how: str | None
+) -> None:
+    assert end_before(story(BEGUN, NEXT, *told), "8") == how
+    assert end_before(story(BEGUN, NEXT, *told), "9") is None, "a person has started that one"
+    again = story(
+        BEGUN, NEXT, *told, ("run_started", {"job": "9"}), ("successor_queued", {"job": "10"})
+    )
+    assert end_before(again, "10") is None, "since a person has started the run again"
+
+
+def test_it_says_so(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with EventLog(run.events) as events:
+        for kind, fields in (BEGUN, NEXT, GENERATION, ended("done", True)):
+            events.emit(kind, **fields)
+        assert not is_needless(run, None, events)
+        assert not is_needless(run, "9", events)
+        assert is_needless(run, "8", events)
+    told, cancelled = read_events(run.events)[-2:]
+    assert "(done)" in told["what"]
+    assert (cancelled.kind, cancelled["job"]) == ("successor_cancelled", "8")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import subprocess
 from pathlib import Path
 
@@ -103,3 +105,21 @@ def test_a_holder_that_has_not_signed_yet_is_unknown_not_absent(tmp_path: Path) 
             RunLock(path, "second", wait_s=0.0),
         ):
             pytest.fail("two owners")
+
+
+def test_a_full_disk_takes_no_run_from_who_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pwrite(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "lock"
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with RunLock(path, "first"):
+        owner = holder(path)
+        assert owner is not None
+        assert owner.what == "an unknown process"
+        with pytest.raises(RunHeldError), RunLock(path, "second", wait_s=0.0):
+            pytest.fail("two owners")
+    assert holder(path) is None
+    assert "does not say who holds it" in caplog.text

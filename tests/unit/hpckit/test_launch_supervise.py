@@ -1,0 +1,65 @@
+"""What becomes of a job's successor when its supervisor fails; the rest of it is tested with real
+jobs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpckit.launch import submit as submit_module
+from hpckit.launch import supervise as module
+from hpckit.launch.supervise import Supervisor
+from hpckit.run.directory import RunDir
+from hpckit.run.events import EventLog, read_events
+from hpckit.run.parse import dump_spec
+from tests.unit.hpckit.hpckit_parts import make_spec
+
+SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)  # that a supervisor takes over
+
+
+@pytest.fixture
+def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDir]:
+    """A run that this process is to supervise as job 7, whose successor is job 8."""
+    for name, script in {"scontrol": "echo n1", "scancel": ":", "sinfo": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    monkeypatch.setattr(submit_module, "submit_job", lambda *_: SimpleNamespace(job_id="8"))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    run = RunDir(tmp_path / "run")
+    run.submission(1).mkdir(parents=True)
+    run.spec(1).write_text(dump_spec(make_spec({"launch.nodes": 1}, cluster="slurm")))
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [
+        ("sweep", "cannot end what an earlier supervisor has left on this node: TimeoutError"),
+        ("SlurmNodes", "cannot make folders of the run's containers: TimeoutError"),
+        ("RendezvousStore", "TimeoutError: stuck (at test_launch_supervise.py:"),
+    ],
+)
+def test_the_successor_of_a_supervisor_that_fails_goes_on(
+    in_a_job: RunDir, monkeypatch: pytest.MonkeyPatch, broken: str, what: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise TimeoutError("stuck")
+
+    monkeypatch.setattr(module, broken, fail)
+    with EventLog(in_a_job.events, submission=1) as events:
+        with pytest.raises(TimeoutError) as caught:
+            Supervisor(in_a_job, 1, (), events).run()
+        assert module.describe_failure(caught.value).startswith(what)
+    kinds = [event.kind for event in read_events(in_a_job.events)]
+    assert "successor_queued" in kinds
+    assert "successor_cancelled" not in kinds
