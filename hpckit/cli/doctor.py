@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpckit.cli.exits import FOUND
-from hpckit.cli.refusal import refusing
+from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ def doctor(
     node: Annotated[
         bool, typer.Option("--node", help="Ask a node of the cluster, too: by a job of a moment.")
     ] = False,
+    host: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Ask this node. Says --node, too.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Look at this site for what a run needs, and say what to change.
@@ -32,8 +35,9 @@ def doctor(
     Example: hpckit doctor cluster=slurm checkpoint.url=s3://bucket/ckpts --node
 
     This machine; the place of the checkpoints, by writing 16 MiB there and removing them; and
-    with cluster=slurm the settings of Slurm that decide what becomes of a run. Exit status 1:
-    something will not work.
+    with cluster=slurm the settings of Slurm that decide what becomes of a run. A node is asked by
+    what a run would ask for, and if it sees the folders of a run. Exit status 1: something will
+    not work.
 
     Keys of --json: findings (part, level: ok, note, warn or fail, subject, what, do), worst.
     """
@@ -46,9 +50,13 @@ def doctor(
     from hpckit.launch.preflight import with_absolute_paths
 
     with refusing(json):
+        asks = node or host is not None
         out, spec = Out(json), with_absolute_paths(compose_spec(overrides or ()), Path.cwd())
         found: list[tuple[str, Finding]] = []
-        for part, one in examine(spec, Path(spec.root), node):
+        if asks and spec.cluster.slurm is None:
+            do = "add cluster=slurm, or the site's own, as of hpckit init"
+            raise CommandError(f"--node: {spec.cluster.kind} has no nodes to ask: {do}")
+        for part, one in examine(spec, Path(spec.root), asks, host):
             if not found or found[-1][0] != part:
                 out.line(Text(part, style="bold"))
             found.append((part, one))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version as version_of
+from typing import Annotated
+
 import typer
 
 from hpckit.cli import bench, ckpt, data, drill, plan
@@ -17,12 +20,31 @@ from hpckit.cli.status import status
 from hpckit.cli.top import top
 from hpckit.cli.why import why
 
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"hpckit {version_of('hpckit')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     help="Tools for hpckit's runs, checkpoints and shards. Runs are started with launch.\n\n"
     + TOLD,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which it is."),
+    ] = False,
+) -> None:
+    """Its help is the program's."""
+
+
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +10,29 @@ from pathlib import Path
 from hpckit.doctor import machine, slurm, store
 from hpckit.doctor.asking import AskError, ask_node, said, srun_words
 from hpckit.doctor.finding import Finding, Level
-from hpckit.doctor.reading import CONFIG, PARTITIONS, parse_config, parse_records
+from hpckit.doctor.places import judge_places, own_folders, see, shared_folders
+from hpckit.doctor.reading import (
+    CONFIG,
+    PARTITIONS,
+    Record,
+    is_by_qos,
+    parse_config,
+    parse_qos,
+    parse_records,
+    qos_command,
+)
 from hpckit.run.spec import RunSpec
 
 
-def examine(spec: RunSpec, root: Path, asks_node: bool) -> Iterator[tuple[str, Finding]]:
+def examine(
+    spec: RunSpec, root: Path, asks_node: bool, host: str | None = None
+) -> Iterator[tuple[str, Finding]]:
     """Findings as they come, each with the part that it is of.
 
     Args:
         root: folder of the runs, where checkpoints are too unless the spec says otherwise.
         asks_node: have Slurm run the checks of a machine on one of its nodes.
+        host: on this one; None: any.
     """
     wants_gpus = spec.cluster.device != "cpu"
     for one in machine.judge(machine.ask(), wants_gpus):
@@ -30,7 +44,7 @@ def examine(spec: RunSpec, root: Path, asks_node: bool) -> Iterator[tuple[str, F
     for one in _slurm(spec):
         yield "slurm", one
     if asks_node:
-        for one in _node(spec, wants_gpus):
+        for one in _node(spec, wants_gpus, host):
             yield "node", one
 
 
@@ -45,14 +59,33 @@ def _slurm(spec: RunSpec) -> Iterator[Finding]:
         do = "is slurmctld up? scontrol ping"
         yield Finding(Level.FAIL, "slurm", f"out of reach: {error}", do)
         return
-    yield from slurm.findings(parse_config(config), parse_records(partitions), spec)
+    read = parse_config(config)
+    yield from slurm.findings(read, parse_records(partitions), spec, _qos(read, spec))
 
 
-def _node(spec: RunSpec, wants_gpus: bool) -> Iterator[Finding]:
+def _qos(config: Record, spec: RunSpec) -> Record | None:
+    """That decides on the preemption of a job of `spec`, if it is named and Slurm tells of it."""
+    assert spec.cluster.slurm is not None
+    name = spec.cluster.slurm.qos
+    if name is None or not is_by_qos(config):
+        return None
     try:
-        facts = ask_node(spec)
+        return parse_qos(said(qos_command(name)))
+    except AskError:  # then it is told that nothing is known
+        return None
+
+
+def _node(spec: RunSpec, wants_gpus: bool, host: str | None) -> Iterator[Finding]:
+    shared, own = shared_folders(spec), own_folders(spec)
+    folders = list(dict.fromkeys((*shared.values(), *own.values())))
+    try:
+        facts = ask_node(spec, host, folders)
     except AskError as error:
-        do = f"it was asked by: {' '.join(srun_words(spec)[:-3])} ..."
+        do = f"it was asked by: {shlex.join(srun_words(spec, host))}"
         yield Finding(Level.FAIL, "node", f"a node did not answer: {error}", do)
         return
     yield from machine.judge(facts, wants_gpus)
+    yield from judge_places(shared, own, [see(one) for one in folders], facts.folders)
+    if spec.cluster.slurm is not None and spec.cluster.slurm.container is not None:
+        what = f"asked outside of {spec.cluster.slurm.container.image}, whose Python may differ"
+        yield Finding(Level.NOTE, "container", what)

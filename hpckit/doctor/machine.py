@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
 from hpckit.doctor.finding import Finding, Level
+from hpckit.doctor.places import Seen, see
 from hpckit.doctor.scratch import Disk, own_disks
 
 FILES = 4096
@@ -26,6 +29,7 @@ SHARED_BYTES = 4 << 30
 _SHARED = "/dev/shm"
 _PATIENCE_S = 20.0
 _GPUS = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+_NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 _CONTAINERS = ("apptainer", "singularity", "enroot")
 _CLOCK = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
 
@@ -54,9 +58,16 @@ class MachineFacts:
     """Places for scratch on disks of its own."""
     containers: tuple[str, ...]
     """Programs that run containers."""
+    cuda: str | None = None
+    """That torch was built for; None: none, or no torch."""
+    driver_cuda: str | None = None
+    """The newest that the driver runs; None: there is no driver."""
+    nccl: str | None = None
+    folders: tuple[Seen, ...] = ()
+    """Those that it was asked about."""
 
 
-def ask() -> MachineFacts:
+def ask(folders: Sequence[str] = ()) -> MachineFacts:
     """This machine."""
     return MachineFacts(
         host=socket.gethostname(),
@@ -71,6 +82,10 @@ def ask() -> MachineFacts:
         has_py_spy=shutil.which("py-spy") is not None,
         scratch=own_disks(),
         containers=tuple(name for name in _CONTAINERS if shutil.which(name)),
+        cuda=cuda_of_torch(),
+        driver_cuda=cuda_of_driver(_lines(("nvidia-smi",))),
+        nccl=next((found for one in _NCCL if (found := _version(one))), None),
+        folders=tuple(map(see, folders)),
     )
 
 
@@ -90,7 +105,14 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
     else:
         yield Finding(Level.OK, "software", software)
     yield _gpus(facts, wants_gpus)
+    if facts.gpus and wants_gpus and facts.torch is not None:
+        yield _driver(facts)
     yield _shared(facts)
+    if facts.scratch:
+        disks = ", ".join(
+            f"{d.free_bytes / (1 << 30):.0f} GiB in {d.folder}" for d in facts.scratch
+        )
+        yield Finding(Level.OK, "disks", f"{disks}: for data.cache and cluster.slurm.scratch")
     if facts.files < FILES:
         do = "ulimit -n 65536 in cluster.slurm.setup, or /etc/security/limits.conf"
         yield Finding(Level.WARN, "files", f"a process may open {facts.files}", do)
@@ -114,6 +136,43 @@ def _gpus(facts: MachineFacts, wants_gpus: bool) -> Finding:
         )
     do = "cluster.device=cpu, or ask on a node that has some: --node" if wants_gpus else ""
     return Finding(Level.NOTE if wants_gpus else Level.OK, "GPUs", "none is seen here", do)
+
+
+def _driver(facts: MachineFacts) -> Finding:
+    """A driver runs all that is of its major version of CUDA, or of an older one."""
+    what = f"torch for CUDA {facts.cuda}, a driver for up to {facts.driver_cuda}, NCCL {facts.nccl}"
+    if facts.cuda is None or facts.driver_cuda is None:
+        return Finding(Level.NOTE, "CUDA", what.replace("None", "not told"))
+    if _major(facts.cuda) > _major(facts.driver_cuda):
+        do = f"a torch for CUDA {_major(facts.driver_cuda)}, or a newer driver"
+        return Finding(Level.FAIL, "CUDA", what, do)
+    if facts.nccl is None:
+        do = "pip install a torch that brings it: ranks of several GPUs talk by NCCL"
+        return Finding(Level.NOTE, "CUDA", what.replace("NCCL None", "no package of NCCL"), do)
+    return Finding(Level.OK, "CUDA", what)
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def cuda_of_torch() -> str | None:
+    """By the file that says so: to import torch takes seconds."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    try:
+        text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    told = re.search(r"^cuda\b.*=\s*['\"](\d[\d.]*)['\"]", text, re.MULTILINE)
+    return told[1] if told else None
+
+
+def cuda_of_driver(lines: Sequence[str]) -> str | None:
+    """Of what nvidia-smi says. Pure."""
+    told = re.search(r"CUDA Version:\s*(\d[\d.]*)", "\n".join(lines))
+    return told[1] if told else None
 
 
 def _shared(facts: MachineFacts) -> Finding:
@@ -147,8 +206,8 @@ def _lines(command: tuple[str, ...]) -> list[str]:
 
 
 def main() -> int:
-    """For another machine: the facts as JSON."""
-    json.dump(asdict(ask()), sys.stdout)
+    """For another machine: the facts as JSON; its arguments are folders."""
+    json.dump(asdict(ask(sys.argv[1:])), sys.stdout)
     return 0
 
 

@@ -17,14 +17,15 @@ Record = Mapping[str, str]
 class Grace:
     """Between a preemption's signal and the end."""
 
-    seconds: int
+    seconds: int | None
+    """None: not known."""
     source: str
-    """The setting that says so."""
+    """The setting that says so, or would."""
 
     @property
-    def usable_s(self) -> int:
+    def usable_s(self) -> int | None:
         """To plan with: Slurm and the agents take a moment themselves."""
-        return max(1, self.seconds - 5)
+        return None if self.seconds is None else max(1, self.seconds - 5)
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -43,10 +44,40 @@ def parse_table(text: str) -> list[list[str]]:
     return [line.split("|") for line in text.splitlines() if line.strip()]
 
 
-def grace_of(partition: Record, config: Record) -> Grace | None:
-    """Without a GraceTime there is KillWait alone; None: its jobs are not preempted."""
+def is_by_qos(config: Record) -> bool:
+    """Whether a QOS says who is preempted and how, and no partition does."""
+    return config.get("PreemptType") == "preempt/qos"
+
+
+def parse_qos(text: str) -> dict[str, str] | None:
+    """Of `qos_command`, as `grace_of` takes it; None: there is no such QOS."""
+    row = next((row for row in parse_table(text) if len(row) == 3), None)
+    if row is None:
+        return None
+    grace_s = round(60 * (minutes_of(row[1]) or 0))
+    mode = {} if row[2] in ("", "cluster") else {"PreemptMode": row[2]}
+    return {"GraceTime": str(grace_s), **mode}
+
+
+def qos_command(name: str) -> tuple[str, ...]:
+    return (
+        *("sacctmgr", "--noheader", "--parsable2", "show", "qos", name),
+        "format=Name,GraceTime,PreemptMode",
+    )
+
+
+def grace_of(partition: Record, config: Record, qos: Record | None = None) -> Grace | None:
+    """Without a GraceTime there is KillWait alone; None: its jobs are not preempted.
+
+    Args:
+        qos: of the job, as of `parse_qos`; None: it is not known, or matters not.
+    """
+    if is_by_qos(config):
+        if qos is None:
+            return Grace(None, "PreemptType=preempt/qos: by the QOS of a job")
+        partition = qos
     mode = partition.get("PreemptMode") or config.get("PreemptMode", "OFF")
-    if config.get("PreemptType", "preempt/none") == "preempt/none" or mode == "OFF":
+    if config.get("PreemptType", "preempt/none") == "preempt/none" or mode.upper() == "OFF":
         return None
     if given_s := seconds_of(partition.get("GraceTime", "")):
         return Grace(given_s, "GraceTime")

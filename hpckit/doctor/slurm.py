@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpckit.doctor.finding import Finding, Level
-from hpckit.doctor.reading import grace_of, minutes_of, seconds_of
+from hpckit.doctor.reading import Grace, grace_of, minutes_of, seconds_of
 from hpckit.run.spec import RunSpec, SlurmSpec
 
 OLDEST = (20, 11)
@@ -16,9 +16,16 @@ HOLD_S = 120
 
 
 def findings(
-    config: Mapping[str, str], partitions: Sequence[Mapping[str, str]], spec: RunSpec
+    config: Mapping[str, str],
+    partitions: Sequence[Mapping[str, str]],
+    spec: RunSpec,
+    qos: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """What matters to a run of `spec`, which is for Slurm."""
+    """What matters to a run of `spec`, which is for Slurm.
+
+    Args:
+        qos: of its jobs, where that decides on preemption; see `grace_of`.
+    """
     assert spec.cluster.slurm is not None
     yield _version(config.get("SLURM_VERSION", ""))
     yield _tracking(config.get("ProctrackType", ""))
@@ -34,7 +41,7 @@ def findings(
         do = f"cluster.slurm.partition: one of {there}"
         yield Finding(Level.FAIL, "partition", what, do)
         return
-    yield from _of_partition(partition, config, spec)
+    yield from _of_partition(partition, config, spec, qos)
 
 
 def _version(text: str) -> Finding:
@@ -86,7 +93,10 @@ def _partition(
 
 
 def _of_partition(
-    partition: Mapping[str, str], config: Mapping[str, str], spec: RunSpec
+    partition: Mapping[str, str],
+    config: Mapping[str, str],
+    spec: RunSpec,
+    qos: Mapping[str, str] | None,
 ) -> Iterator[Finding]:
     name = partition.get("PartitionName", "?")
     if (state := partition.get("State", "UP")) != "UP":
@@ -94,7 +104,10 @@ def _of_partition(
         yield Finding(Level.WARN, "partition", f"{name} is {state}", do)
     else:
         yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
-    yield _grace(name, partition, config, spec.cluster.grace_s)
+    grace = grace_of(partition, config, qos)
+    yield _grace(name, grace, spec.cluster.grace_s)
+    if grace is not None and (deaf := _hearing(config)) is not None:
+        yield deaf
     longest, wanted = minutes_of(partition.get("MaxTime", "")), spec.cluster.slurm
     assert wanted is not None
     asked = minutes_of(wanted.time_limit or "")
@@ -104,15 +117,26 @@ def _of_partition(
         yield Finding(Level.FAIL, "time limit", what, do)
 
 
-def _grace(
-    name: str, partition: Mapping[str, str], config: Mapping[str, str], wanted_s: float
-) -> Finding:
+def _grace(name: str, grace: Grace | None, wanted_s: float) -> Finding:
     subject = "preemption"
-    grace = grace_of(partition, config)
     if grace is None:
         return Finding(Level.OK, subject, f"jobs of {name} are not preempted")
+    if grace.seconds is None:
+        what = f"how long a preempted job of {name} has is not known ({grace.source})"
+        do = "cluster.slurm.qos names one to ask; or sacctmgr show qos format=Name,GraceTime"
+        return Finding(Level.NOTE, subject, what, do)
     what = f"a preempted job of {name} has {grace.seconds} s ({grace.source})"
     if wanted_s > grace.seconds:
         do = f"cluster.grace_s={grace.usable_s}; if a save takes longer, ask for a GraceTime"
         return Finding(Level.WARN, subject, f"{what}, and cluster.grace_s={wanted_s:g}", do)
     return Finding(Level.OK, subject, what)
+
+
+def _hearing(config: Mapping[str, str]) -> Finding | None:
+    """The steps of a job are told of a preemption in any case, its batch process only so."""
+    told = f"{config.get('PreemptParameters', '')},{config.get('SlurmctldParameters', '')}"
+    if "send_user_signal" in told:  # preempt_send_user_signal, in older ones
+        return None
+    what = "a preempted job's own --signal is not sent: its nodes are told, and tell the supervisor"
+    do = "an administrator: PreemptParameters=send_user_signal, if preemptions come without a save"
+    return Finding(Level.NOTE, "preempt signal", what, do)

@@ -10,7 +10,7 @@ from hpckit.doctor import machine
 from hpckit.doctor.asking import AskError, ask_node
 from hpckit.init.facts import SiteFacts, ask_site
 from hpckit.init.files import File
-from hpckit.init.site import Site, Wanted, choose, partition_of
+from hpckit.init.site import Site, Wanted, choose, nodes_with_gpus, partition_of
 from hpckit.init.sitefile import is_name, render, site_name
 from hpckit.launch.compose import compose_spec
 from hpckit.launch.trees import conf_dir
@@ -63,7 +63,8 @@ def _node(facts: SiteFacts, wanted: Wanted) -> machine.MachineFacts:
     partition, _ = partition_of(facts, wanted.partition)
     words = ["cluster=slurm", f"cluster.slurm.partition={partition['PartitionName']}"]
     words += [f"cluster.slurm.account={wanted.account}"] if wanted.account else []
+    words += [] if nodes_with_gpus(partition, facts.nodes) else ["cluster.slurm.gpus=none"]
     try:
-        return ask_node(compose_spec(words, conf_dir()))
+        return ask_node(compose_spec(words, conf_dir()), None)
     except AskError as error:
         raise SpecError([f"--node: a node did not answer: {error}"]) from None

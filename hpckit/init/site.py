@@ -92,17 +92,18 @@ def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
             raise SpecError([f"--partition {wanted}: there is {there or 'none'}"])
         return names[wanted], "you said so"
     default = next((one for one in facts.partitions if one.get("Default") == "YES"), None)
-    with_gpus = [one for one in facts.partitions if _nodes_with_gpus(one, facts.nodes)]
+    with_gpus = [one for one in facts.partitions if nodes_with_gpus(one, facts.nodes)]
     if default is not None and (default in with_gpus or not with_gpus):
         return default, "the site's default" + _others(names, default["PartitionName"])
     if not with_gpus:
         raise SpecError([f"there is no default partition: say --partition, one of {there}"])
-    best = max(with_gpus, key=lambda one: _nodes_with_gpus(one, facts.nodes))
+    best = max(with_gpus, key=lambda one: nodes_with_gpus(one, facts.nodes))
     why = "the default has no GPUs; of those with some, this one has most nodes"
     return best, why + _others(names, best["PartitionName"])
 
 
-def _nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
+def nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
+    """How many of them there are in it; none while it is not up."""
     name = partition.get("PartitionName")
     return sum(
         name in node.get("Partitions", "").split(",") and bool(kinds_of(node.get("Gres", "")))
@@ -115,6 +116,9 @@ def _grace(name: str, partition: Record, config: Record) -> Key:
     grace = grace_of(partition, config)
     if grace is None:
         why = f"jobs of {name} are not preempted; a drill is given so long"
+        return Key("grace_s", 60, "assumed", why, is_slurm=False)
+    if grace.usable_s is None:
+        why = f"{grace.source}, see sacctmgr show qos format=Name,GraceTime,PreemptMode"
         return Key("grace_s", 60, "assumed", why, is_slurm=False)
     why = f"{grace.source}={grace.seconds} of {name}, less what Slurm takes"
     return Key("grace_s", grace.usable_s, "found", why, is_slurm=False)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
 from checkpointing.storage.posix import PosixStorage
-from hpckit.doctor import machine, store
+from hpckit.cli.main import app
+from hpckit.doctor import asking, machine, store
 from hpckit.doctor.asking import srun_words
 from hpckit.doctor.finding import Finding, Level, worst
-from hpckit.doctor.reading import parse_config, parse_records
+from hpckit.doctor.places import Seen, judge_places, see
+from hpckit.doctor.reading import grace_of, parse_config, parse_qos, parse_records
+from hpckit.doctor.scratch import Disk
 from hpckit.doctor.slurm import findings
 from hpckit.launch.compose import compose_spec
 
@@ -20,6 +25,7 @@ CONFIG = """Configuration data as of 2026-11-22T23:00:00
 AuthInfo                = cred_expire=30
 KillWait                = 30 sec
 PreemptMode             = REQUEUE
+PreemptParameters       = send_user_signal
 PreemptType             = preempt/partition_prio
 ProctrackType           = proctrack/cgroup
 SlurmdTimeout           = 300 sec
@@ -66,6 +72,8 @@ def test_a_site_that_is_well_has_nothing_to_change() -> None:
         ((), "GraceTime=120", "GraceTime=30", "preemption", Level.WARN, "cluster.grace_s=25"),
         ((), "GraceTime=120", "GraceTime=0", "preemption", Level.WARN, "KillWait, without"),
         ((), "preempt/partition_prio", "preempt/none", "preemption", Level.OK, "not preempted"),
+        ((), "preempt/partition_prio", "preempt/qos", "preemption", Level.NOTE, "is not known"),
+        ((), "= send_user_signal", "= youngest_first", "preempt signal", Level.NOTE, "not sent"),
         (("launch.continuation=requeue",), "", "", "requeue", Level.OK, "for 31 s"),
         (("launch.continuation=requeue",), "cred_expire=30", "", "requeue", Level.NOTE, "121 s"),
         (("cluster.slurm.partition=gpu",), "", "", "partition", Level.FAIL, "one of low, high"),
@@ -102,8 +110,11 @@ GOOD = machine.MachineFacts(
     interfaces=("ib0",),
     is_synchronised=True,
     has_py_spy=True,
-    scratch=(),
+    scratch=(Disk("/local", 900 << 30),),
     containers=(),
+    cuda="13.0",
+    driver_cuda="13.1",
+    nccl="2.28.3",
 )
 
 
@@ -115,6 +126,8 @@ def test_a_machine_that_is_well_has_nothing_to_change() -> None:
     found = judged(GOOD)
     assert {one.level for one in found.values()} == {Level.OK}
     assert found["GPUs"].what == "2 x H100"
+    assert found["disks"].what.startswith("900 GiB in /local")
+    assert found["CUDA"].what == "torch for CUDA 13.0, a driver for up to 13.1, NCCL 2.28.3"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +136,9 @@ def test_a_machine_that_is_well_has_nothing_to_change() -> None:
         (replace(GOOD, torch=None), "software", Level.FAIL),
         (replace(GOOD, torch="2.13.0+cpu"), "software", Level.FAIL),
         (replace(GOOD, gpus=()), "GPUs", Level.NOTE),
+        (replace(GOOD, driver_cuda="12.8"), "CUDA", Level.FAIL),
+        (replace(GOOD, driver_cuda=None), "CUDA", Level.NOTE),
+        (replace(GOOD, nccl=None), "CUDA", Level.NOTE),
         (replace(GOOD, shared_bytes=64 << 20), "memory", Level.WARN),
         (replace(GOOD, files=1024), "files", Level.WARN),
         (replace(GOOD, interfaces=()), "network", Level.NOTE),
@@ -189,6 +205,84 @@ def test_a_node_is_asked_as_the_job_will_be() -> None:
     assert words[0] == "srun"
     assert {"--partition=gpu", "--account=me", "--nodes=1"} <= set(words)
     assert words[-2:] == ["-m", "hpckit.doctor.machine"]
+
+
+def test_a_node_is_asked_by_the_request_of_a_run() -> None:
+    said = (
+        *("cluster.slurm.gpus=gres", "cluster.slurm.gpu_type=h100", "launch.gpus_per_node=4"),
+        *("cluster.slurm.memory=64G", "cluster.slurm.exclusive=true", "train.global_batch=32"),
+        "launch.nodes=8",
+        *("cluster.slurm.setup=[module load it]", "+cluster.slurm.options.licenses=fs"),
+        "cluster.slurm.time_limit='12:00:00'",
+    )
+    words = srun_words(compose_spec(["cluster=slurm", *said]), "n7")
+    assert {"--gres=gpu:h100:4", "--mem=64G", "--exclusive", "--licenses=fs"} <= {*words}
+    assert {"--nodelist=n7", "--time=5", "--nodes=1", "--ntasks=1"} <= {*words}
+    assert any(word.startswith("--immediate=") for word in words)
+    assert 'module load it\nexec "$@"' in words
+    of_run = ("--nodes=8", "--signal", "--dependency", "--output", "--no-requeue", "--time=12")
+    assert not [word for word in words if word.startswith(of_run)]
+
+
+def test_a_qos_decides_where_the_site_says_so() -> None:
+    config = parse_config(CONFIG.replace("preempt/partition_prio", "preempt/qos"))
+    (partition, _) = parse_records(PARTITIONS)
+    for row, seconds in (
+        ("long|00:05:00|requeue\n", 300),
+        ("long|00:00:00|cluster\n", 30),
+        ("", None),
+    ):
+        grace = grace_of(partition, config, parse_qos(row))
+        assert grace is not None
+        assert grace.seconds == seconds
+    assert grace_of(partition, config, parse_qos("long|00:05:00|OFF\n")) is None
+
+
+def test_a_node_is_to_see_the_folders_of_a_run(tmp_path: Path) -> None:
+    run, other = tmp_path / "runs" / "more", tmp_path / "other"
+    here = see(str(run))
+    assert (here.above, here.is_writable) == (str(tmp_path), True)
+    other.mkdir()
+    shared, own = {"root": str(run)}, {"data.cache": "/local/cache"}
+    cache = replace(here, folder="/local/cache", above="/local")
+
+    def levels(there: Seen, cache: Seen = cache) -> list[Level]:
+        return [one.level for one in judge_places(shared, own, [here], [there, cache])]
+
+    assert levels(here) == [Level.OK, Level.OK]
+    assert levels(replace(see(str(other)), folder=str(run)))[0] is Level.FAIL
+    assert levels(replace(here, inode=here.inode + 1))[0] is Level.FAIL
+    assert levels(replace(here, is_writable=False))[0] is Level.FAIL
+    assert levels(here, replace(cache, is_writable=False))[1] is Level.FAIL
+
+
+def test_the_cuda_of_a_driver_is_read() -> None:
+    line = "| NVIDIA-SMI 570.1   Driver Version: 570.1   CUDA Version: 12.8     |"
+    assert machine.cuda_of_driver(["", line]) == "12.8"
+    assert machine.cuda_of_driver([]) is None
+
+
+def test_where_there_are_no_nodes_none_is_asked() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--node"])
+    assert done.exit_code == 2
+    assert "--node: local has no nodes to ask: add cluster=slurm" in done.output
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"hpckit {version('hpckit')}\n")
+
+
+def test_a_job_that_nobody_answers_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not killed: srun would leave its job in the queue."""
+    monkeypatch.setattr(asking, "_NODE_S", 1.0)
+    monkeypatch.setattr(asking, "_QUICK_S", 0.0)
+    program = f"trap 'touch {tmp_path}/withdrawn; exit 1' INT; while :; do sleep 0.05; done"
+    with pytest.raises(asking.AskError, match="not in 1 s"):
+        asking._said_by_job(["bash", "-c", program])
+    assert (tmp_path / "withdrawn").exists()
 
 
 def test_the_worst_of_all() -> None:

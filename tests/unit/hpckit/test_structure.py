@@ -25,7 +25,7 @@ MAY_IMPORT = {
     },
     "hpckit.examples": {"hpckit.launch", "hpckit.report", "hpckit.run"},
     "hpckit.init": {"hpckit.doctor", "hpckit.launch", "hpckit.run"},
-    "hpckit.doctor": {"hpckit.run", "checkpointing"},
+    "hpckit.doctor": {"hpckit.launch", "hpckit.run", "checkpointing"},
     "hpckit.drill": {
         *("hpckit.launch", "hpckit.elastic", "hpckit.training", "hpckit.report", "hpckit.plan"),
         *("hpckit.run", "checkpointing", "data"),
