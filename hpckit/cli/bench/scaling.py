@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpckit.cli.ckpt.output import Out
     from hpckit.run.spec import RunSpec
 
-_MODELS = "gpt_nano,gpt_tiny"
+_MODELS = "gpt_nano,gpt_tiny,gpt_mini"
 _ENDINGS = (".svg", ".png", ".pdf")
 
 
@@ -45,7 +45,7 @@ def scaling(
         typer.Option(
             "--strong",
             help="The same global batch everywhere; else a micro-batch for each rank, or group of "
-            "ranks that share samples.",
+            "ranks that share samples, and for each stage of a pipeline.",
         ),
     ] = False,
     output: Annotated[
@@ -57,7 +57,7 @@ def scaling(
     """Train models on ever more ranks, and tell how far that pays.
 
     Example: hpckit bench scaling cluster=slurm launch.nodes=4 launch.gpus_per_node=8
-    parallel=fsdp precision=bf16 --models gpt2,llama_1b
+    train.global_batch=512 parallel=fsdp precision=bf16 --models gpt2,llama_1b
 
     Each world is a run of its own, one after the other, as launch.py would start it, under
     scaling-TIME in the folder of runs. It saves only at its end, and that is removed.

@@ -85,6 +85,8 @@ def _global_batch(spec: RunSpec, world: World, sizes: Sizes) -> int:
     if sizes.is_strong:
         return spec.train.global_batch
     try:
-        return spec.train.micro_batch * degrees(spec.parallel, world.ranks).data
+        found = degrees(spec.parallel, world.ranks)
+        # the ranks of a pipeline have parts of a model, and as many micro-batches to be as busy
+        return spec.train.micro_batch * found.data * found.pipeline
     except ValueError as error:
         raise SpecError([f"{world}: {error}"]) from None

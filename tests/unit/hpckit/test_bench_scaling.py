@@ -58,6 +58,17 @@ def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
         overrides_of(spec, typed, "gpt_nano", World(1, 1), Sizes(60, False), "/runs")
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_a_pipeline_has_the_micro_batches_that_keep_it_busy(schedule: str) -> None:
+    typed = ["parallel=pp", f"parallel.schedule={schedule}", "parallel.replicate=2"]
+    typed += ["train.micro_batch=2", "launch.gpus_per_node=4"]
+    spec = compose_spec([*typed, "model=gpt_tiny"])
+    for ranks, batch in ((2, 4), (4, 8), (8, 16)):
+        words = overrides_of(spec, typed, "gpt_mini", World(1, ranks), Sizes(60, False), "/runs")
+        if schedule != "interleaved" or ranks < 8:  # eight stages are more than its blocks
+            assert compose_spec(words).train.global_batch == batch
+
+
 def test_a_point_is_of_steps_that_are_neither_the_first_nor_traced() -> None:
     steps = [step(number, step_s=9.0) for number in range(1, 6)]
     steps += [step(number) for number in range(6, 9)]
