@@ -43,6 +43,10 @@ class Columns:
     mapped: mmap.mmap | None = None
     """The file, if they are views of one that is mapped."""
 
+    def __reduce__(self) -> tuple[type["Columns"], tuple[Any, ...]]:
+        """In another process they are copies: a mapping stays where it was made."""
+        return Columns, (self.kind, self.meta, self.columns)
+
     def release(self) -> None:
         """Have the pages that were read so far count as memory of this process no longer; the
         kernel has them still for who reads them next."""
