@@ -48,16 +48,28 @@ class Arm:
 
 def hpckit(reading: Reading) -> Batches:
     """Shuffled, as it comes."""
+    return _hpckit(reading, reading.threads)
+
+
+def hpckit_no_threads(reading: Reading) -> Batches:
+    """The same, read by who asks for it."""
+    return _hpckit(reading, 0)
+
+
+def _hpckit(reading: Reading, threads: int) -> Batches:
     from data import Loader, open_dataset
 
-    loader = Loader(
-        open_dataset(reading.tars),
-        global_batch=reading.batch,
-        threads=reading.threads,
-        prefetch=reading.prefetch,
-    )
-    for batch in loader:
-        yield [sample[EXTENSION] for sample in batch.data]
+    def batches() -> Batches:  # so that what was imported above counts for no arm
+        loader = Loader(
+            open_dataset(reading.tars),
+            global_batch=reading.batch,
+            threads=threads,
+            prefetch=reading.prefetch,
+        )
+        for batch in loader:
+            yield [sample[EXTENSION] for sample in batch.data]
+
+    return batches()
 
 
 def webdataset(reading: Reading) -> Batches:
@@ -101,6 +113,7 @@ def forever(make: Callable[[], Any]) -> Iterator[Any]:
 
 ARMS = (
     Arm("hpckit", hpckit),
+    Arm("hpckit, no threads", hpckit_no_threads),
     Arm("webdataset", webdataset, module="webdataset"),
     Arm("webdataset, shuffled", webdataset_shuffled, module="webdataset"),
 )

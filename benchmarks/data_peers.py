@@ -21,20 +21,36 @@ from typing import Any
 from benchmarks.data_arms import ARMS, Arm, Batches, Reading, forever, grouped
 from benchmarks.data_energon import loader as energon_loader
 from benchmarks.data_sets import EXTENSION
+from benchmarks.data_torchdata import prepare_torchdata, torchdata
 
 _CHUNK_BYTES = 64 << 20
 
 
 def litdata(reading: Reading) -> Batches:
-    """`StreamingDataset`, shuffled; its own loader if there are workers."""
+    """`StreamingDataset`, shuffled; its own loader if there are workers.
+
+    From 0.2.76 on its samples are views of a mapping, of which no byte was read yet: they are made
+    bytes as all others are, which in workers they have to be anyway, as no view can be sent.
+    """
     module = importlib.import_module("litdata")
     found = module.StreamingDataset(str(_place(reading, "litdata")), shuffle=True, drop_last=False)
     if not reading.workers:
-        return grouped(forever(lambda: found), reading.batch)
+        return grouped(map(bytes, forever(lambda: found)), reading.batch)
     loader = module.StreamingDataLoader(
-        found, batch_size=reading.batch, num_workers=reading.workers, collate_fn=list
+        found, batch_size=reading.batch, num_workers=reading.workers, collate_fn=_bytes
     )
     return forever(lambda: loader)
+
+
+def litdata_views(reading: Reading) -> Batches:
+    """The same as it comes: on some versions the consumer reads the bytes, if it ever does."""
+    module = importlib.import_module("litdata")
+    found = module.StreamingDataset(str(_place(reading, "litdata")), shuffle=True, drop_last=False)
+    return grouped(forever(lambda: found), reading.batch)
+
+
+def _bytes(samples: list[Any]) -> list[bytes]:
+    return [bytes(sample) for sample in samples]
 
 
 def _prepare_litdata(reading: Reading) -> None:
@@ -82,8 +98,8 @@ def hugging_face(reading: Reading) -> Batches:
 
 def energon(reading: Reading) -> Batches:
     """Its savable loader, over shards that it was shown before."""
-    for batch in energon_loader(str(_place(reading, "energon")), reading.batch, reading.workers):
-        yield batch.contents
+    found = energon_loader(str(_place(reading, "energon")), reading.batch, reading.workers)
+    return (batch.contents for batch in found)
 
 
 def _prepare_energon(reading: Reading) -> None:
@@ -117,7 +133,9 @@ def _place(reading: Reading, name: str) -> Path:
 
 
 _PEERS = (
+    Arm("torchdata", torchdata, prepare_torchdata, "torchdata.stateful_dataloader"),
     Arm("litdata", litdata, _prepare_litdata, "litdata"),
+    Arm("litdata, views", litdata_views, _prepare_litdata, "litdata"),
     Arm("mosaicml-streaming", mosaicml, _prepare_mosaicml, "streaming"),
     Arm("hugging face", hugging_face, module="datasets"),
     Arm("energon", energon, _prepare_energon, "megatron.energon"),

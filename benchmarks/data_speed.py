@@ -5,7 +5,7 @@
 Every measurement is in a new process: an epoch after a first one, which opens the files. The ratio
 is of bytes per second to those of a plain read of the same files in the same round, so that tar
 headers are on its side. What is missing or came twice in these very epochs is told beside the
-speed. `--only NAME` takes one arm.
+speed. Imports are not counted, of no arm. `--only NAME` takes one arm.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 A step is a sleep, as if the processor had nothing to do with it. Every measurement is in a new
 process, after the first batches; shards are in the page cache. Peers have two workers, as they
-need; hpckit has its reader threads. In the same run: at what rate samples had to come, and did.
+need; hpckit has its reader threads. In the same run: at what rate samples had to come, and did, and
+what is missing or came twice in the epochs that were measured.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from rich.table import Table
 from benchmarks.ab import interleave
 from benchmarks.data_arms import Reading
 from benchmarks.data_peers import arm, arms, importable
-from benchmarks.data_sets import Samples
+from benchmarks.data_sets import ID_BYTES, Samples, Seen, number_of, seen
 from benchmarks.fresh import in_fresh
 from benchmarks.records import write_record
 from benchmarks.scratch import scratch
 
-LEFT_OUT = ("webdataset, shuffled", "hugging face", "energon")
+LEFT_OUT = (
+    "hpckit, no threads", "webdataset, shuffled", "hugging face", "energon", "litdata, views",
+)  # fmt: skip
 _WARM_UP = 8  # batches
 
 
@@ -41,13 +44,16 @@ class Stall:
     slowest_ms: float
     """Of the 99th percentile of waits."""
     mb_per_s: float
+    seen: tuple[Seen, ...]
+    """Of each whole epoch, from the first batch on."""
 
 
 def measure_stall(name: str, reading: Reading, step_s: float, steps: int) -> Stall:
     """Of an arm, in the process that this is called in."""
     batches = arm(name).read(reading)
+    found: list[bytes] = []
     for _ in range(_WARM_UP):
-        next(batches)
+        found += [content[:ID_BYTES] for content in next(batches)]
     waits: list[float] = []
     total = 0
     begun_s = time.perf_counter()
@@ -56,10 +62,19 @@ def measure_stall(name: str, reading: Reading, step_s: float, steps: int) -> Sta
         batch = next(batches)
         waits.append(time.perf_counter() - asked_s)
         total += sum(map(len, batch))
+        found += [content[:ID_BYTES] for content in batch]
         time.sleep(step_s)
     seconds = time.perf_counter() - begun_s
+    epoch = reading.samples.total
+    while len(found) < epoch:
+        found += [content[:ID_BYTES] for content in next(batches)]
+    numbers = [number_of(content) for content in found]
+    told = tuple(
+        seen(numbers[at : at + epoch], reading.samples)
+        for at in range(0, len(numbers) - epoch + 1, epoch)
+    )
     slowest_s = sorted(waits)[int(0.99 * (len(waits) - 1))]
-    return Stall(sum(waits) / seconds, 1000 * slowest_s, total / seconds / 1e6)
+    return Stall(sum(waits) / seconds, 1000 * slowest_s, total / seconds / 1e6, told)
 
 
 def compare(
@@ -82,8 +97,9 @@ def compare(
     needs = reading.batch * reading.samples.size / step_s / 1e6
     title = f"{1000 * step_s:g} ms steps, {needs:,.0f} MB/s, load {os.getloadavg()[0]:.1f}"
     table = Table(title=title, box=None, title_justify="left")
-    for column in ("arm", "waiting", "of 99 %", "MB/s"):
-        table.add_column(column, justify="left" if column == "arm" else "right")
+    for column in ("arm", "waiting", "of 99 %", "MB/s", "of an epoch"):
+        left = column in ("arm", "of an epoch")
+        table.add_column(column, justify="left" if left else "right")
     for name, all_ in found.items():
         shares = [one.wait_share for one in all_]
         table.add_row(
@@ -91,6 +107,7 @@ def compare(
             f"{median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})",
             f"{median(one.slowest_ms for one in all_):.1f} ms",
             f"{median(one.mb_per_s for one in all_):,.0f}",
+            "; ".join(sorted({str(told) for one in all_ for told in one.seen})),
         )
     Console(width=120).print(table)
     write_record(
