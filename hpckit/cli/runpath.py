@@ -47,7 +47,7 @@ def submitted_run(path: Path) -> RunDir:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error}; {_those_there(path)}") from None
     if not found.submission_numbers():
-        raise FileNotFoundError(f"{found.path} holds no submission; start it with launch.py")
+        raise FileNotFoundError(f"{found.path} holds no submission; start it with hpckit launch")
     return found
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from checkpointing import CheckpointError
 from hpckit.launch.compose import amend_spec
+from hpckit.launch.help import program
 from hpckit.launch.preflight import place_problems, with_absolute_paths
 from hpckit.launch.savedstep import newest_step
 from hpckit.launch.trees import project_tree
@@ -60,7 +61,7 @@ def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> 
     more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
     return [
         f"{told}{more}: would make another run of it; to begin that one: "
-        f"python launch.py {shlex.join(words)}"
+        f"{program()} {shlex.join(words)}"
     ]
 
 

@@ -94,7 +94,7 @@ def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> R
 def _of_whole(item: Override) -> list[str]:
     """Why an override is none of a run that is there."""
     if item.key_or_group == _WHOLE:
-        return [f"{_WHOLE}: is a whole run; give single keys or groups, or begin it by launch.py"]
+        return [f"{_WHOLE}: is a whole run; give keys or groups, or begin it by hpckit launch"]
     if item.is_delete():
         return [f"{item.input_line}: nothing can be taken out of a run; say KEY=null"]
     return []

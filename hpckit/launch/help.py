@@ -1,4 +1,4 @@
-"""The manual page of `launch.py`, and the reference of all keys, taken from the spec itself."""
+"""The manual page of `hpckit launch`, and the reference of all keys, taken from the spec itself."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hpckit.launch.trees import Groups
+from hpckit.launch.trees import Groups, conf_dir
 from hpckit.run import spec as spec_package
 
 PAGE = """\
-launch.py - compose a config, start the run, keep it running until it is done
+{program} - compose a config, start the run, keep it running until it is done
 
 Usage
-  python launch.py [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
-  python launch.py --dry-run [OVERRIDES]                show what would run; runs nothing
-  python launch.py --cfg [OVERRIDES]                    show the composed config
-  python launch.py --fake-world [OVERRIDES]             one rank's memory, without the others
-  python launch.py -m [KEY=A,B,C ...] cluster=slurm     start a run for each combination
-  python launch.py --help keys [PREFIX]                 every key: its meaning, type and bounds
+  {program} [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
+  {program} --dry-run [OVERRIDES]                show what would run; runs nothing
+  {program} --cfg [OVERRIDES]                    show the composed config
+  {program} --fake-world [OVERRIDES]             one rank's memory, without the others
+  {program} -m [KEY=A,B,C ...] cluster=slurm     start a run for each combination
+  {program} --help keys [PREFIX]                 every key: its meaning, type and bounds
 
 Options
   -m           several runs: key=a,b,c key2=x,y starts one for each combination, as one job array
@@ -28,11 +28,11 @@ Options
   --fresh      begin anew: an earlier directory of the same run is renamed, never deleted
 
 Examples
-  python launch.py experiment=demo
-  python launch.py model=gpt_tiny launch.nodes=2 train.steps=500 name=first
-  python launch.py data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
-  python launch.py entry=mycode.train:main app.dropout=0.1
-  python launch.py cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.gpus_per_node=8
+  {program} experiment=demo
+  {program} model=gpt_tiny launch.nodes=2 train.steps=500 name=first
+  {program} data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
+  {program} entry=mycode.train:main app.dropout=0.1
+  {program} cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.gpus_per_node=8
 
 What it does
   The config is checked as a whole before anything starts. The run gets a directory,
@@ -68,7 +68,13 @@ def manual(groups: Groups) -> str:
     """The page, with these groups and options."""
     width = max(map(len, groups))
     lines = "\n".join(f"  {group:<{width}}  {' '.join(o)}" for group, o in groups.items())
-    return PAGE.format(groups=lines)
+    return PAGE.format(groups=lines, program=program())
+
+
+def program() -> str:
+    """What starts runs here: the file of a checkout, or the installed command."""
+    is_checkout = (conf_dir().parent / "launch.py").is_file()
+    return "python launch.py" if is_checkout else "hpckit launch"
 
 
 class Key(NamedTuple):

@@ -124,7 +124,7 @@ def _supervise(run: RunDir, submission: int, gpus: tuple[str, ...] | None, event
 def _require_snapshot(code: Path) -> None:
     """Raises RuntimeError unless this very file is the snapshot's: no other code is to run."""
     if not Path(__file__).resolve().is_relative_to(code.resolve()):
-        raise RuntimeError(f"the code snapshot {code} is gone; start again with launch.py")
+        raise RuntimeError(f"the code snapshot {code} is gone; start again with hpckit launch")
 
 
 class Supervisor:

@@ -29,7 +29,7 @@ def view_of(
         title: of that, or a question.
     """
     if not runs:
-        return Group(Text("no run yet; start one with launch.py"), Text(KEYS, style="dim"))
+        return Group(Text("no run yet; start one with hpckit launch"), Text(KEYS, style="dim"))
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for name in HEAD:
         is_word = name in ("run", "state", "came back")

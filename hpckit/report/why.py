@@ -213,12 +213,12 @@ def _next(it: Overview) -> str:
             return f"nothing; {count(saved, 'step')} are in the newest checkpoint"
         case State.ENDED if it.word == "permanent":
             return (
-                f"mend it and type the same launch.py command again, which takes your new code; "
+                f"mend it and type the same launch command again, which takes your new code; "
                 f"it goes on {start}"
             )
         case State.ENDED if it.word == "oom":
             return (
-                f"type the same launch.py command again with what helps, or hpckit resume; "
+                f"type the same launch command again with what helps, or hpckit resume; "
                 f"it goes on {start}"
             )
         case State.ENDED | State.DEAD | State.FAILED:

@@ -93,7 +93,7 @@ class _Getter:
         if name not in self.env:
             raise RuntimeError(
                 f"{name} is not set: training functions are started by "
-                "`python launch.py entry=module:function ...`"
+                "`hpckit launch entry=module:function ...`"
             )
         return self.env[name]
 

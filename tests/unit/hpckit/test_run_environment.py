@@ -41,7 +41,7 @@ def test_a_worker_knows_its_place_and_its_rank() -> None:
 
 
 def test_a_process_started_by_hand_is_told_how_to_be_started() -> None:
-    with pytest.raises(RuntimeError, match=r"HPCKIT_RUN.*launch\.py entry=module:function"):
+    with pytest.raises(RuntimeError, match=r"HPCKIT_RUN.*hpckit launch entry=module:function"):
         WorkerEnvironment.from_env({"PATH": "/bin"})
 
 
