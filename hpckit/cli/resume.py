@@ -63,6 +63,7 @@ def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> 
 def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
     """The newest one, or a new one that has the overrides and the code of that; nobody is at it."""
     from hpckit.launch.amend import amended
+    from hpckit.launch.main import require_unqueued
     from hpckit.launch.prepare import prepare_amended
     from hpckit.run.directory import lock_paths
     from hpckit.run.lock import hold_all
@@ -73,6 +74,7 @@ def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
         raise FileNotFoundError(f"{run.code(number)} is gone, the code that was submitted")
     spec = amended(run, number, overrides) if overrides else read_spec(run.spec(number))
     with hold_all(lock_paths(spec, run), "hpckit resume"):
+        require_unqueued(run, spec)
         if overrides:
             number = prepare_amended(run, spec, overrides, number)
     return spec, number

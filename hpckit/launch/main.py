@@ -77,7 +77,9 @@ def parse_arguments(arguments: Sequence[str]) -> Command:
 
 
 def _unknown(flag: str) -> str:
-    return f"{flag}: unknown option; {did_you_mean(flag, FLAGS)}see launch.py --help"
+    from hpckit.launch.help import program
+
+    return f"{flag}: unknown option; {did_you_mean(flag, FLAGS)}see {program()} --help"
 
 
 def run_command(command: Command) -> int:
@@ -134,14 +136,32 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
     what = f"launch.py {' '.join(command.overrides)}"
     if begins_anew(run, spec, command.fresh):
         with hold_all(lock_paths(spec, run), what):
+            require_unqueued(run, spec)
             print(f"moved the earlier run to {move_aside(run, spec)}")
     with hold_all(lock_paths(spec, run), what):
         if is_done(run):
             print(f"{run.name} is done; nothing to do (--fresh begins anew)")
             _show_end(run, Console())
             return 0
+        require_unqueued(run, spec)
         number = prepare(run, spec, command.overrides, project)
     return start(run, spec, number, command.detach)
+
+
+def require_unqueued(run: RunDir, spec: RunSpec) -> None:
+    """Whoever holds the lock of a run can submit it, unless a job waits for it already.
+
+    Raises:
+        SpecError: one does, or Slurm is out of reach.
+    """
+    from hpckit.launch.preflight import slurm_problems
+    from hpckit.launch.queued import refuse_queued
+
+    if spec.cluster.kind != "slurm":
+        return
+    if problems := slurm_problems():
+        raise SpecError(problems)  # of `hpckit resume`, which has no preflight
+    refuse_queued([run])
 
 
 def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
@@ -197,11 +217,8 @@ def submitted_job(run: RunDir, spec: RunSpec, number: int) -> str:
     Raises:
         SpecError: Slurm does not take it.
     """
-    from hpckit.launch.preflight import slurm_problems
     from hpckit.launch.submit import SubmitError, submit_job
 
-    if problems := slurm_problems():
-        raise SpecError(problems)  # of `hpckit resume`, which has no preflight
     try:
         return submit_job(run, spec, number).job_id
     except SubmitError as error:

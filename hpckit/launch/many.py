@@ -12,6 +12,7 @@ from hpckit.launch.batch import of_run, script
 from hpckit.launch.compose import compose_spec
 from hpckit.launch.main import Command, is_done, pack, start
 from hpckit.launch.preflight import preflight, with_absolute_paths
+from hpckit.launch.queued import refuse_queued
 from hpckit.launch.snapshot import Project, find_project
 from hpckit.launch.starttime import start_time
 from hpckit.launch.sweep import Task
@@ -44,6 +45,7 @@ def run_many(command: Command) -> int:
         return 0
     title = f"launch.py -m {' '.join(command.overrides)}"
     with sweep.held(tasks, title):
+        refuse_queued([task.run for task in tasks if command.fresh or not is_done(task.run)])
         _move_aside(tasks, command.fresh)
     with sweep.held(tasks, title):
         numbers = [(task, _prepare(project, task)) for task in tasks]

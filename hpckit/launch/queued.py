@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpckit.run.directory import RunDir
 from hpckit.run.events import read_events
+from hpckit.run.parse import SpecError
 from hpckit.run.queue import QueueError, is_name_of, numbers_of
 
 _PATIENCE_S = 30.0
@@ -35,12 +36,36 @@ class Queued:
         return f"{self.number} ({self.state})"
 
 
+def refuse_queued(runs: Sequence[RunDir]) -> None:
+    """Raises:
+    SpecError: one of these runs is in the queue already, or Slurm does not tell.
+    """
+    if not runs:
+        return
+    try:
+        told = _squeue()
+    except QueueError as error:
+        names = ", ".join(run.name for run in runs)
+        what = f"whether a job of {names} waits already is not known, so none is submitted"
+        raise SpecError([f"Slurm is out of reach: {error}; {what}"]) from error
+    if found := [said for run in runs if (said := waiting_problem(run, _of(run, told)))]:
+        raise SpecError(found)
+
+
 def queued(run: RunDir) -> list[Queued]:
     """Those of this user that carry the run at this path.
 
     Raises:
         QueueError: Slurm does not answer; says what it said.
     """
+    return _of(run, _squeue())
+
+
+def _of(run: RunDir, told: str) -> list[Queued]:
+    return of_run(run, numbers_of(run, read_events(run.events)), told)
+
+
+def _squeue() -> str:
     command = ["squeue", "--me", "--noheader", "--array", f"--states={_STATES}"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
     try:
@@ -56,7 +81,7 @@ def queued(run: RunDir) -> list[Queued]:
         raise QueueError(f"squeue: {error}") from error
     if done.returncode:
         raise QueueError((done.stderr.strip().splitlines() or ["squeue failed"])[-1])
-    return of_run(run, numbers_of(run, read_events(run.events)), done.stdout)
+    return done.stdout
 
 
 def of_run(run: RunDir, known: Sequence[str], text: str) -> list[Queued]:

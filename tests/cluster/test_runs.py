@@ -154,10 +154,24 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     held = launch(ports, tmp_path / "held", shards, "cluster.slurm.options.hold=true")
     typed = Typed(held.run, ports.cluster.env)
     assert typed.json("status")["state"] == "queued"
+    assert "is in the queue already" in typed.refusal("resume")
+    again = (*SLURM, "cluster.slurm.options.hold=true", "--fresh")
+    done = subprocess.run(
+        command(tmp_path / "held", shards, *again),
+        env=os.environ | ports.cluster.env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"job {held.jobs()[0]} (PENDING) is in the queue already" in done.stderr
+    assert f"hpckit cancel {held.run.path}" in done.stderr
+    assert len(held.jobs()) == 1
     assert "JobHeldUser: you hold it back" in typed.text("why")
     cut_off = Typed(held.run, {**ports.cluster.env, "SLURM_CONF": "/nowhere"})
     assert cut_off.json("status")["state"] == "unknown"
     assert "Slurm is out of reach" in cut_off.text("why")
     assert "nothing was done" in cut_off.refusal("cancel")
+    assert "so none is submitted" in cut_off.refusal("resume")
     assert "before anything of it had begun" in typed.text("cancel")
     assert held.jobs() == []

@@ -1,0 +1,68 @@
+"""Jobs of Slurm's queue that carry a run already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpckit.launch.queued import Queued, of_run, queued, refuse_queued, waiting_problem
+from hpckit.run.directory import RunDir
+from hpckit.run.events import EventLog
+from hpckit.run.parse import SpecError
+from hpckit.run.queue import QueueError
+
+RUN = RunDir(Path("/runs/t-1a2b3c4d"))
+SCRIPT = "/runs/t-1a2b3c4d/submitit/submission_file_1.sh"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (f"7|PENDING|t-1a2b3c4d|{SCRIPT}", ["7"]),
+        ("7|PENDING|t-1a2b3c4d|/elsewhere/t-1a2b3c4d/submitit/submission_file_1.sh", []),
+        (f"7|PENDING|other|{SCRIPT}", []),
+        ("5|RUNNING|t-1a2b3c4d|(null)", ["5"]),  # its number is known
+        ("6_0|PENDING|t-sweep-3|/sweeps/submission_file_1.sh", ["6_0"]),
+        ("6_1|PENDING|t-sweep-3|/sweeps/submission_file_1.sh", []),
+        ("5|PENDING|another|(null)", []),  # of a cluster that counts from 1 again
+        ("nonsense", []),
+    ],
+)
+def test_which_are_the_runs(line: str, found: list[str]) -> None:
+    assert [job.number for job in of_run(RUN, ["5", "6_0"], f"{line}\n")] == found
+
+
+def test_what_to_do_is_told() -> None:
+    assert waiting_problem(RUN, []) is None
+    one = waiting_problem(RUN, [Queued("7", "PENDING")])
+    two = waiting_problem(RUN, [Queued("7", "PENDING"), Queued("8", "RUNNING")])
+    assert one is not None
+    assert one.startswith("t-1a2b3c4d: job 7 (PENDING) is in the queue already")
+    assert two is not None
+    assert "jobs 7 (PENDING), 8 (RUNNING) are in the queue" in two
+    for command in (f"hpckit status {RUN.path}", f"hpckit cancel {RUN.path}", "--fresh"):
+        assert command in one
+
+
+def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path / "t-1a2b3c4d")
+    run.path.mkdir()
+    with EventLog(run.events) as events:
+        events.emit("successor_queued", job="8")
+    tool = tmp_path / "squeue"
+    tool.write_text(f'#!/bin/sh\necho "8|PENDING|{run.name}|(null)"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert queued(run) == [Queued("8", "PENDING")]
+    refuse_queued([RunDir(tmp_path / "t-00000000")])
+    with pytest.raises(SpecError, match=r"job 8 \(PENDING\) is in the queue already"):
+        refuse_queued([RunDir(tmp_path / "t-00000000"), run])
+    tool.write_text("#!/bin/sh\necho squeue: error: no controller >&2\nexit 1\n")
+    with pytest.raises(QueueError, match="no controller"):
+        queued(run)
+    with pytest.raises(SpecError, match="no controller; whether a job of t-1a2b3c4d waits"):
+        refuse_queued([run])
+    tool.unlink()
+    with pytest.raises(QueueError, match="squeue"):
+        queued(run)
