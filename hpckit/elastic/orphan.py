@@ -46,6 +46,7 @@ def is_orphan(
             heard of it. Raises OSError where that cannot be known.
     """
     ask, until_s = ask or _ask, time.monotonic() + patience_s
+    _have_it_looked_at(job, ask)
     while True:
         try:
             told = ask(["scontrol", "--oneliner", "show", "job", job])
@@ -61,6 +62,16 @@ def is_orphan(
         if time.monotonic() > until_s:
             return _is_mute(job, host, has_spoken)
         time.sleep(POLL_S)
+
+
+def _have_it_looked_at(job: str, ask: Ask) -> None:
+    """Have Slurm's controller talk to the node of the batch process now, by a signal that does
+    nothing: by itself it looks each third of SlurmdTimeout, and so knows after MessageTimeout. Seen
+    with Slurm 22.05 and its defaults, 300 s and 10 s: a lost node is known 12 s later."""
+    try:
+        ask(["scancel", "--batch", "--signal=URG", job])
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("Slurm is not made to look for the supervisor of job %s: %s", job, error)
 
 
 def _is_mute(job: str, host: str, has_spoken: Callable[[], bool]) -> bool:

@@ -22,7 +22,7 @@ class Controller:
 
     def __init__(self, *states: str, job: str = "RUNNING", nodes: str = "n[1-2]") -> None:
         self.states, self.job, self.nodes = list(states), job, nodes
-        self.cancelled = self.requeued = False
+        self.cancelled = self.requeued = self.was_made_to_look = False
         self.failures = 0
         self.sign: Path | None = None  # looked for when it is told to cancel
         self.was_signed = False
@@ -31,6 +31,9 @@ class Controller:
         if self.failures:
             self.failures -= 1
             raise subprocess.CalledProcessError(1, list(command))
+        if "--signal=URG" in command:
+            self.was_made_to_look = True
+            return ""
         if command[0] == "scancel":
             assert command[1:] == ["7"]
             self.cancelled = True
@@ -77,9 +80,9 @@ def test_others_are_not(state: str) -> None:
 
 
 def test_it_is_alone_once_slurm_has_lost_the_first_node() -> None:
-    assert is_orphan(
-        "7", "n1", lives, Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING")
-    )
+    controller = Controller("ALLOCATED", "no answer", "ALLOCATED+NOT_RESPONDING")
+    assert is_orphan("7", "n1", lives, controller)
+    assert controller.was_made_to_look, "it looks by itself, and seldom"
 
 
 def test_a_node_that_is_back_is_not_the_jobs_any_more() -> None:
