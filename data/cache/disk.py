@@ -1,5 +1,6 @@
 """The cache's folder as a store uses it: what fails is counted, and reads go past it."""
 
+import logging
 from collections.abc import Mapping
 
 from data.cache import plans, quarantine, room
@@ -9,6 +10,8 @@ from data.cache.metrics import Metrics
 from data.cache.openfile import OpenFile
 from data.cache.trouble import Trouble
 from data.source.address import masked
+
+_log = logging.getLogger(__name__)
 
 
 class Disk:
@@ -24,7 +27,7 @@ class Disk:
         self.folder, self.trouble, self.metrics = folder, trouble, metrics
         self._allow_shared = allow_shared
         self._plan = plans.Plan(folder.plans)
-        self._made = False
+        self._made = self._told_past = False
 
     def usable(self) -> bool:
         """Whether to try it now; makes its folder, also after it vanished.
@@ -90,6 +93,19 @@ class Disk:
             quarantine.report(self.folder, entry, file.fd, masked(ref.url), ref.hash, reason)
         except OSError as error:
             self.trouble.note(error)
+
+    def tell_past(self, url: str, problem: str) -> None:
+        """Say once that a shard which is read has no place: each read of it asks its source."""
+        if not self._told_past:
+            self._told_past = True
+            _log.warning(
+                "shard %s %s (%s): its samples are read from its source, each by a request; this"
+                " is said once, see the metrics for how often it happens. A cache should hold all"
+                " shards that are read at a time: streams x window of them, of all jobs of a node",
+                url,
+                problem,
+                self.folder.root,
+            )
 
     def forget(self, entry: Entry) -> None:
         """Remove a shard that the disk does not give back."""

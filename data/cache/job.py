@@ -34,6 +34,8 @@ class Job:
         self.entry: Entry | None = None
         self.error: BaseException | None = None
         self.bypass = False
+        self.no_room: str | None = None
+        """Why the cache has no place for it."""
         self.done = False
         self.asked = False
         """Whether its source was asked for the version that there is."""
@@ -167,7 +169,7 @@ class Job:
     def _no_room(self, problem: str) -> None:
         self._tools.metrics.add(no_room=1)
         _log.info("shard %s %s and is read from its source", self._url, problem)
-        self.bypass = True
+        self.no_room, self.bypass = problem, True
 
     def _step(self) -> None:
         """Wake those who wait, though not for every piece."""

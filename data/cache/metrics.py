@@ -33,10 +33,19 @@ class Metrics:
     """Reads that had to wait for a download."""
 
     wait_s: float = 0.0
-    """Seconds that they waited, summed over threads."""
+    """Seconds that reads waited for bytes that had to come from a source, summed over threads."""
+
+    past_s: float = 0.0
+    """Of these, that of reads which a source answered and not the cache."""
 
     evictions: int = 0
     bytes_evicted: int = 0
+    uncached: int = 0
+    """Shards that were opened where there is no cache at all."""
+
+    disk_errors: int = 0
+    """Of the cache's disk, of all kinds."""
+
     no_room: int = 0
     """Shards that were not cached because everything else is needed sooner, or is too small."""
 
@@ -71,6 +80,7 @@ class Metrics:
     def cache_error(self, name: str) -> int:
         """Count an error of the cache's disk; how many of its kind there were before."""
         with self._lock:
+            self.disk_errors += 1
             self.cache_errors[name] += 1
             return self.cache_errors[name] - 1
 

@@ -67,9 +67,11 @@ class OpenShard:
         data = self._attempt(offset, size)
         if data is None:
             began_s = time.monotonic()
-            while (data := self._attempt(offset, size)) is None:
+            while data is None:
                 self._jobs.wait(POLL_S)
-            self._disk.metrics.add(waits=1, wait_s=time.monotonic() - began_s)
+                waited_s = time.monotonic() - began_s
+                data = self._attempt(offset, size)
+            self._disk.metrics.add(waits=1, wait_s=waited_s)
         return data
 
     def whole_file(self) -> OpenFile | None:
@@ -155,9 +157,15 @@ class OpenShard:
         if job.error is not None:
             raise again(job.error)
         if job.bypass or self._disk.trouble.pausing:
-            self._direct = True
+            self._go_past(job)
         elif job.done or job.pid != os.getpid():
             self._begin()
+
+    def _go_past(self, job: Job) -> None:
+        """Read it from its source from now on, and say why if nobody has."""
+        self._direct = True
+        if job.no_room is not None:
+            self._disk.tell_past(self._url, job.no_room)
 
     def _begin(self) -> None:
         """Have it fetched anew, though not for ever."""
@@ -193,7 +201,7 @@ class OpenShard:
         if job.error is not None:
             raise again(job.error)
         if job.bypass:
-            self._direct = True
+            self._go_past(job)
         elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
             self._file = None
 
@@ -258,8 +266,11 @@ class OpenShard:
         self._served = True
         origin = self._job.origin if self._job is not None else None
         tag = None if origin is None else origin.tag
+        began_s = time.monotonic()
         data = self._sources.read(self.ref.url, offset, size, tag)
-        self._disk.metrics.add(bypasses=1, bytes_fetched=len(data))
+        spent_s = time.monotonic() - began_s
+        count = self._disk.metrics.add
+        count(bypasses=1, bytes_fetched=len(data), wait_s=spent_s, past_s=spent_s)
         return data
 
     def _check_end(self, end: int, size: int) -> None:

@@ -96,6 +96,7 @@ class NodeStore:
         place = Folder(Path(folder).absolute(), frozen_s)
         trouble = Trouble(place.root, self.metrics, retry_cache_s)
         self._disk = Disk(place, trouble, self.metrics, allow_shared)
+        self.folder, self.budget_bytes = Path(folder).absolute(), budget_bytes
         self._cached, self._cache_local = budget_bytes > 0, cache_local
         self._patience = Patience(read_growing, wait_bytes)
         self._closing = threading.Event()
@@ -138,6 +139,7 @@ class NodeStore:
             self.metrics.add(hits=1)
         elif not self._usable():
             shard.use_source()
+            self.metrics.add(uncached=not self._cached)
         elif (found := self._disk.whole(ref)) is not None:
             shard.use_file(*found)
             self.metrics.add(hits=1)

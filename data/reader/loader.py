@@ -11,6 +11,7 @@ from data.ordering.order import MAX_POSITION
 from data.ordering.placement import Tail, Uneven
 from data.reader.ahead import Ahead, has_far
 from data.reader.batch import Batch, SampleContext, Times
+from data.reader.caches import check_caches
 from data.reader.dataset import Dataset
 from data.reader.descriptors import SHARDS
 from data.reader.direct import Sample
@@ -131,7 +132,7 @@ class Loader(Iterable[Batch]):
         """Where the time has gone so far."""
         iteration = self._current() if self._current else None
         ready = iteration.ready if iteration is not None else 0
-        return self._meter.usage(ready=ready, download_s=self.store_counts["wait_s"])
+        return self._meter.usage(ready=ready, counts=self.store_counts)
 
     @property
     def store_counts(self) -> dict[str, float]:
@@ -276,6 +277,7 @@ class _Iteration(Iterator[Batch]):
             return plan.reading(last if it is None else it._position)
 
         of_rank, end = plan.topology.streams(plan.stream), plan.topology.end(plan.stream)
+        check_caches(plan.stream, of_rank)
         return Ahead(plan.stream, reading, of_rank, end=end, downloads=loader._downloads)
 
 

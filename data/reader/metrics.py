@@ -1,5 +1,6 @@
 """Where the time of a loader goes, and one line that says what to do about it."""
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -34,6 +35,14 @@ class Usage:
     """Batches for which the shared memory of a process had to grow, after its first ones."""
     ready: int = 0
     """Batches that were there when the last one was asked for."""
+    past_s: float = 0.0
+    """Of `download_s`: for samples that were read from their source, past the cache."""
+    no_room: int = 0
+    """Shards for which the cache had no place."""
+    disk_errors: int = 0
+    """Of the caches' disks."""
+    uncached: int = 0
+    """Shards that were opened with no cache."""
 
     def __sub__(self, before: "Usage") -> "Usage":
         both = zip(astuple(self), astuple(before), strict=True)
@@ -64,11 +73,22 @@ class Usage:
             case "start":
                 return f"the first batch took {self.wait_s:.1f} s"
             case "download":
-                return f"waiting for downloads: {told}; warm the cache, or read further ahead"
+                return f"waiting for downloads: {told}; {self._of_downloads()}"
             case "read":
                 return f"waiting for reads: {told}; more threads, or a faster disk for the cache"
             case "decode":
                 return f"decode-bound: {told}; more threads, or workers if it is Python that works"
+
+    def _of_downloads(self) -> str:
+        """What to do about them."""
+        if self.past_s > self.download_s / 2:
+            if self.disk_errors:
+                return "most of it past the cache, whose disk fails: the log says how"
+            if self.no_room:
+                return "most of it past the cache, which is too small: raise its bytes"
+            if self.uncached:
+                return "there is no cache: give it a folder on the node's own disk"
+        return "warm the cache, or read further ahead"
 
 
 class Meter:
@@ -92,6 +112,14 @@ class Meter:
             grown=before.grown + times.grown,
         )
 
-    def usage(self, *, ready: int, download_s: float) -> Usage:
-        """What it has come to."""
-        return replace(self._usage, ready=ready, download_s=download_s)
+    def usage(self, *, ready: int, counts: Mapping[str, float]) -> Usage:
+        """What it has come to; `counts` are those of the node stores, by their names."""
+        of_stores = {
+            name: counts[name] for name in ("past_s", "no_room", "disk_errors", "uncached")
+        }
+        return replace(
+            self._usage,
+            ready=ready,
+            download_s=counts["wait_s"],
+            **of_stores,  # type: ignore[arg-type]
+        )

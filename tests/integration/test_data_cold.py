@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from data.indexing.manifest import NAME, Manifest
 from data.source.limits import Limits
 from data.source.retry import Retry
 from data.source.sources import Sources
-from tests.integration.data_commands import SHARDS, write_shards
+from tests.integration.data_commands import EACH, SHARDS, write_shards
 from tests.services.range_server import Gate, RangeServer, range_server
 
 QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
@@ -56,6 +57,30 @@ def test_all_shards_of_a_batch_are_begun_before_one_is_waited_for(
         assert len(next(iter(loader)).keys) == SHARDS
         assert (held.opened, held.expired) == (True, False)
         loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_read_past_a_small_cache_counts_as_download_and_is_told(
+    server: RangeServer,
+    manifest: Manifest,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    workers: int,
+) -> None:
+    with NodeStore(tmp_path / "cache", 2000, free_reserve=0) as store:
+        loader = Loader(Dataset(manifest, store), global_batch=30, epochs=1, workers=workers)
+        assert sum(len(batch.keys) for batch in loader) == SHARDS * EACH
+        usage = loader.usage
+        loader.close()
+    assert store.metrics.bypasses >= SHARDS * EACH
+    assert 0 < usage.past_s <= usage.download_s
+    past = replace(usage, read_s=usage.past_s, download_s=usage.past_s, transform_s=0.0)
+    told = replace(past, wait_s=1.0, elapsed_s=1.0).diagnosis()
+    assert told.startswith("waiting for downloads")
+    assert "the cache, which is too small" in told
+    assert "the shards that this rank reads at a time are" in caplog.text
+    warned = [one for one in caplog.records if "is larger than the cache" in one.getMessage()]
+    assert len(warned) == (1 if workers == 0 else 0), "those of workers are in their own logs"
 
 
 def test_a_first_batch_does_not_wait_for_whole_shards(
