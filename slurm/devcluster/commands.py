@@ -25,6 +25,7 @@ _NODE_VERBS: dict[str, Callable[[Node], None]] = {
     "start": Node.start,
     "cut": Node.cut,
     "lossy": Node.lossy,
+    "part": Node.part,
     "heal": Node.heal,
     "kill-daemon": Node.kill_daemon,
     "drain": Node.drain,

@@ -121,6 +121,17 @@ def lose(launcher: Launcher, pid: int, percent: int) -> None:
     launcher.run(*_inside(pid), "nft", f"add table inet {_TABLE}; {'; '.join(chains)}")
 
 
+def part(launcher: Launcher, pid: int, address: str) -> None:
+    """Lose all packets between the network of `pid` and this address, and no others."""
+    chains = (
+        f"add chain inet {_TABLE} {way} {{ type filter hook {way} priority 0; }}; "
+        f"add rule inet {_TABLE} {way} ip {end} {address} drop"
+        for way, end in (("input", "saddr"), ("output", "daddr"))
+    )
+    lose_none(launcher, pid)
+    launcher.run(*_inside(pid), "nft", f"add table inet {_TABLE}; {'; '.join(chains)}")
+
+
 def lose_none(launcher: Launcher, pid: int) -> None:
     """Whether or not some were lost until now."""
     table = f"inet {_TABLE}"

@@ -86,8 +86,25 @@ class Node:
         with launcher(self.folder) as work:
             network.lose(work, self._first(work).pid, _LOSS)
 
+    def part(self) -> None:
+        """A partition between it and the next node, the first one after the last: all others reach
+        both.
+
+        Raises:
+            DevclusterError: it has no cable, is not up, or is the only node.
+            MissingToolError: nft is not installed.
+        """
+        self._cable()
+        tools.check(tools.LOSS)
+        nodes = self.plan.nodes
+        other = nodes[(nodes.index(self.node) + 1) % len(nodes)]
+        if other == self.node:
+            raise DevclusterError(f"{self.name} is the only node: there is none to part it from")
+        with launcher(self.folder) as work:
+            network.part(work, self._first(work).pid, other.address)
+
     def heal(self) -> None:
-        """A good cable, plugged in.
+        """A good cable, plugged in, that leads to all.
 
         Raises:
             DevclusterError: it has no cable.

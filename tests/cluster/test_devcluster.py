@@ -306,6 +306,28 @@ def test_a_bad_cable_loses_some_of_the_packets(namespaces: Slurm) -> None:
     assert arrived(node, 200) == 200
 
 
+def reaches(here: Node, there: Node) -> bool:
+    """Whether slurmd of one node is reached from another."""
+    code = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2]), timeout=1)"
+    words = [sys.executable, "-I", "-S", "-c", code, there.address, str(there.node.port)]
+    return subprocess.run(here.command(words), capture_output=True).returncode == 0
+
+
+def test_two_nodes_are_parted_and_no_others(namespaces: Slurm) -> None:
+    one, other, third, *_ = namespaces.cluster.nodes
+    one.part()
+    try:
+        assert not reaches(one, other)
+        assert not reaches(other, one)
+        assert reaches(one, third)
+        assert reaches(third, other)
+        assert arrived(one, 20) == 20, "this machine, with slurmctld, reaches it"
+    finally:
+        one.heal()
+    assert reaches(one, other)
+    assert reaches(other, one)
+
+
 def test_a_job_outlives_slurmd(slurm: Slurm, tmp_path: Path) -> None:
     out, told = tmp_path / "out", tmp_path / "told"
     node = slurm.cluster.nodes[1]
