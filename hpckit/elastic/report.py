@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hpckit.run.board import Phase
 from hpckit.run.durable import read_json, write_json
 from hpckit.run.memory import Memory
 
@@ -93,13 +94,23 @@ def load_error(values: Mapping[str, Any]) -> WorkerError:
     return WorkerError(**{**values, "memory": Memory(memory) if memory else None})
 
 
-def write_hang(folder: Path, step: int, attempt: int, stacks: Sequence[Path]) -> None:
+_HANGS = {
+    Phase.STARTING: "it was not through with its start (model, restore)",
+    Phase.SAVING: "it was not through with a save",
+    Phase.VALIDATING: "no batch of the validation came",
+}
+
+
+def write_hang(
+    folder: Path, step: int, attempt: int, stacks: Sequence[Path], phase: Phase = Phase.TRAINING
+) -> None:
     """Leave a hang where `first_error` finds it, as the error of the first of these ranks."""
+    what = _HANGS.get(phase, "no step was finished")
     rank = min((int(digits) for path in stacks if (digits := path.stem[4:]).isdigit()), default=0)
     error = WorkerError(
         rank,
         HANG,
-        f"no step was finished after step {step}; stacks: {', '.join(map(str, stacks)) or 'none'}",
+        f"{what} after step {step}; stacks: {', '.join(map(str, stacks)) or 'none'}",
         "",
         time.time(),
     )

@@ -27,16 +27,25 @@ def silent_workers(slots: Sequence[Slot]) -> list[int]:
 
 
 def hung_workers(slots: Sequence[Slot], now_s: float, limits: HangSpec) -> dict[int, Slot]:
-    """Local ranks that have finished no step for too long.
+    """Local ranks that have said nothing for longer than what they are at may take. One that never
+    said a word is torchrun's affair.
 
     Args:
         now_s: CLOCK_MONOTONIC seconds.
     """
-    limit_s = {Phase.RESUMED: limits.first_step_s, Phase.TRAINING: limits.step_s}
+    limit_s = {
+        Phase.STARTING: limits.start_s,
+        Phase.RESUMED: limits.first_step_s,
+        Phase.TRAINING: limits.step_s,
+        Phase.VALIDATING: limits.validate_s,
+        Phase.SAVING: limits.save_s,
+    }
     return {
         rank: slot
         for rank, slot in enumerate(slots)
-        if (most_s := limit_s.get(slot.phase)) is not None and now_s - slot.beat > most_s
+        if slot.pid
+        and (most_s := limit_s.get(slot.phase)) is not None
+        and now_s - slot.beat > most_s
     }
 
 

@@ -173,14 +173,23 @@ class Workers:
         if not new:
             return
         self._known_hung |= {slot.pid for slot in new.values()}
-        step = min(slot.step for slot in new.values())
+        step, phase = min((slot.step, slot.phase) for slot in new.values())
         for rank, slot in new.items():
-            log.error("worker %d (process %d) hangs after step %d", rank, slot.pid, slot.step)
+            doing = slot.phase.name.lower()
+            log.error(
+                "worker %d (process %d) hangs after step %d, %s", rank, slot.pid, slot.step, doing
+            )
         logs = self.at.run.node_logs(self.at.generation, self.at.node)
         files = self._collectives(slots)
         files += stacks.take([slot.pid for slot in new.values()], logs)
-        self._events.emit("hang", step=step, local_ranks=list(new), stacks=[str(p) for p in files])
-        write_hang(logs, step, watch.attempts(slots), files)
+        self._events.emit(
+            "hang",
+            step=step,
+            phase=phase.name.lower(),
+            local_ranks=list(new),
+            stacks=[str(path) for path in files],
+        )
+        write_hang(logs, step, watch.attempts(slots), files, phase)
         for slot in new.values():
             with suppress(ProcessLookupError):
                 os.kill(slot.pid, signal.SIGKILL)

@@ -24,7 +24,11 @@ class Added:
     """The `kind` of the group that has it; None: all have it."""
 
 
-ADDED: tuple[Added, ...] = ()
+ADDED: tuple[Added, ...] = (
+    Added("hang.start_s", None),
+    Added("hang.validate_s", None),
+    Added("hang.save_s", None),
+)
 """In the order in which they came. Nothing goes from here, nor from the spec: whoever stored it
 could not go on."""
 

@@ -262,6 +262,7 @@ class TrainingRun:
         for batch in batches:
             if self._agreement.exchange(0, self._board.request()) is not Request.NONE:
                 raise CutShortError
+            self._beat(Phase.VALIDATING)
             yield batch
 
     def finish(self) -> None:

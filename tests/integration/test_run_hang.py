@@ -7,7 +7,15 @@ import signal
 from pathlib import Path
 
 from hpckit.run.directory import RunDir
-from tests.integration.runs import assert_same_run, command, history, started
+from hpckit.run.events import read_events
+from tests.integration.runs import (
+    ALONE,
+    assert_same_run,
+    command,
+    complete,
+    history,
+    started,
+)
 
 
 def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
@@ -31,3 +39,21 @@ def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
     waiting, silent = (path.read_text() for path in paths)
     assert "language_model.py" in waiting
     assert "language_model.py" in silent or "does not answer: it is stopped" in silent
+
+
+def test_a_rank_that_hangs_in_its_start_or_in_a_validation_is_started_again(
+    tmp_path: Path, shards: Path
+) -> None:
+    stuck = ("entry=tests.integration.stuck:main", "hang.start_s=10", "hang.validate_s=5")
+    validated = ("train.steps=12", "train.validate_every=4", f"data.validation={shards}")
+    status, output = complete(tmp_path, command(tmp_path, shards, *ALONE, *stuck, *validated))
+    assert status == 0, output
+    (run,) = map(RunDir, tmp_path.glob("t-*"))
+    told = [event for event in read_events(run.events) if event.kind == "hang"]
+    assert [(event["phase"], event["step"]) for event in told] == [
+        ("starting", 0),
+        ("validating", 4),
+    ]
+    stacks = [Path(event["stacks"][0]).read_text() for event in told]
+    assert all("stuck.py" in text for text in stacks)
+    assert [life.generation for life in history(run).lives] == [1, 1], "in place, from step 0 or 4"

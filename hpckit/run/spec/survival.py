@@ -49,6 +49,15 @@ class HangSpec:
     """Seconds without a finished step; null: nobody looks."""
     first_step_s: Positive | None
     """The same for the first step after a start, once the state is restored."""
+    start_s: Positive | None
+    """Seconds from the first word of a rank until its state is restored: to build the model, to
+    read the checkpoint; null: nobody looks."""
+    validate_s: Positive | None
+    """Seconds without a batch of `run.evaluate` while it validates, or of a whole validation that
+    does not use that; null: nobody looks."""
+    save_s: Positive | None
+    """Seconds of a save that training waits for, the last one among them, which takes as long as
+    the store does; null: nobody looks."""
 
 
 @dataclass(frozen=True, config=GROUP)

@@ -58,14 +58,17 @@ def test_a_worker_is_lost_if_it_is_gone_and_never_said_why() -> None:
     assert found == {0: board[0], 1: board[1]}
 
 
-def test_who_finishes_no_step_hangs_and_who_starts_or_saves_does_not() -> None:
-    limits = HangSpec(step_s=5.0, first_step_s=20.0)
+def test_who_is_silent_for_longer_than_its_phase_may_take_hangs() -> None:
+    limits = HangSpec(step_s=5.0, first_step_s=20.0, start_s=30.0, validate_s=40.0, save_s=50.0)
     board = slots(STARTING, Phase.RESUMED, TRAINING, Phase.SAVING, DONE, LEFT, FAILED, REFUSED)
-    board += slots(Phase.VALIDATING)
+    board += [*slots(Phase.VALIDATING), Slot(0, STARTING, 0, 0.0, 0)]
     assert hung_workers(board, 6.0, limits) == {}
-    assert hung_workers(board, 6.1, limits) == {2: board[2]}
-    assert hung_workers(board, 21.1, limits) == {1: board[1], 2: board[2]}
-    assert hung_workers(board, 1e9, HangSpec(step_s=None, first_step_s=None)) == {}
+    order = [2, 1, 0, 8, 3]  # training, first step, start, validation, save
+    for count, now_s in enumerate((6.1, 21.1, 31.1, 41.1, 51.1), start=1):
+        assert sorted(hung_workers(board, now_s, limits)) == sorted(order[:count])
+    assert len(hung_workers(board, 1e9, limits)) == 5, "who never said a word is no one yet"
+    nobody = HangSpec(step_s=None, first_step_s=None, start_s=None, validate_s=None, save_s=None)
+    assert hung_workers(board, 1e9, nobody) == {}
 
 
 def test_a_slot_that_no_worker_has_taken_is_not_lost() -> None:
