@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.drill.beginning import CampaignError, begin, end
+from hpckit.drill.faults import NeverError
 from hpckit.drill.oracle import violations
 from hpckit.drill.schedule import Planned
 from hpckit.drill.site import Site
@@ -101,7 +102,12 @@ def campaign(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome
     try:
         notes.begin(run, stage.reference)
         for planned in schedule:
-            if (found := watch.strike(planned)) is None:
+            try:
+                found = watch.strike(planned)
+            except NeverError as error:
+                stage.tell(f"left out at step {planned.step:,}: {error}")
+                continue
+            if found is None:
                 stage.tell(f"the run is over, and no more is done. {watch.refusal}".rstrip())
                 break
             notes.add(found)

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 NEWEST = 3
 """Objects of which one is chosen."""
-_NAMES = 1 << 128
+PACKS, MANIFESTS = "packs/*/*.pack", "runs/*/steps/*.manifest"
+"""Kinds of objects: those with tensors, and what makes of them a checkpoint."""
 
 
-def newest_pack(store: Path, number: int) -> Path | None:
-    """The `number`-th, going round, of the newest objects with tensors in the store at this folder;
+def newest(store: Path, kind: str, number: int) -> Path | None:
+    """The `number`-th, going round, of the newest objects of a kind in the store at this folder;
     None: there is none."""
     found = []
-    for path in store.glob("packs/*/*.pack"):
+    for path in store.glob(kind):
         try:
             found.append((path.stat().st_mtime_ns, path))
         except FileNotFoundError:  # pruned meanwhile
             continue
-    newest = sorted(found)[-NEWEST:]
-    return newest[number % len(newest)][1] if newest else None
+    last = sorted(found)[-NEWEST:]
+    return last[number % len(last)][1] if last else None
 
 
-def flip_bit(pack: Path) -> None:
+def flip_bit(path: Path) -> None:
     """One bit of it, anywhere; the same for the same name, which is random.
 
     Raises:
         OSError: it is not there, or cannot be changed.
     """
-    with pack.open("r+b") as file:
-        at = int(pack.stem, 16) * file.seek(0, 2) // _NAMES
+    with path.open("r+b") as file:
+        at = random.Random(path.name).randrange(file.seek(0, 2))
         file.seek(at)
         (old,) = file.read(1)
         file.seek(at)

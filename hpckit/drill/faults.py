@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from checkpointing import local_folder
-from hpckit.drill.damage import newest_pack
-from hpckit.elastic.strike import FULL_S, SLOW_S
+from hpckit.drill.damage import MANIFESTS, PACKS, newest
+from hpckit.elastic.strike import FULL_S, SLOW_S, STOPPED_S
 from hpckit.report.overview import Overview
 from hpckit.report.state import State
 from hpckit.run.directory import checkpoint_root
@@ -20,6 +20,10 @@ _TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
 
 class DrillError(RuntimeError):
     """The fault cannot be played; says why."""
+
+
+class NeverError(DrillError):
+    """Not on this run, whatever becomes of it."""
 
 
 class DrillKind(StrEnum):
@@ -38,9 +42,17 @@ class DrillKind(StrEnum):
     NAN = "nan"
     MEMORY = "memory"
     DAMAGE = "damage"
+    MANIFEST = "manifest"
+    WORKER_TERM = "worker_term"
+    AGENT_TERM = "agent_term"
+    AGENT_STOP = "agent_stop"
+    SERVICE_TERM = "service_term"
+    SERVICE_STOP = "service_stop"
+    SUPERVISOR_STOP = "supervisor_stop"
+    REQUEUE = "requeue"
 
 
-OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE)
+OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE, DrillKind.MANIFEST)
 """Only for a run of `WORKLOAD`: it does them to itself, or they harm what a run cannot heal."""
 WORKLOAD = "hpckit.drill.workload:main"
 
@@ -71,20 +83,25 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     if it.spec is None:
         raise DrillError(f"{it.run.name}: {it.problem}")
     if kind in OF_WORKLOAD and it.spec.entry != WORKLOAD:
-        raise DrillError(f"{kind}: only for a run of a campaign, with entry={WORKLOAD}")
+        raise NeverError(f"{kind}: only for a run of a campaign, with entry={WORKLOAD}")
     match kind:
         case DrillKind.PREEMPT | DrillKind.TIMEOUT:
             return _plan_request(it, kind)
-        case DrillKind.NODE | DrillKind.AGENT:
+        case DrillKind.NODE | DrillKind.AGENT | DrillKind.AGENT_STOP:
             return _plan_loss(it, kind, _chosen("node", node, training_nodes(it)))
-        case DrillKind.SERVICE:
-            return _plan_service(_chosen("node", node, training_nodes(it)))
-        case DrillKind.FULL:
-            return _plan_full(_chosen("node", node, training_nodes(it)))
-        case DrillKind.DAMAGE:
-            return _plan_damage(it, rank or 0)
+        case DrillKind.AGENT_TERM:
+            return _plan_leave(it, _chosen("node", node, training_nodes(it)))
+        case DrillKind.SERVICE | DrillKind.SERVICE_TERM | DrillKind.SERVICE_STOP | DrillKind.FULL:
+            return _plan_service(kind, _chosen("node", node, training_nodes(it)))
+        case DrillKind.DAMAGE | DrillKind.MANIFEST:
+            return _plan_damage(it, kind, rank or 0)
         case DrillKind.SUPERVISOR:
             return _plan_supervisor(it)
+        case DrillKind.SUPERVISOR_STOP:
+            expect = "its agents take it for dead, and leave; it goes on with others"
+            return Plan(kind, f"SIGSTOP of the supervisor for {STOPPED_S:g} s", expect)
+        case DrillKind.REQUEUE:
+            return _plan_requeue(it)
     chosen = _chosen("rank", rank, range(it.progress.ranks))
     where = _node_of(it, chosen)
     if kind is DrillKind.SLOW:
@@ -93,6 +110,9 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
     _require_retry("retry.in_place", it.spec.retry.in_place)
     if kind is DrillKind.HANG:
         return _plan_hang(it, chosen, where)
+    if kind is DrillKind.WORKER_TERM:
+        what = f"SIGTERM of the worker of rank {chosen}, on node {where}"
+        return Plan(kind, what, "it is for the agent to say so: the worker goes on", chosen, where)
     what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
     expect = "all workers are started again within the generation"
     return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
@@ -102,32 +122,54 @@ def _plan_loss(it: Overview, kind: DrillKind, node: int) -> Plan:
     assert it.spec is not None
     _require_retry("retry.infra", it.spec.retry.infra)
     rest = " and all its processes" if kind is DrillKind.NODE else ""
-    what = f"SIGKILL of the agent of node {node}{rest}"
+    signal = "SIGSTOP" if kind is DrillKind.AGENT_STOP else "SIGKILL"
+    what = f"{signal} of the agent of node {node}{rest}"
     expect = "the generation ends as infra; the next one begins with a new agent"
     return Plan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", node, node)
 
 
-def _plan_service(node: int) -> Plan:
-    what = f"SIGKILL of the checkpoint service of node {node}"
+def _plan_leave(it: Overview, node: int) -> Plan:
+    what = f"SIGTERM of the agent of node {node}, as Slurm sends to a step"
+    expect = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    return Plan(DrillKind.AGENT_TERM, what, expect, node, node)
+
+
+def _plan_service(kind: DrillKind, node: int) -> Plan:
+    service = f"the checkpoint service of node {node}"
     expect = "training goes on; the ranks save by themselves, or by a new service"
-    return Plan(DrillKind.SERVICE, what, expect, node, node)
+    match kind:
+        case DrillKind.FULL:
+            what = f"{service} can write to no file for {FULL_S:g} s"
+            expect = "training goes on; saves fail, and come when it can write again"
+        case DrillKind.SERVICE_STOP:
+            what = f"SIGSTOP of {service} for {STOPPED_S:g} s"
+            expect = "saves wait, and training for them once there is no room for another"
+        case _:
+            what = f"{'SIGTERM' if kind is DrillKind.SERVICE_TERM else 'SIGKILL'} of {service}"
+    return Plan(kind, what, expect, node, node)
 
 
-def _plan_full(node: int) -> Plan:
-    what = f"the checkpoint service of node {node} can write to no file for {FULL_S:g} s"
-    expect = "training goes on; saves fail, and come when it can write again"
-    return Plan(DrillKind.FULL, what, expect, node, node)
-
-
-def _plan_damage(it: Overview, number: int) -> Plan:
+def _plan_damage(it: Overview, kind: DrillKind, number: int) -> Plan:
     assert it.spec is not None
     root = checkpoint_root(it.spec, it.run)
-    folder = local_folder(root)
-    path = newest_pack(folder, number) if folder is not None else None
+    if (folder := local_folder(root)) is None:
+        raise NeverError(f"{kind}: {root} is no folder")
+    path = newest(folder, PACKS if kind is DrillKind.DAMAGE else MANIFESTS, number)
     if path is None:
-        raise DrillError(f"damage: {root} has no file of a checkpoint")
+        raise DrillError(f"{kind}: {root} has no file of a checkpoint")
     expect = "whoever reads it finds it, and takes another checkpoint"
-    return Plan(DrillKind.DAMAGE, f"a bit of {path.name} is flipped", expect, path=path)
+    return Plan(kind, f"a bit of {path.name} is flipped", expect, path=path)
+
+
+def _plan_requeue(it: Overview) -> Plan:
+    if not it.is_slurm:
+        raise NeverError("requeue: a run on this machine is in no queue")
+    assert it.spec is not None
+    if (how := it.spec.launch.continuation) != "requeue":
+        raise NeverError(f"requeue: with launch.continuation={how}, Slurm may not requeue its jobs")
+    job = it.progress.job
+    expect = f"every rank saves and leaves; job {job} goes on when it is its turn again"
+    return Plan(DrillKind.REQUEUE, f"scontrol requeue of job {job}", expect)
 
 
 def _plan_supervisor(it: Overview) -> Plan:

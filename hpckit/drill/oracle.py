@@ -16,6 +16,7 @@ from checkpointing import list_run, verify
 from checkpointing.service.address import all_sockets
 from data import open_dataset
 from data.reader.stream import order_of
+from hpckit.drill.remains import store_remains
 from hpckit.report.history import History, Life, build_history
 from hpckit.report.samples import Entry, count_epochs, kept_entries, read_ledgers
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
@@ -53,6 +54,9 @@ def violations(
         loss_problems(history, whole, until),
         checkpoint_problems(spec, run, events, harmed),
         leftovers(spec, run),
+        store_remains(
+            str(checkpoint_root(spec, run)), run_name(spec), is_own=spec.checkpoint.url is None
+        ),
     )
     return list(chain.from_iterable(_few(lines) for lines in found))
 
@@ -153,7 +157,8 @@ def checkpoint_problems(
 
 
 def leftovers(spec: RunSpec, run: RunDir) -> list[str]:
-    """Nothing of it runs, listens, or is held."""
+    """Nothing of it runs, listens, or is held. Its shared memory has no names: without a process
+    there is none."""
     name = run_name(spec)
     found = [f"process {p.pid} is left: {' '.join(_words(p))}" for p in strays(run.path)]
     found += [f"socket {path} is left" for path in all_sockets() if path.name.startswith(name)]

@@ -12,7 +12,7 @@ import psutil
 from hpckit.drill.commands import run
 from hpckit.drill.damage import flip_bit
 from hpckit.drill.faults import DrillError, DrillKind, Plan
-from hpckit.elastic.strike import Fault, strike
+from hpckit.elastic.strike import STOPPED_S, Fault, strike
 from hpckit.report.overview import Overview
 from hpckit.run.directory import RunDir
 from hpckit.run.supervisor import find_supervisor
@@ -25,8 +25,11 @@ def play(it: Overview, plan: Plan) -> str:
         DrillError: it was not done.
         SupervisorError: the supervisor is on another machine.
     """
-    if plan.kind in (DrillKind.PREEMPT, DrillKind.TIMEOUT, DrillKind.SUPERVISOR):
+    if plan.kind in _HERE:
         return _request(it, plan)
+    if plan.kind is DrillKind.REQUEUE:
+        run(["scontrol", "requeue", str(it.progress.job)], "scontrol")
+        return f"requeued: job {it.progress.job}"
     if plan.path is not None:
         return _flip(plan.path)
     fault = Fault(plan.kind.value)
@@ -42,12 +45,18 @@ def _request(it: Overview, plan: Plan) -> str:
         if plan.kind is DrillKind.TIMEOUT:
             run(["scontrol", "update", f"JobId={job}", f"EndTime={_end_of_job(it)}"], "scontrol")
         run(["scancel", *_BY_SLURM[plan.kind], job], "scancel")
+        if plan.kind is DrillKind.SUPERVISOR_STOP:
+            time.sleep(STOPPED_S)
+            run(["scancel", "--batch", "--signal=CONT", job], "scancel")
         return f"signalled: job {job}"
     try:
         supervisor = find_supervisor(it.run)
         if supervisor is None:
             raise DrillError(f"{it.run.name} has ended meanwhile")
         supervisor.send_signal(_HERE[plan.kind])
+        if plan.kind is DrillKind.SUPERVISOR_STOP:
+            time.sleep(STOPPED_S)
+            supervisor.send_signal(signal.SIGCONT)
     except psutil.NoSuchProcess:
         raise DrillError(f"{it.run.name} has ended meanwhile") from None
     return f"signalled: process {supervisor.pid}"
@@ -57,7 +66,7 @@ def _flip(path: Path) -> str:
     try:
         flip_bit(path)
     except OSError as error:
-        raise DrillError(f"damage: {error}") from error
+        raise DrillError(str(error)) from error
     return f"changed: {path}"
 
 
@@ -65,11 +74,13 @@ _BY_SLURM = {
     DrillKind.PREEMPT: ("--signal=TERM",),
     DrillKind.TIMEOUT: ("--batch", "--signal=USR2"),
     DrillKind.SUPERVISOR: ("--batch", "--signal=KILL"),
+    DrillKind.SUPERVISOR_STOP: ("--batch", "--signal=STOP"),
 }
 _HERE = {
     DrillKind.PREEMPT: signal.SIGTERM,
     DrillKind.TIMEOUT: signal.SIGUSR2,
     DrillKind.SUPERVISOR: signal.SIGKILL,
+    DrillKind.SUPERVISOR_STOP: signal.SIGSTOP,
 }
 
 

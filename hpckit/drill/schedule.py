@@ -27,6 +27,14 @@ USUAL: dict[str, float] = {
     DrillKind.NAN: 1,
     DrillKind.MEMORY: 1,
     DrillKind.DAMAGE: 1,
+    DrillKind.MANIFEST: 1,
+    DrillKind.WORKER_TERM: 1,
+    DrillKind.AGENT_TERM: 1,
+    DrillKind.AGENT_STOP: 1,
+    DrillKind.SERVICE_TERM: 1,
+    DrillKind.SERVICE_STOP: 1,
+    DrillKind.SUPERVISOR_STOP: 1,
+    DrillKind.REQUEUE: 1,
 }
 """Relative rates of the kinds of faults."""
 

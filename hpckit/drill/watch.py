@@ -8,7 +8,7 @@ from functools import partial
 from socket import gethostname
 
 from hpckit.drill.beginning import resume
-from hpckit.drill.faults import DrillError, DrillKind, plan_drill, training_nodes
+from hpckit.drill.faults import DrillError, DrillKind, NeverError, plan_drill, training_nodes
 from hpckit.drill.playing import play
 from hpckit.drill.schedule import Planned
 from hpckit.drill.site import Site
@@ -24,7 +24,11 @@ PATIENCE_S = 300.0
 TOLD_S = 30.0
 _POLL_S, _LOOK_S = 0.1, 2.0
 _NOT_NOW = (DrillError, SupervisorError)
-_NO_RESTART = (DrillKind.SLOW, DrillKind.SERVICE, DrillKind.FULL, DrillKind.DAMAGE)
+_NO_RESTART = (
+    *(DrillKind.SERVICE, DrillKind.SERVICE_TERM, DrillKind.SERVICE_STOP, DrillKind.FULL),
+    *(DrillKind.DAMAGE, DrillKind.MANIFEST),
+    *(DrillKind.SLOW, DrillKind.WORKER_TERM),
+)
 
 
 class Watch:
@@ -45,7 +49,12 @@ class Watch:
         """Why the newest fault that could not be done at once could not."""
 
     def strike(self, planned: Planned) -> Struck | None:
-        """Do it, once the run has come there and trains; None: it is over before."""
+        """Do it, once the run has come there and trains; None: it is over before.
+
+        Raises:
+            NeverError: it cannot be done on this run, and the run is as it was.
+            TimeoutError: the run does not come there, or to where it can be done.
+        """
         self.refusal = ""
         if not self._wait(lambda: self._step() >= planned.step, f"step {planned.step}"):
             return None
@@ -57,6 +66,8 @@ class Watch:
             try:
                 struck = self._strike(it, planned)
                 break
+            except NeverError:
+                raise
             except _NOT_NOW as error:  # it is on its way from one generation to the next
                 self.refusal = f"{planned.kind} at step {planned.step}: {error}"
                 if patience.is_over(it.state):

@@ -36,6 +36,14 @@ class Fault(StrEnum):
     """The worker of one rank runs a tenth of the time, for `SLOW_S`."""
     SERVICE = "service"
     """SIGKILL of the checkpoint service of one node."""
+    WORKER_TERM = "worker_term"
+    AGENT_TERM = "agent_term"
+    SERVICE_TERM = "service_term"
+    """SIGTERM of the same."""
+    AGENT_STOP = "agent_stop"
+    """SIGSTOP of the agent of one node."""
+    SERVICE_STOP = "service_stop"
+    """SIGSTOP of the checkpoint service of one node, and SIGCONT after `STOPPED_S`."""
     FULL = "full"
     """The checkpoint service of one node can write to no file, for `FULL_S`."""
     NAN = "nan"
@@ -44,11 +52,18 @@ class Fault(StrEnum):
     """One rank gets no memory; its worker has to take `SIGNALS`."""
 
 
-SLOW_S, FULL_S = 10.0, 8.0
+SLOW_S, FULL_S, STOPPED_S = 10.0, 8.0, 8.0
 SIGNALS = {Fault.NAN: signal.SIGRTMIN + 1, Fault.MEMORY: signal.SIGRTMIN + 2}
 """By which a worker is told to do it to itself."""
 _RUN_S, _STOP_S = 0.02, 0.18
-_OF_SERVICE = (Fault.SERVICE, Fault.FULL)
+_OF_SERVICE = (Fault.SERVICE, Fault.SERVICE_TERM, Fault.SERVICE_STOP, Fault.FULL)
+_OF_AGENT = (Fault.AGENT, Fault.AGENT_TERM, Fault.AGENT_STOP)
+_SIGNAL = {
+    **dict.fromkeys((Fault.HANG, Fault.AGENT_STOP), signal.SIGSTOP),
+    **dict.fromkeys((Fault.WORKER_TERM, Fault.AGENT_TERM, Fault.SERVICE_TERM), signal.SIGTERM),
+    **SIGNALS,
+}
+"""SIGKILL where there is none."""
 
 
 def victims(run: str, fault: Fault, number: int) -> list[psutil.Process]:
@@ -68,9 +83,7 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
         if fault in (Fault.NODE, *_OF_SERVICE):
             return is_there
         name = process.name()
-        is_it = (
-            is_there and name == AGENT_NAME if fault is Fault.AGENT else name == rank_name(number)
-        )
+        is_it = is_there and name == AGENT_NAME if fault in _OF_AGENT else name == rank_name(number)
         if not is_it:
             return False
         parent = process.parent()  # a fork of it has its name, too
@@ -87,8 +100,12 @@ def strike(run: str, fault: Fault, number: int) -> list[int]:
             _slow_down(hit)
         case Fault.FULL:
             _refuse_writes(hit)
+        case Fault.SERVICE_STOP:
+            _signal(hit, signal.SIGSTOP)
+            time.sleep(STOPPED_S)
+            _signal(hit, signal.SIGCONT)
         case _:
-            _signal(hit, {Fault.HANG: signal.SIGSTOP, **SIGNALS}.get(fault, signal.SIGKILL))
+            _signal(hit, _SIGNAL.get(fault, signal.SIGKILL))
     return [process.pid for process in hit]
 
 

@@ -25,12 +25,18 @@ from tests.integration.runs import end_leftovers
 STEPS = 75
 SCHEDULE = (
     Planned(12, DrillKind.WORKER, 0.9),
+    Planned(16, DrillKind.MANIFEST, 0.9),
     Planned(22, DrillKind.DAMAGE, 0.9),
+    Planned(26, DrillKind.SERVICE_TERM, 0.9),
     Planned(30, DrillKind.SERVICE, 0.0),
+    Planned(34, DrillKind.WORKER_TERM, 0.0),
     Planned(40, DrillKind.NAN, 0.0),
+    Planned(45, DrillKind.AGENT_TERM, 0.9),
+    Planned(48, DrillKind.REQUEUE, 0.0),  # there is no queue: it is left out
     Planned(50, DrillKind.SUPERVISOR, 0.0),
     Planned(60, DrillKind.FULL, 0.0),
 )
+DONE = len(SCHEDULE) - 1
 
 
 def hpckit(*words: str) -> subprocess.CompletedProcess[str]:
@@ -55,11 +61,14 @@ def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[P
         assert done.returncode == 0, done.stdout + done.stderr
         result = json.loads(done.stdout)
         assert result["problems"] == []
-        assert (result["faults"], result["steps"]) == (len(SCHEDULE), STEPS)
+        assert (result["faults"], result["steps"]) == (DONE, STEPS)
         assert {row["kind"] for row in result["rows"]} >= {*("worker", "supervisor", "nan")}
         assert all(
             line in done.stderr
-            for line in (f"{len(SCHEDULE)} faults in {STEPS} steps", "SIGKILL of the super")
+            for line in (
+                *(f"{len(SCHEDULE)} faults in {STEPS} steps", "SIGKILL of the super"),
+                "left out at step 48: requeue: a run on this machine is in no queue",
+            )
         )
         yield root / "c"
     finally:
@@ -76,7 +85,7 @@ def runs_of(folder: Path) -> tuple[RunDir, RunDir]:
 def test_a_campaign_leaves_its_faults_and_its_result(broken: Path) -> None:
     assert len((broken / "1/faults.jsonl").read_text().splitlines()) == len(SCHEDULE)
     page = (broken / "1/result.md").read_text()
-    assert f"{len(SCHEDULE)} faults in" in page
+    assert f"{DONE} faults in" in page
     assert "0 violations" in page
     (broken / "1/result.md").unlink()
     done = hpckit("drill", "judge", str(broken), "--json")
@@ -97,7 +106,7 @@ def test_what_was_ended_early_is_judged_as_far_as_it_came(broken: Path, tmp_path
     assert "step 66: its loss was not told" in judge(tmp_path).problems
     copy.verdict.write_text(json.dumps({"kind": "stopped", "reason": "hpckit cancel"}))
     outcome = judge(tmp_path)
-    assert (outcome.problems, len(outcome.struck)) == ((), len(SCHEDULE))
+    assert (outcome.problems, len(outcome.struck)) == ((), DONE)
     change_lines(copy.events, lambda line: "" if step_of(line) == 65 else line)
     drop_a_ledger_line(copy)
     assert judge(tmp_path).problems == ()  # of the last step, which does not count

@@ -9,18 +9,26 @@ import typer
 from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption, RunPath, YesOption, submitted_run
 
-_KINDS = "preempt, timeout, worker, agent, node, hang, slow, service, full or supervisor"
+_KINDS = (
+    "preempt, timeout, worker, agent, node, hang, slow, service, full, supervisor, worker_term,"
+    " agent_term, agent_stop, service_term, service_stop, supervisor_stop or requeue"
+)
 
 
 def single(
     run: RunPath,
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{_KINDS}.")],
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Of worker, hang and slow; the last one if left out.")
+        int | None,
+        typer.Option(
+            min=0, help="Of worker, worker_term, hang and slow; the last one if left out."
+        ),
     ] = None,
     node: Annotated[
         int | None,
-        typer.Option(min=0, help="Of agent, node and service; the last one if left out."),
+        typer.Option(
+            min=0, help="Of agent..., node, service... and full; the last one if left out."
+        ),
     ] = None,
     yes: YesOption = False,
     json: JsonOption = False,
@@ -32,7 +40,8 @@ def single(
     preempt and timeout send what Slurm would send (timeout moves the end of the job,
     too), worker, agent, node, service and supervisor kill, hang stops a rank for good, slow
     stops it most of the time for a while, and full keeps the checkpoint service from writing
-    for a while.
+    for a while. Those with _term send SIGTERM, those with _stop SIGSTOP (service and supervisor
+    go on after 8 s), and requeue is scontrol's.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.drill.faults import DrillError, DrillKind, plan_drill
