@@ -120,7 +120,7 @@ class LaunchSpec:
     continuation: Literal["chain", "requeue", "none"]
     """What a Slurm job that has to leave before the end is followed by. chain: another job, which
     waits from the start on and is cancelled when there is nothing left to do; requeue: the same job
-    again, which Slurm holds back for about two minutes."""
+    again, some seconds later."""
     max_parallel: Count | None
     """Runs of one `launch.py -m` that run at once; null: as many as Slurm lets."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=604800)]
