@@ -9,21 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.func import functional_call
 
 from checkpointing import Checkpointer
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import DecoderSpec, LoraSpec, RunSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.lora import adapt, is_adapter
-from hpckit.training.models.building import build, make, materialise
-from hpckit.training.models.decoder import LORA_A, LORA_B
-from hpckit.training.windows import shifted
+from hpckit.run.spec import RunSpec
+from hpckit.training.lora import is_adapter
+from tests.integration.by_hand import Tensors, by_hand
 from tests.integration.test_training_parallel import (
-    STEPS,
     Step,
     Training,
-    batch,
     everything,
     losses,
     moved,
@@ -35,53 +28,6 @@ from tests.integration.worlds import assert_same, run_world, run_worlds
 LORA = ("lora=default", "lora.rank=4", "optim.lr=2e-3", "optim.warmup_steps=1")
 SPREAD = ["ddp", "hsdp", "fsdp_tp", "interleaved"]
 AVERAGED = ("optim.ema_decay=0.9",)
-Tensors = dict[str, torch.Tensor]
-
-
-def by_hand(model: str) -> list[Step]:
-    """Steps of the whole batch at once, with torch's own AdamW."""
-    spec = spec_of("alone", model, *LORA)
-    lora, optim = spec.lora, spec.optim
-    size, seed = decoder_of(spec), spec.train.seed
-    assert lora is not None
-    assert optim.beta1 is not None
-    assert optim.beta2 is not None
-    assert optim.eps is not None
-    assert optim.grad_clip is not None
-    plain = make(size, seed).requires_grad_(False)
-    adapters = {name: p.requires_grad_() for name, p in drawn(size, lora, seed).items()}
-    optimizer = torch.optim.AdamW(
-        adapters.values(),
-        lr=optim.lr,
-        betas=(optim.beta1, optim.beta2),
-        eps=optim.eps,
-        weight_decay=optim.weight_decay,
-    )
-    inputs, targets = shifted(batch())
-    found = []
-    for _ in range(STEPS):
-        weights = merged(dict(plain.named_parameters()), adapters, lora.alpha / lora.rank)
-        loss = sample_mean(functional_call(plain, weights, (inputs, targets)), targets)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(adapters.values(), optim.grad_clip)
-        optimizer.step()
-        found.append((loss.item(), norm.item()))
-    return found
-
-
-def drawn(size: DecoderSpec, lora: LoraSpec, seed: int) -> Tensors:
-    """Adapters as a run begins with them."""
-    model = build(size)
-    adapt(model, size, lora)
-    materialise(model, torch.device("cpu"), seed)
-    return {name: p.detach() for name, p in model.named_parameters() if is_adapter(name)}
-
-
-def merged(plain: Tensors, adapters: Tensors, scale: float) -> Tensors:
-    layers = [name.removesuffix(LORA_A) for name in adapters if name.endswith(LORA_A)]
-    added = {f"{at}weight": adapters[f"{at}{LORA_B}"] @ adapters[f"{at}{LORA_A}"] for at in layers}
-    return plain | {name: plain[name] + scale * change for name, change in added.items()}
 
 
 def losses_here(rank: int, tmp: Path, specs: dict[int, list[RunSpec]]) -> list[list[Step]]:
@@ -95,7 +41,7 @@ def losses_here(rank: int, tmp: Path, specs: dict[int, list[RunSpec]]) -> list[l
 def test_all_train_to_the_losses_of_merged_weights(
     tmp_path: Path, model: str, worlds: list[int], of_four: list[str]
 ) -> None:
-    expected = by_hand(model)
+    expected = by_hand(spec_of("alone", model, *LORA))
     assert expected[-1][0] < expected[0][0] - 0.003, "it learns"
     specs = {
         world: specs_of(

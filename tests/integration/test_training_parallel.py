@@ -49,7 +49,7 @@ WITH_EXPERTS = {
     "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
 }
 KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
-MOVED = some(["zero2", "hsdp", "fsdp_tp", "interleaved"], ["ddp", "ddp_tp", "3d"])
+MOVED = [*ON_DATA, *DIVIDED]
 Step = tuple[float, float]
 
 
