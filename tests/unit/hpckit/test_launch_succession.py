@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,16 +111,19 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     assert is_given_up("1", "2")
 
 
-def story(*told: tuple[str, dict[str, object]]) -> list[Event]:
+Told = tuple[str, dict[str, Any]]
+
+
+def story(*told: Told) -> list[Event]:
     return [Event(float(at), kind, fields) for at, (kind, fields) in enumerate(told)]
 
 
-BEGUN = ("run_started", {"job": "7"})
-NEXT = ("successor_queued", {"job": "8"})
-GENERATION = ("generation_started", {"generation": 1})
+BEGUN: Told = ("run_started", {"job": "7"})
+NEXT: Told = ("successor_queued", {"job": "8"})
+GENERATION: Told = ("generation_started", {"generation": 1})
 
 
-def ended(verdict: str, final: bool) -> tuple[str, dict[str, object]]:
+def ended(verdict: str, final: bool) -> Told:
     return ("generation_ended", {"verdict": verdict, "final": final})
 
 
@@ -137,7 +141,7 @@ def ended(verdict: str, final: bool) -> tuple[str, dict[str, object]]:
     ],
 )
 def test_a_successor_is_needless_once_the_run_has_ended_for_good(
-    told: list[tuple[str, dict[str, object]]], how: str | None
+    told: list[Told], how: str | None
 ) -> None:
     assert end_before(story(BEGUN, NEXT, *told), "8") == how
     assert end_before(story(BEGUN, NEXT, *told), "9") is None, "a person has started that one"

@@ -13,6 +13,7 @@ import pytest
 
 from hpckit.launch import submit as submit_module
 from hpckit.launch import supervise as module
+from hpckit.launch.doing import describe_failure
 from hpckit.launch.supervise import Supervisor
 from hpckit.run.directory import RunDir
 from hpckit.run.events import EventLog, read_events
@@ -59,7 +60,7 @@ def test_the_successor_of_a_supervisor_that_fails_goes_on(
     with EventLog(in_a_job.events, submission=1) as events:
         with pytest.raises(TimeoutError) as caught:
             Supervisor(in_a_job, 1, (), events).run()
-        assert module.describe_failure(caught.value).startswith(what)
+        assert describe_failure(caught.value).startswith(what)
     kinds = [event.kind for event in read_events(in_a_job.events)]
     assert "successor_queued" in kinds
     assert "successor_cancelled" not in kinds
