@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from data.cache.disk import Disk
 from data.cache.entry import ShardRef, url_key
@@ -13,6 +14,7 @@ from data.cache.folder import Folder
 from data.cache.job import again
 from data.cache.jobs import Jobs
 from data.cache.metrics import Metrics
+from data.cache.mounts import SHARED, kind_of
 from data.cache.openfile import OpenFile
 from data.cache.room import Budget
 from data.cache.shard import OpenShard, Patience
@@ -21,6 +23,8 @@ from data.cache.trouble import Trouble
 from data.errors import DataError, FetchError
 from data.source.address import Address, masked
 from data.source.sources import Sources
+
+CacheLocal: TypeAlias = bool | Literal["auto"]
 
 PIPE_WITHOUT_CACHE = (
     "a shard of a pipe: command needs a cache, for it can only be read from its beginning: give"
@@ -37,8 +41,8 @@ class NodeStore:
             are not removed.
         sources: how to reach what is not local.
         free_reserve: bytes of the disk to leave free for others.
-        cache_local: copy shards of mounted file systems such as NFS too, and not only read them
-            where they lie.
+        cache_local: copy shards that are files too, and not only read them where they lie; "auto":
+            those on file systems that machines share, such as NFS and Lustre.
         read_growing: give bytes of a shard while it is on its way. Where its hash is then found to
             be wrong, the next read says so. False: wait until all of it was verified.
         wait_bytes: read a range from the source rather than wait for a download that has so many
@@ -63,7 +67,7 @@ class NodeStore:
         *,
         sources: Sources | None = None,
         free_reserve: int = 1 << 30,
-        cache_local: bool = False,
+        cache_local: CacheLocal = False,
         read_growing: bool = True,
         wait_bytes: int = 64 << 20,
         downloads: int = 16,
@@ -75,6 +79,8 @@ class NodeStore:
             raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
         if downloads < 1:
             raise DataError(f"downloads must be at least 1, got {downloads}")
+        if not isinstance(cache_local, bool) and cache_local != "auto":
+            raise DataError(f'cache_local must be True, False or "auto", got {cache_local!r}')
         if frozen_s <= 0:
             raise DataError(f"frozen_s must be above 0, got {frozen_s}")
         self.sources = sources or Sources()
@@ -98,6 +104,7 @@ class NodeStore:
         self._disk = Disk(place, trouble, self.metrics, allow_shared)
         self.folder, self.budget_bytes = Path(folder).absolute(), budget_bytes
         self._cached, self._cache_local = budget_bytes > 0, cache_local
+        self._shared: dict[Path, bool] = {}
         self._patience = Patience(read_growing, wait_bytes)
         self._closing = threading.Event()
         budget = Budget(budget_bytes, free_reserve)
@@ -168,6 +175,11 @@ class NodeStore:
             raise again(job.error)
         return not job.bypass
 
+    @property
+    def copies_files(self) -> bool:
+        """Whether some shards that are files may be copied into the cache."""
+        return self._cached and self._cache_local is not False
+
     def is_in_place(self, url: str) -> bool:
         """Whether a shard is a file that is read where it lies. Raises DataError."""
         return self._in_place(url) is not None
@@ -205,7 +217,14 @@ class NodeStore:
     def _in_place(self, url: str) -> Path | None:
         """The file of a shard that is read where it lies."""
         path = Address.parse(url).local
-        return None if self._cache_local else path
+        if path is None or not self.copies_files:
+            return path
+        return None if self._cache_local is True or self._is_shared(path.parent) else path
+
+    def _is_shared(self, folder: Path) -> bool:
+        if folder not in self._shared:
+            self._shared[folder] = kind_of(folder) in SHARED
+        return self._shared[folder]
 
 
 def _open_local(path: Path, ref: ShardRef) -> OpenFile:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from data.cache.entry import ShardRef
 from data.cache.store import NodeStore
 from data.errors import DataError
-from data.source.address import Address
 
 _APART_S = 1.0  # between the first uses of two shards, for those who weigh plans against each other
 
@@ -54,7 +53,7 @@ def warm(
     found = Warmed()
     wanted: list[ShardRef] = []
     for ref in refs:
-        if Address.parse(ref.url).local is not None:
+        if store.is_in_place(ref.url):
             found.in_place += 1
         else:
             wanted.append(ref)

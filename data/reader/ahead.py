@@ -13,10 +13,10 @@ from data.cache.store import NodeStore
 from data.errors import DataError
 from data.ordering.ahead import Use
 from data.reader.stream import Reads, Stream
-from data.source.address import Address
 
 PLANNED = 2048
 """Shards whose next use the cache is told."""
+_ASKED = 64  # of the shards that are files
 _AGAIN_S = 5.0
 _TICK_S = 0.2
 _GUESS_S = 1e-3  # a position, until it is known how fast they pass
@@ -58,10 +58,13 @@ class Ahead:
 
 
 def has_far(stream: Stream) -> bool:
-    """Whether any shard is not a file of this machine."""
+    """Whether any shard is not read where it lies; of files that may be copied, some are asked."""
     for dataset in stream.datasets:
-        urls = dataset.manifest.urls
-        if not urls.are_plain and any(Address.parse(url).local is None for url in urls):
+        urls, store = dataset.manifest.urls, dataset.store
+        if urls.are_plain and not store.copies_files:
+            continue
+        step = max(1, len(urls) // _ASKED) if urls.are_plain else 1
+        if any(not store.is_in_place(url) for url in urls[::step]):
             return True
     return False
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from data.cache.entry import ShardRef
 from data.cache.job import again
 from data.cache.shard import OpenShard
-from data.cache.store import PIPE_WITHOUT_CACHE, NodeStore
+from data.cache.store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
 from data.errors import DataError
 from data.indexing.access import is_pipe, is_plain_url, is_url
 from data.indexing.build import read_index
@@ -173,6 +173,7 @@ def open_dataset(
     *,
     cache: str | Path | None = None,
     cache_bytes: int = 0,
+    cache_local: CacheLocal = False,
     sources: Sources | None = None,
 ) -> Dataset:
     """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
@@ -185,13 +186,16 @@ def open_dataset(
             `cache_bytes` > 0, the most that it may hold. Shards of `pipe:` commands cannot do
             without: each command runs once to index what it writes, and once into the cache.
 
+        cache_local: copy shards that are files into the cache, too; "auto": those on file systems
+            that machines share, such as NFS and Lustre.
+
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
-    return Dataset(_manifest(shards, reach), _store(cache, cache_bytes, reach))
+    return Dataset(_manifest(shards, reach), _store(cache, cache_bytes, cache_local, reach))
 
 
 def _manifest(shards: Shards, sources: Sources) -> Manifest:
@@ -222,5 +226,8 @@ def _warn_of_others(folder: Path, manifest: Manifest) -> None:
         )
 
 
-def _store(cache: str | Path | None, cache_bytes: int, sources: Sources) -> NodeStore:
-    return NodeStore(Path(cache or "."), cache_bytes if cache else 0, sources=sources)
+def _store(
+    cache: str | Path | None, cache_bytes: int, cache_local: CacheLocal, sources: Sources
+) -> NodeStore:
+    budget = cache_bytes if cache else 0
+    return NodeStore(Path(cache or "."), budget, sources=sources, cache_local=cache_local)

@@ -52,6 +52,7 @@ _NOT_IDENTITY = (
     ("data", "threads"),
     ("data", "cache"),
     ("data", "cache_gb"),
+    ("data", "cache_local"),
 )
 
 

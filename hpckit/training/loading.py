@@ -45,7 +45,12 @@ def held_out(cfg: RunSpec, run: TrainingRun, measure: Measure, **reading: Any) -
 
 
 def _opened(cfg: RunSpec, shards: str) -> Dataset:
-    return open_dataset(shards, cache=cfg.data.cache, cache_bytes=cfg.data.cache_gb * 10**9)
+    return open_dataset(
+        shards,
+        cache=cfg.data.cache,
+        cache_bytes=cfg.data.cache_gb * 10**9,
+        cache_local=cfg.data.cache_local,
+    )
 
 
 def _of_rank(cfg: RunSpec, run: TrainingRun) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.cli.ckpt.output import listing
 
 if TYPE_CHECKING:
+    from data.cache.store import CacheLocal
     from data.ordering.order import Order
     from data.reader.dataset import Dataset
     from data.reader.stream import One
@@ -21,12 +22,17 @@ STREAMS, WINDOW = 48, 8  # of `Loader`
 _MOST_BYTES = 16 << 20  # of a file with a state
 
 
-def open_shards(shards: Sequence[str], cache: Path | None = None, cache_bytes: int = 0) -> Dataset:
+def open_shards(
+    shards: Sequence[str],
+    cache: Path | None = None,
+    cache_bytes: int = 0,
+    cache_local: CacheLocal = False,
+) -> Dataset:
     """The dataset of what was given on a command line. Raises DataError."""
     from data.reader.dataset import open_dataset
 
     given: str | list[str] = shards[0] if len(shards) == 1 else list(shards)
-    return open_dataset(given, cache=cache, cache_bytes=cache_bytes)
+    return open_dataset(given, cache=cache, cache_bytes=cache_bytes, cache_local=cache_local)
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,8 @@ def order_of(dataset: Dataset, state: Mapping[str, Any] | None, knobs: Knobs) ->
     FingerprintError if it belongs to other shards.
     """
     from data.ordering.order import NATURAL, ORDER
-    from data.reader.stream import One, check_same
+    from data.reader.identity import check_same
+    from data.reader.stream import One
 
     if state is None:
         return One(dataset, _order(dataset, knobs.said))

@@ -60,6 +60,13 @@ def warm(
     streams: StreamsOption = None,
     window: WindowOption = None,
     downloads: Annotated[int, typer.Option(min=1, help="Shards that are fetched at a time.")] = 8,
+    mounted: Annotated[
+        bool,
+        typer.Option(
+            "--mounted",
+            help="Shards on NFS, Lustre and the like too, as data.cache_local=auto does.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Fetch shards into the node's cache, those that a run needs first. Exit status 4: not all fit.
@@ -76,7 +83,7 @@ def warm(
     budget = parse_size(cache_bytes)
     ranks = None if streams_of is None else _ranks(streams_of, global_batch)
     told = None if state is None else read_state(state)
-    dataset = open_shards(shards, cache, budget)
+    dataset = open_shards(shards, cache, budget, "auto" if mounted else False)
     with dataset.store as store:
         stream = order_of(dataset, told, Knobs(seed, streams, window))
         begin = position_of(told) if told and position is None else position or 0

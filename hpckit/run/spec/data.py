@@ -68,3 +68,6 @@ class DataSpec:
     the network, over and over."""
     cache_gb: Natural
     """The most that `cache` may hold, in GB."""
+    cache_local: bool | Literal["auto"]
+    """Whether `cache` is for shards that are files, too. true: all; auto: those on file systems
+    that machines share, such as NFS and Lustre; false: files are read where they lie."""

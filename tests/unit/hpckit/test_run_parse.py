@@ -148,6 +148,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.window": 3,
     "data.cache": "/local/shards",
     "data.cache_gb": 7,
+    "data.cache_local": "auto",
     "optim.kind": "muon",
     "optim.lr": 1e-3,
     "optim.schedule": "linear",
@@ -269,7 +270,7 @@ NOR_THESE = (
     "train.require_finite",
     *("train.validate_every", "train.validate_samples", "data.validation"),
     *("data.prefetch", "data.threads"),
-    *("data.cache", "data.cache_gb"),
+    *("data.cache", "data.cache_gb", "data.cache_local"),
 )
 
 
