@@ -16,7 +16,13 @@ import pytest
 from hpckit.drill.campaign import judge
 from hpckit.drill.faults import DrillKind
 from hpckit.drill.oracle import violations
-from hpckit.drill.schedule import Planned, save_schedule
+from hpckit.drill.schedule import (
+    STEP_S,
+    Planned,
+    load_schedule,
+    make_schedule,
+    save_schedule,
+)
 from hpckit.drill.struck import Notes
 from hpckit.run.directory import RunDir
 from tests.integration.run_commands import HPCKIT
@@ -94,6 +100,31 @@ def test_a_campaign_leaves_its_faults_and_its_result(broken: Path) -> None:
         json.loads((broken / "1/result.json").read_text()),
     )
     assert (broken / "1/result.md").read_text() == page
+
+
+def test_a_seed_and_a_known_reference_are_enough(
+    broken: Path, tmp_path: Path, shards: Path
+) -> None:
+    _, reference = runs_of(broken)
+    words = ("data=shards", f"data.shards={shards}", "checkpoint.every_steps=10")
+    minutes = f"--minutes={STEPS * 0.2 / 60}"
+    other = drill(tmp_path / "o", f"--reference={reference.path}", "--minutes=0.2", *words)
+    assert (other.returncode, "it is of another config" in other.stderr) == (2, True)
+    assert not (tmp_path / "o").exists()
+    chosen = ("--seed=3", "--every=4", "--faults=worker,nan")
+    try:
+        done = drill(
+            tmp_path / "c", f"--reference={reference.path}", minutes, *chosen, *words, "--json"
+        )
+    finally:
+        for runs in tmp_path.glob("c/**/campaign-*"):
+            end_leftovers(runs.parent, "campaign-*")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rates = {"worker": 1.0, "nan": 1.0}
+    due = make_schedule(3, STEPS, 4 / STEP_S, rates)
+    assert load_schedule(tmp_path / "c/1/faults.jsonl", rates) == due
+    assert json.loads(done.stdout)["faults"] == len(due) > 1
+    assert not (tmp_path / "c/reference").exists()
 
 
 def test_what_was_ended_early_is_judged_as_far_as_it_came(broken: Path, tmp_path: Path) -> None:

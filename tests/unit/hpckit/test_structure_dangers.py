@@ -26,6 +26,9 @@ CALLS = {
 # What unpickles: from a process's own children and parent, through memory that nobody else has.
 # A worker of a DataLoader does the same. Nothing of it was ever a file.
 OWN_PROCESSES = {"data/reader/slot.py", "data/reader/carried.py"}
+# Connection.recv() unpickles, too. These are the ends of a socket pair that a reader has made
+# before it forked its worker: a file system or a network has no name for it.
+OWN_PIPES = {"data/reader/serving.py", "data/reader/worker.py"}
 SAFE_YAML = "hpckit/run/parse.py"
 
 
@@ -47,6 +50,8 @@ def dangers(tree: ast.AST, place: str) -> Iterator[str]:
 def is_danger(what: str, given: dict[str | None, str], arguments: int, place: str) -> bool:
     if what in ("pickle.load", "pickle.loads", "pickle.Unpickler"):
         return place not in OWN_PROCESSES
+    if what.endswith(".recv") and not arguments:  # a socket's is given a size
+        return place not in OWN_PIPES
     if what == "torch.load":
         return given.get("weights_only") != "True"
     if what == "numpy.load":
@@ -87,6 +92,7 @@ def test_nothing_runs_what_it_reads() -> None:
         *("import torch\ntorch.load(x)", "from torch import load\nload(x, weights_only=False)"),
         *("import yaml\nyaml.load(x, yaml.Loader)", "from yaml import unsafe_load\nunsafe_load(x)"),
         *("import os\nos.system(x)", "import subprocess\nsubprocess.run(x, shell=True)"),
+        *("def f(pipe):\n    return pipe.recv()", "a.connection.recv()"),
         *("def f():\n    import dill", "from joblib import load", "exec(x)"),
     ],
 )
