@@ -50,7 +50,10 @@ class Grouped(Generic[S, T]):
             if not self._made and self._error is not None:
                 error, self._error = self._error, None
                 self._groups.stop("this iteration ended with an error")
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # whose frames hold this
         return self._made.popleft()
 
     def close(self, reason: str) -> None:

@@ -25,6 +25,7 @@ class Prefetcher(Generic[S, T]):
     ) -> None:
         self._turns: _Turns[S, T] = _Turns(load, steps)
         self._ended: str | None = None
+        self._is_over = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hpckit-data")
         # Garbage collection may run anywhere, under any lock, so it signals and does not wait.
         self._abandon = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
@@ -40,19 +41,30 @@ class Prefetcher(Generic[S, T]):
         """
         if self._ended is not None:
             raise self._end_error()
+        if self._is_over:
+            raise StopIteration
         try:
             result = self._pending[0].result()
         except CancelledError as error:  # another thread closed us while we waited
             raise self._end_error() from error
         except _EndError:
+            self._is_over = True
+            self._let_go()
             raise StopIteration from None
         except Exception:
             # Not waiting: the error must come out even if another thread hangs in its read.
             self._stop("this iteration ended with an error", wait=False)
+            self._let_go()
             raise
         self._pending.popleft()
         self._submit()
         return result
+
+    def _let_go(self) -> None:
+        """There is nothing more to come. An error that was met keeps its frames, and by them this:
+        so it must not be kept here, or the threads would live until the garbage is collected."""
+        self._pending.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self, reason: str) -> None:
         """Stop and wait for the threads; later calls of `next` give `reason`."""

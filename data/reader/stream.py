@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from data.errors import DataError, FingerprintError
+from data.errors import DataError
 from data.ordering.ahead import Use, uses_ahead
 from data.ordering.bijection import Ints
 from data.ordering.mixing import MIX, MixedOrder, Mixture, Segment, segment
 from data.ordering.order import Order
 from data.ordering.placement import mixed_streams_of_rank, streams_of_ranks
 from data.reader.dataset import Dataset
-
-State: TypeAlias = Mapping[str, Any]
+from data.reader.identity import State, check_same, digest_of, of_dataset
 
 
 class Places(NamedTuple):
@@ -91,7 +90,7 @@ class One:
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {**self.order.identity, "fingerprint": self.datasets[0].fingerprint}
+        return of_dataset(self.order.identity, self.datasets[0].fingerprint)
 
     def locate(self, positions: Ints) -> Places:
         shards, samples = self.order.locate(positions)
@@ -132,14 +131,14 @@ class Mixed:
 
     @property
     def identity(self) -> dict[str, Any]:
-        orders = [dict(order.identity) for order in self.orders]
+        each = zip(self.orders, self.datasets, strict=True)
         return {
             "order": MIX,
             "seed": self.seed,
             "block": self.mixture.block,
             "datasets": [
-                {**order, "fingerprint": dataset.fingerprint}
-                for order, dataset in zip(orders, self.datasets, strict=True)
+                digest_of(of_dataset(order.identity, dataset.fingerprint))
+                for order, dataset in each
             ],
             "segments": [[part.position, list(part.parts)] for part in self.mixture.segments],
         }
@@ -238,16 +237,6 @@ def in_order(dataset: Dataset, *, samples: int | None = None, seed: int = 0) -> 
         return One(dataset, Order(counts, seed=seed, shuffle=False))
     except ValueError as error:
         raise DataError(str(error)) from error
-
-
-def check_same(state: State, mine: State) -> None:
-    """Raises FingerprintError for a state of another stream, DataError for none at all."""
-    if "order" not in state:
-        raise DataError(f"not a loader's state: it has the fields {sorted(state)}")
-    names = sorted({*state, *mine})
-    differences = {n: (state.get(n), mine.get(n)) for n in names if state.get(n) != mine.get(n)}
-    if differences:
-        raise FingerprintError(differences)
 
 
 def _scaled(

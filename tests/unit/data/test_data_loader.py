@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def test_the_state_is_small_and_counts_what_was_delivered(dataset: Dataset) -> N
     state = loader.state_dict()
     assert state == {
         "order": ORDER,
-        "fingerprint": dataset.fingerprint,
+        "fingerprint": dataset.fingerprint[:32],
         "seed": 2**64 - 1,
         "streams": 48,
         "window": 8,
@@ -193,7 +194,14 @@ def test_a_state_of_another_stream_says_what_differs(dataset: Dataset, tmp_path:
     with pytest.raises(FingerprintError, match="fingerprint is '") as caught:
         Loader(other, global_batch=4, seed=3).load_state_dict(state)
     found = caught.value.differences["fingerprint"]
-    assert found == (dataset.fingerprint, other.fingerprint)
+    assert found == (dataset.fingerprint[:32], other.fingerprint[:32])
+
+
+def test_a_state_of_before_with_the_whole_fingerprint_is_taken(dataset: Dataset) -> None:
+    state = {**Loader(dataset, global_batch=4).state_dict(), "fingerprint": dataset.fingerprint}
+    loader = Loader(dataset, global_batch=4)
+    loader.load_state_dict({**state, "position": 8})
+    assert sorted(take(loader, 1)[0].positions) == [8, 9, 10, 11]
 
 
 @pytest.mark.parametrize("change", [{"position": -1}, {"position": "3"}, {"position": 2**62}])
@@ -348,6 +356,32 @@ def test_what_comes_before_an_error_of_the_plan_is_delivered(threads: int) -> No
     with pytest.raises(DataError, match="ended with an error"):
         made.next()
     made.close("it is over")
+
+
+@pytest.mark.parametrize("last", [DataError, None])
+@pytest.mark.parametrize("most", [1, 4])
+def test_threads_end_with_what_they_have_to_do(last: type[DataError] | None, most: int) -> None:
+    """And not only when somebody collects the garbage."""
+
+    def load(number: int) -> int:
+        if number == 9 and last is not None:
+            raise last
+        return number
+
+    gc.collect()
+    gc.disable()
+    try:
+        made = Grouped(load, iter(range(10)), most=most, depth=2, threads=2)
+        with suppress(StopIteration, DataError):
+            while True:
+                made.next()
+        for _ in range(500):
+            if not reader_threads():
+                break
+            time.sleep(0.01)
+        assert not reader_threads()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -74,13 +74,32 @@ def test_weights_may_change_where_a_run_goes_on(datasets: list[Dataset]) -> None
 
 def test_a_state_of_other_datasets_is_refused(datasets: list[Dataset]) -> None:
     state = Loader(mixed(datasets, [1, 1]), global_batch=10).state_dict()
-    with pytest.raises(FingerprintError, match="datasets is"):
+    with pytest.raises(FingerprintError, match=r"dataset 0 is '.*dataset 1 is '"):
         Loader(mixed(datasets[::-1], [1, 1]), global_batch=10).load_state_dict(state)
     with pytest.raises(FingerprintError):
         Loader(datasets[0], global_batch=10).load_state_dict(state)
     broken = {**state, "segments": [[5, [1, 1]]]}
     with pytest.raises(DataError, match="its segments cannot be"):
         Loader(mixed(datasets, [1, 1]), global_batch=10).load_state_dict(broken)
+
+
+def test_the_state_is_small_and_one_of_before_is_taken(datasets: list[Dataset]) -> None:
+    """Which named each dataset and its order by all their fields."""
+    both = mixed(datasets, [0.7, 0.3], seed=2**32)
+    state = Loader(both, global_batch=10).state_dict()
+    assert len(json.dumps({**state, "position": 10**12})) < 200
+    orders = [
+        {**order.identity, "fingerprint": dataset.fingerprint}
+        for order, dataset in zip(both.orders, datasets, strict=True)
+    ]
+    loader = Loader(mixed(datasets, [0.7, 0.3], seed=2**32), global_batch=10)
+    loader.load_state_dict({**state, "datasets": orders, "position": 20})
+    assert min(take(loader, 1)[0].positions) == 20
+    other = [orders[0], {**orders[1], "window": 9}]
+    loader = Loader(mixed(datasets, [0.7, 0.3], seed=2**32), global_batch=10)
+    with pytest.raises(FingerprintError) as caught:
+        loader.load_state_dict({**state, "datasets": other, "position": 20})
+    assert list(caught.value.differences) == ["dataset 1"]
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1, -1], [0, 0], [float("nan"), 1]])

@@ -1,0 +1,58 @@
+"""What a state says of the stream that it belongs to, in few bytes, and how that is compared."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from blake3 import blake3
+
+from data.errors import DataError, FingerprintError
+
+State: TypeAlias = Mapping[str, Any]
+
+_FINGERPRINT = 32  # hex digits of a dataset's that are kept: 128 bits
+_DIGEST = 16  # hex digits
+
+
+def of_dataset(order: Mapping[str, Any], fingerprint: str) -> dict[str, Any]:
+    """The fields that name one dataset in its order."""
+    return {**order, "fingerprint": fingerprint[:_FINGERPRINT]}
+
+
+def digest_of(fields: Mapping[str, Any]) -> str:
+    """The same as one short text, where there are several."""
+    text = json.dumps(_shortened(fields), sort_keys=True, separators=(",", ":"))
+    return blake3(text.encode()).hexdigest()[:_DIGEST]
+
+
+def check_same(state: State, mine: State) -> None:
+    """Raises FingerprintError for a state of another stream, DataError for none at all.
+
+    States of before, with whole fingerprints and all fields of each dataset, count as ever.
+    """
+    if "order" not in state:
+        raise DataError(f"not a loader's state: it has the fields {sorted(state)}")
+    told, here = _flat(state), _flat(mine)
+    names = sorted({*told, *here})
+    differences = {n: (told.get(n), here.get(n)) for n in names if told.get(n) != here.get(n)}
+    if differences:
+        raise FingerprintError(differences)
+
+
+def _flat(state: State) -> dict[str, Any]:
+    """With a field for each dataset of a mixture."""
+    found = _shortened(state)
+    datasets = found.get("datasets")
+    if isinstance(datasets, list):
+        del found["datasets"]
+        for number, one in enumerate(datasets):
+            digest = digest_of(one) if isinstance(one, Mapping) else one
+            found[f"dataset {number}"] = digest
+    return found
+
+
+def _shortened(fields: Mapping[str, Any]) -> dict[str, Any]:
+    fingerprint = fields.get("fingerprint")
+    if isinstance(fingerprint, str):
+        return {**fields, "fingerprint": fingerprint[:_FINGERPRINT]}
+    return dict(fields)
