@@ -6,30 +6,23 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
-
-import yaml
 
 from checkpointing import list_checkpoints
 from hpckit.drill.faults import DrillKind
 from hpckit.drill.schedule import Planned, save_schedule
+from hpckit.drill.site import load_site
 from tests.integration.run_commands import HPCKIT
-from tests.integration.runs import end_leftovers
-from tests.services.fault_proxy import FaultProxy
-from tests.services.faults import EXPIRED_TOKEN, SLOW_DOWN, Fault, Hang, LoseReply, Reset
+from tests.integration.runs import REPO, end_leftovers
 from tests.services.fixtures import FaultyS3
+from tests.services.s3 import S3Server
+from tests.services.troubles import TROUBLES, obeying, write_site
 
 STEPS = 90
-TROUBLES: dict[str, Fault] = {
-    "busy": SLOW_DOWN,
-    "resets": Reset(),
-    "stuck": Hang(2.0),
-    "expired": EXPIRED_TOKEN,
-    "mute": LoseReply(),
-}
 SCHEDULE = (
     Planned(8, "busy", 0.0),
     Planned(12, DrillKind.WORKER, 0.9),
@@ -44,48 +37,11 @@ SCHEDULE = (
 )
 
 
-@contextmanager
-def obeying(proxy: FaultProxy, folder: Path) -> Iterator[None]:
-    """The proxy has the troubles whose files are in `folder`."""
-    ended = threading.Event()
-
-    def obey() -> None:
-        had: set[str] = set()
-        while not ended.wait(0.05):
-            wanted = {path.name for path in folder.iterdir()}
-            if wanted != had:
-                proxy.clear()
-                for name in wanted:
-                    proxy.inject(TROUBLES[name])
-                had = wanted
-
-    thread = threading.Thread(target=obey)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def write_site(path: Path, folder: Path) -> None:
-    """Each trouble for three seconds."""
-    faults = {
-        name: {
-            **{"do": ["touch", str(folder / name)], "undo": ["rm", str(folder / name)]},
-            **{"after_s": 3, "restarts": False},
-        }
-        for name in TROUBLES
-    }
-    path.write_text(yaml.safe_dump(faults))
-
-
 def test_nothing_is_lost_whatever_the_server_answers(
     tmp_path: Path, shards: Path, faulty_s3: FaultyS3
 ) -> None:
-    folder, site, schedule = (tmp_path / name for name in ("wanted", "site.yaml", "faults.jsonl"))
-    folder.mkdir()
-    write_site(site, folder)
+    folder, schedule = tmp_path / "troubles", tmp_path / "faults.jsonl"
+    site = write_site(folder)
     save_schedule(schedule, SCHEDULE)
     command = [
         *(HPCKIT, "drill", "campaign", f"--folder={tmp_path / 'c'}", f"--replay={schedule}"),
@@ -110,7 +66,7 @@ def test_nothing_is_lost_whatever_the_server_answers(
     result = json.loads(done.stdout)
     assert (result["problems"], result["faults"], result["steps"]) == ([], len(SCHEDULE), STEPS)
     met = {type(request.fault) for request in faulty_s3.proxy.seen if request.fault is not None}
-    assert met == {type(trouble) for trouble in TROUBLES.values()}
+    assert met == {type(TROUBLES[one.kind]) for one in SCHEDULE if one.kind in TROUBLES}
     assert (
         max(
             info.step
@@ -118,3 +74,36 @@ def test_nothing_is_lost_whatever_the_server_answers(
         )
         == STEPS
     )
+
+
+def test_the_command_obeys_its_site_file(tmp_path: Path, s3_server: S3Server) -> None:
+    words = [sys.executable, "-m", "tests.services.troubles", str(tmp_path / "t")]
+    with subprocess.Popen(
+        [*words, f"--upstream={s3_server.http}"], cwd=REPO, stdout=subprocess.PIPE, text=True
+    ) as served:
+        try:
+            assert served.stdout is not None
+            said = served.stdout.readline().split()
+            endpoint = said[0].removeprefix("AWS_ENDPOINT_URL=")
+            site = load_site(Path(said[-1]))
+            assert site.faults.keys() == TROUBLES.keys()
+            site.play("busy", "here", 0, None)
+            assert wait_for_status(endpoint, 503)
+            assert site.settle() == []
+            assert wait_for_status(endpoint, 200, 403)
+        finally:
+            served.terminate()
+
+
+def wait_for_status(url: str, *due: int) -> bool:
+    deadline_s = time.monotonic() + 20
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < deadline_s:
+        try:
+            status = opener.open(url, timeout=5).status
+        except urllib.error.HTTPError as error:
+            status = error.code
+        if status in due:
+            return True
+        time.sleep(0.1)
+    return False
