@@ -35,7 +35,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File, Files
 
     linked = {(page.parent / link).resolve() for page in pages() for link in links(page)}
-    paths = {*pages(), *(path for path in linked if path.is_file())}
+    paths = {*pages(), *(path for path in linked if path.is_file()), ROOT / "docs/site.css"}
     names = sorted(path.relative_to(ROOT).as_posix() for path in paths)
     ours = [File(name, str(ROOT), config.site_dir, config.use_directory_urls) for name in names]
     kept = [file for file in files if not file.abs_src_path.startswith(str(ROOT / "docs"))]

@@ -15,7 +15,7 @@ from hpckit.report.status import word_of
 from hpckit.report.words import span
 
 KEYS = "up/down: choose   l: log   w: why   c: cancel   q: quit"
-HEAD = ("run", "state", "step", "tok/s", "ETTR", "saved", "lag", "data wait", "came back")
+HEAD = ("run", "state", "step", "tok/s", "ETTR", "saved", "lag", "wait", "came back")
 
 
 def view_of(
@@ -33,7 +33,8 @@ def view_of(
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for name in HEAD:
         is_word = name in ("run", "state", "came back")
-        table.add_column(name, justify="left" if is_word else "right", no_wrap=True)
+        folds = name == "came back"  # so that the others are whole on 80 columns
+        table.add_column(name, justify="left" if is_word else "right", no_wrap=not folds)
     for number, it in enumerate(runs):
         style = "reverse" if number == chosen else ""
         table.add_row(it.run.name, word_of(it), *cells(it, now), style=style)

@@ -44,7 +44,7 @@ def key_figures(it: Content) -> list[tuple[str, str]]:
         ("state", it.overview.word),
         ("step", f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"),
         ("ETTR", f"{p.ettr:.1%}" if p.ettr is not None else "not known yet"),
-        ("last durable checkpoint", _last_saved(it)),
+        ("durable checkpoint", _last_saved(it)),
         ("wall time", span(wall_s) if wall_s > 0 else "none yet"),
         ("attempts", str(len(history.lives))),
         ("interruptions", _interruptions(it)),

@@ -20,7 +20,7 @@ def parts_of(it: Content) -> list[tuple[str, float]]:
         ("lost, leave: noticing, saving, leaving", sum(gap.leave_s for gap in gaps)),
         ("lost, restart: queue, processes, rendezvous, load", sum(gap.restart_s for gap in gaps)),
         ("lost, repeat: steps done again", sum(gap.repeat_s for gap in gaps)),
-        ("else: most of it the last save", went["else"]),
+        ("other: mostly the last save", went["else"]),
     ]
 
 

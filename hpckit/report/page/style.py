@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+# A table that is wider than the screen is shaded where it goes on: the first two layers of .wide
+# move with the table, and cover the other two at its ends.
 # Curves: Okabe and Ito's colours, darker on white and lighter on black where they would be faint.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2125; --soft: #5a636c; --page: #fff; --line: #d5dade;
-  --box: #f3f5f7; --alert: #b03a00; --mark: #b3261e; --start: #b5bdc6; --lost: #d55e00;
-  --c0: #0072b2; --c1: #c26a00; --c2: #00805d; --c3: #b0508a; --c4: #8a6d00; --c5: #2a9fd6;
-  --c6: #6b4fbb; --c7: #6b737b; }
+  --box: #f3f5f7; --shade: #0004; --alert: #b03a00; --mark: #b3261e; --start: #b5bdc6;
+  --lost: #d55e00; --c0: #0072b2; --c1: #c26a00; --c2: #00805d; --c3: #b0508a; --c4: #8a6d00;
+  --c5: #2a9fd6; --c6: #6b4fbb; --c7: #6b737b; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e6e9; --soft: #a3abb3; --page: #17191c;
-  --line: #363b41; --box: #212529; --alert: #ff9d5c; --mark: #ff7b72; --start: #59616a;
-  --lost: #ff8c42; --c0: #56b4e9; --c1: #f0a030; --c2: #35c495; --c3: #e08cc0; --c4: #e0cf4a;
-  --c5: #9cd8ff; --c6: #b3a0ff; --c7: #a0a8b0; } }
+  --line: #363b41; --box: #212529; --shade: #fff5; --alert: #ff9d5c; --mark: #ff7b72;
+  --start: #59616a; --lost: #ff8c42; --c0: #56b4e9; --c1: #f0a030; --c2: #35c495; --c3: #e08cc0;
+  --c4: #e0cf4a; --c5: #9cd8ff; --c6: #b3a0ff; --c7: #a0a8b0; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem;
   color: var(--ink); background: var(--page); overflow-wrap: anywhere; }
@@ -25,12 +27,16 @@ p { margin: .5rem 0; }
 dl { display: grid; grid-template-columns: minmax(5rem, max-content) 1fr; gap: .25rem 1rem;
   margin: .75rem 0; }
 dt { font-weight: 600; } dd { margin: 0; min-width: 0; }
-.key { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .6rem; }
+.key { grid-template-columns: repeat(auto-fill, minmax(min(11rem, 45%), 1fr)); gap: .6rem; }
 .key div { background: var(--box); border-radius: .4rem; padding: .5rem .7rem; }
 .key dt { font-weight: 400; } .key dd { font-weight: 600; }
 pre { background: var(--box); padding: .6rem .8rem; border-radius: .4rem; white-space: pre-wrap;
   font-size: .85rem; margin: .75rem 0; }
-.wide { overflow-x: auto; margin: .75rem 0; }
+.wide { overflow-x: auto; margin: .75rem 0; background:
+  linear-gradient(to right, var(--page) 30%, transparent) 0 0 / 3rem 100% local no-repeat,
+  linear-gradient(to left, var(--page) 30%, transparent) 100% 0 / 3rem 100% local no-repeat,
+  linear-gradient(to right, var(--shade), transparent) 0 0 / .8rem 100% no-repeat,
+  linear-gradient(to left, var(--shade), transparent) 100% 0 / .8rem 100% no-repeat; }
 table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; white-space: nowrap; }
@@ -58,6 +64,7 @@ path.dash1 { stroke-dasharray: 7 3; } path.dash2 { stroke-dasharray: 2 3; }
   padding: 0; font-size: .87rem; color: var(--soft); }
 .swatch { display: inline-block; width: .8rem; height: .8rem; border-radius: .15rem;
   margin-right: .4rem; vertical-align: -.05rem; background: var(--own); }
+.key-of li, td:has(> .swatch) { padding-left: 1.2rem; text-indent: -1.2rem; }
 .dash1.swatch, .dash2.swatch { height: 0; border-top: .2rem dashed var(--own); background: none;
   vertical-align: .2rem; }
 .dash2.swatch { border-top-style: dotted; }

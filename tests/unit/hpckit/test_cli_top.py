@@ -5,13 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hpckit.cli import top
 from hpckit.cli.top import Screen
-from hpckit.report.overview import Overview
+from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.state import State
+from hpckit.report.top import view_of
+from hpckit.run.directory import RunDir
 from hpckit.run.lock import hold_all
 from tests.unit.hpckit.page_parts import submitted
 
@@ -76,3 +82,19 @@ def test_the_last_run_may_go_while_it_is_asked_about(root: Path, cancelled: list
     screen.look()
     screen.press("y")
     assert cancelled == []
+
+
+def test_a_row_is_whole_on_eighty_columns(root: Path) -> None:
+    it = look(RunDir(root / "a"), Queue())
+    progress = replace(
+        it.progress,
+        **{"steps": 100_000, "step": 81_234, "tokens_per_s": 123_456.0, "data_wait": 0.02},
+        **{"ettr": 0.97, "saved_step": 81_000, "saved_time": 0.0, "interruptions": {}},
+    )
+    names = {"preempted": 2, "worker": 11}
+    busy = replace(it, state=State.RUNNING, progress=replace(progress, interruptions=names))
+    console = Console(width=80, file=StringIO(), record=True)
+    console.print(view_of([busy], 0, None, "", now=330.0))
+    said = console.export_text()
+    assert "…" not in said
+    assert {"a", "81,234/100,000", "123,456", "97%", "234", "2%", "11"} <= {*said.split()}

@@ -51,6 +51,12 @@ def test_the_site_has_every_page_once() -> None:
     assert sorted(_leaves(nav)) == sorted(map(named, PAGES))
 
 
+def test_the_site_has_the_styles_that_it_names() -> None:
+    named = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["extra_css"]
+    hooks = (ROOT / "docs/hooks.py").read_text(encoding="utf-8")
+    assert [css for css in named if not (ROOT / css).is_file() or f'"{css}"' not in hooks] == []
+
+
 def _leaves(nav: Any) -> list[str]:
     if isinstance(nav, str):
         return [nav]
