@@ -48,6 +48,10 @@ class Usage:
         both = zip(astuple(self), astuple(before), strict=True)
         return replace(Usage(*(a - b for a, b in both)), ready=self.ready)
 
+    def __add__(self, other: "Usage") -> "Usage":
+        both = zip(astuple(self), astuple(other), strict=True)
+        return Usage(*(a + b for a, b in both))
+
     @property
     def wait_share(self) -> float:
         return self.wait_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
@@ -111,6 +115,14 @@ class Meter:
             before.transform_s + times.transform_s,
             grown=before.grown + times.grown,
         )
+
+    def read(self, batch: Batch, times: Times) -> None:
+        """One more batch, of which nobody knows yet how long it is waited for."""
+        self.delivered(batch, times, wait_s=0.0, elapsed_s=0.0)
+
+    def waited(self, *, wait_s: float, elapsed_s: float, transform_s: float) -> None:
+        """For an item of a batch that was read; of it so long for work of its consumer's thread."""
+        self._usage += Usage(wait_s=wait_s, elapsed_s=elapsed_s, transform_s=transform_s)
 
     def usage(self, *, ready: int, counts: Mapping[str, float]) -> Usage:
         """What it has come to; `counts` are those of the node stores, by their names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -185,6 +186,15 @@ def live_shards(stream: Stream, reads: Sequence[Collection[int]]) -> int:
     """How many shards the samples of some streams come from at a time, at most."""
     each = zip(stream.datasets, stream.orders, reads, strict=True)
     return sum(min(len(dataset.manifest), order.window * len(of)) for dataset, order, of in each)
+
+
+def store_counts(stream: Stream) -> dict[str, float]:
+    """What the node stores of its datasets have done for this process, in sum: the counters of
+    `data.cache.metrics.Metrics` by their names."""
+    counts = Counter[str]()
+    for store in {dataset.store for dataset in stream.datasets}:
+        counts.update(store.metrics.counts())
+    return dict(counts)
 
 
 def mixed(

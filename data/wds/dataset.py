@@ -13,6 +13,7 @@ from data.errors import DataError
 from data.indexing.listing import Shards
 from data.reader.dataset import Dataset
 from data.reader.faults import Policy
+from data.reader.metrics import Usage
 from data.reader.stream import Stream
 from data.source.sources import Sources
 from data.wds import cursor, topology
@@ -198,6 +199,13 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def errors(self) -> int:
         """Samples that were left out or replaced, in this process."""
         return self.pipeline.errors
+
+    @property
+    def usage(self) -> Usage:
+        """Where the time has gone so far, in this process, as of a `Loader`: its stages run while
+        the consumer waits, so `transform_s` is theirs. Workers of a `DataLoader` tell `WebLoader`.
+        """
+        return self.pipeline.usage
 
     @property
     def cursor(self) -> Cursor:

@@ -1,12 +1,14 @@
 """A `DataLoader` over a pipeline, whose state is the pipeline's."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webdataset.pytorch import DataLoader, IterableDataset
 
 from data.errors import DataError
+from data.reader.metrics import Usage
 from data.wds import topology
 from data.wds.cursor import Cursor
 from data.wds.dataset import StreamingDataset
@@ -44,13 +46,21 @@ class WebLoader:
         self._options = options
         self._state: dict[str, Any] | None = None
         self._cursor: Cursor | None = None
-        self._errors: dict[tuple[int, int], int] = {}
+        self._usages: dict[tuple[int, int], Usage] = {}
+        self._wait_s = self._elapsed_s = 0.0
         self._turn = 0
 
     @property
     def errors(self) -> int:
         """Samples that workers left out or replaced, as far as they were handed on."""
-        return sum(self._errors.values())
+        return self.usage.errors
+
+    @property
+    def usage(self) -> Usage:
+        """Where the time has gone so far, as of a `Loader`: the consumer's waiting is measured
+        here, reads and stages where they are done, as far as their items were handed on."""
+        told = sum(self._usages.values(), Usage())
+        return replace(told, wait_s=self._wait_s, elapsed_s=self._elapsed_s)
 
     def state_dict(self) -> dict[str, Any]:
         """As of the dataset, after the items that were handed on."""
@@ -79,18 +89,29 @@ class WebLoader:
             collate_fn=_Collate(collate),
             **options,
         )
-        for step in passing:
+        last_s = time.perf_counter()
+        for step in self._waiting(passing):
             for stamped in step.items:
                 if turn != self._turn:
                     raise DataError("another iteration of this loader has begun")
                 if stamped.error is not None:
                     raise stamped.error
-                self._errors[turn, stamped.worker] = stamped.errors
+                self._usages[turn, stamped.worker] = stamped.usage
                 self._cursor, self._state = stamped.cursor, stamped.state
+                self._elapsed_s += (now_s := time.perf_counter()) - last_s
+                last_s = now_s
                 if not stamped.empty:
                     yield stamped.item
         if turn == self._turn:
             self._end(self._cursor or at)
+
+    def _waiting(self, steps: Iterable["_Step"]) -> Iterator["_Step"]:
+        """The same, and how long they were waited for."""
+        found, began_s = iter(steps), time.perf_counter()
+        for step in found:
+            self._wait_s += time.perf_counter() - began_s
+            yield step
+            began_s = time.perf_counter()
 
     def _end(self, last: Cursor) -> None:
         """The pass is over."""
@@ -109,7 +130,8 @@ class _Stamped:
     state: dict[str, Any] | None = None
     empty: bool = False
     worker: int = 0
-    errors: int = 0
+    usage: Usage = field(default_factory=Usage)
+    """Of its worker, since the pass began."""
     error: Exception | None = None
 
 
@@ -161,7 +183,7 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
         worker = topology.worker()
         offset, stride = (0, 1) if worker is None else (worker.id, worker.workers)
         pipeline = self._dataset.pipeline
-        at = pipeline.pass_from(self._at)
+        at, before = pipeline.pass_from(self._at), pipeline.usage
         for made in pipeline.made(at, offset, stride):
             cursor = made.cursor._replace(until=at.until)
             empty = made.item is EMPTY
@@ -173,7 +195,7 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
                 pipeline.state(cursor),
                 empty,
                 offset,
-                pipeline.errors,
+                pipeline.usage - before,
             )
 
 

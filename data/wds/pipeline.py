@@ -1,19 +1,21 @@
 """A pipeline at work in one process: opened, and made into items step by step."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
 from data.errors import DataError
-from data.reader.stream import Stream
+from data.reader.metrics import Meter, Usage
+from data.reader.stream import Stream, store_counts
 from data.wds import cursor, topology
 from data.wds.cursor import Cursor, Told
+from data.wds.metering import Metered
 from data.wds.plan import inexact_stages
 from data.wds.runner import InexactRunner, Made, Policy, Runner
 from data.wds.seeding import Seeder
 from data.wds.settings import Settings
-from data.wds.source import Reader, after_fork
+from data.wds.source import Read, Reader, after_fork
 from data.wds.steps import Steps
 
 
@@ -31,6 +33,7 @@ class Pipeline:
         self._opened: Stream | None = None if like is None else like._opened
         self._pid: int = 0 if like is None else like._pid
         self._stream: Stream | None = None
+        self._meter = Meter()
         self._reading = settings.faults(settings.read_errors)
         raised = settings.faults(settings.errors or "raise")
         handled = raised if settings.errors else settings.faults("skip")
@@ -41,6 +44,14 @@ class Pipeline:
         """Samples that were left out or replaced, in this process."""
         kinds = (self._reading, self._policy.raised, self._policy.handled)
         return sum({id(kind): kind.count for kind in kinds}.values())
+
+    @property
+    def usage(self) -> Usage:
+        """Where the time has gone so far, in this process."""
+        if self._stream is None:
+            return Usage()
+        usage = self._meter.usage(ready=0, counts=store_counts(self._stream))
+        return replace(usage, errors=self.errors)
 
     @property
     def steps(self) -> Steps:
@@ -79,19 +90,26 @@ class Pipeline:
         )
         within = at.within if offset == 0 else 0
         reads = reader.read(at._replace(skip=at.skip + offset), stride)
+        metered = Metered(self._meter)
         try:
-            if not settings.exact:
-                stages = inexact_stages(settings.stages)
-                yield from InexactRunner(stages).make(reads, at)
-                return
-            restore = topology.worker() is None
-            seeder = Seeder(stream.seed, restore=restore) if settings.seeded else None
-            runner = Runner(settings.plan, reader, seeder, stream.seed, self._policy)
-            for read in reads:
-                yield from runner.make(read, within)
-                within = 0
+            yield from metered.made(self._made(reader, metered.reads(reads), at, within))
         finally:
             reads.close()
+
+    def _made(
+        self, reader: Reader, reads: Iterator[Read], at: Cursor, within: int
+    ) -> Generator[Made, None, None]:
+        settings, seed = self.settings, reader.stream.seed
+        if not settings.exact:
+            stages = inexact_stages(settings.stages)
+            yield from InexactRunner(stages).make(reads, at)
+            return
+        restore = topology.worker() is None
+        seeder = Seeder(seed, restore=restore) if settings.seeded else None
+        runner = Runner(settings.plan, reader, seeder, seed, self._policy)
+        for read in reads:
+            yield from runner.make(read, within)
+            within = 0
 
     def check_empty(self, at: Cursor) -> None:
         """Nothing was left of a step. Raises DataError if that would put ranks out of step."""

@@ -14,13 +14,14 @@ from data.indexing.listing import Shards
 from data.indexing.manifest import Manifest
 from data.ordering.placement import Share
 from data.reader.ahead import Ahead, has_far
-from data.reader.batch import Batch
+from data.reader.batch import Batch, Times
 from data.reader.dataset import Dataset, open_dataset
 from data.reader.descriptors import SHARDS
 from data.reader.faults import Faults
 from data.reader.fetch import Fetcher, Work
 from data.reader.grouping import Grouped
 from data.reader.stream import Mixed, One, Places, Stream, live_shards, order_of
+from data.reader.together import settle
 from data.source.sources import Sources
 from data.wds.cursor import Cursor
 from data.wds.steps import Steps
@@ -104,6 +105,7 @@ class Read(NamedTuple):
     """This rank's share of one step, as bytes."""
 
     batch: Batch
+    times: Times
     share: Share
     begin: int
     """The position of the step; `share.after` is that of the next one."""
@@ -131,7 +133,7 @@ class Reader:
         SHARDS.check(live_shards(self.stream, streams))
         most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
         made: Grouped[tuple[Work, int], Read] = Grouped(
-            lambda found: Read(fetch(found[0])[0], found[0].share, found[1]),
+            lambda found: Read(*fetch(found[0]), found[0].share, found[1]),
             self._works(cursor, stride),
             most=most if self.threads else 1,
             depth=self.depth,
@@ -150,6 +152,7 @@ class Reader:
             while (found := _next(made.next)) is not None:
                 at.position = found.begin
                 yield found
+            settle(self.stream)
         finally:
             made.close("the iteration was closed")
             if ahead is not None:

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from data import DataError, FingerprintError, Loader, open_dataset
+from data import DataError, FingerprintError, Loader, Usage, open_dataset
 from data.wds.dataset import StreamingDataset
 from data.wds.loader import WebLoader
 from tests.integration.wds_shards import KEYS, keys_of, write_shards
@@ -96,6 +97,33 @@ def test_workers_that_are_spawned_give_the_same(urls: list[str], three: list[Any
         dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"
     )
     assert comparable(list(plain)) == three[:10]
+
+
+NAP_S = 0.001
+
+
+def slow(each: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(NAP_S)
+    if each["__key__"] == "k007":
+        raise ValueError("this one")
+    return augment(each)
+
+
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_where_the_time_goes_is_told(urls: list[str], workers: int | None) -> None:
+    """By the dataset itself or by a loader over it, of all passes, and each bad sample once."""
+    source: Any = StreamingDataset(urls, seed=3, streams=4, window=2, errors="skip")
+    dataset = source.map(slow).to_tuple("__key__", "chance").batched(BATCH)
+    loader = dataset if workers is None else WebLoader(dataset, num_workers=workers)
+    assert loader.usage == Usage()
+    batches = passes(loader, 2)
+    usage = loader.usage
+    assert (usage.batches, usage.samples) == (len(batches), 2 * KEYS)
+    assert usage.errors == loader.errors == 2
+    assert usage.transform_s >= 2 * KEYS * NAP_S
+    assert usage.bytes > 0 < usage.read_s
+    assert 0 < usage.wait_s <= usage.elapsed_s
+    assert usage.diagnosis()
 
 
 def test_samples_that_the_loader_batches(urls: list[str]) -> None:

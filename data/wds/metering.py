@@ -1,0 +1,48 @@
+"""Where the time of a pipeline goes: in reads, in its stages, or with its consumer."""
+
+import time
+from collections.abc import Generator, Iterator
+
+from data.reader.metrics import Meter
+from data.wds.runner import Made
+from data.wds.source import Read
+
+
+class Metered:
+    """One pass. Who asks for an item waits for its bytes, then for the stages, in one thread."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._waited_s = 0.0  # for bytes
+
+    def reads(self, reads: Iterator[Read]) -> Iterator[Read]:
+        """The same, and how long they were waited for."""
+        while True:
+            began_s = time.perf_counter()
+            read = next(reads, None)
+            self._waited_s += time.perf_counter() - began_s
+            if read is None:
+                return
+            self._meter.read(read.batch, read.times)
+            yield read
+
+    def made(self, made: Generator[Made, None, None]) -> Generator[Made, None, None]:
+        """The same, made of `reads`: what else it took was the work of the stages."""
+        last_s = time.perf_counter()
+        try:
+            while True:
+                began_s, bytes_s = time.perf_counter(), self._waited_s
+                one = next(made, None)
+                now_s = time.perf_counter()
+                wait_s = now_s - began_s
+                self._meter.waited(
+                    wait_s=wait_s,
+                    elapsed_s=now_s - last_s,
+                    transform_s=max(0.0, wait_s - (self._waited_s - bytes_s)),
+                )
+                last_s = now_s
+                if one is None:
+                    return
+                yield one
+        finally:
+            made.close()
