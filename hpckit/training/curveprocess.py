@@ -13,13 +13,13 @@ from hpckit.run.events import EventLog
 log = logging.getLogger(__name__)
 
 _PROGRAM = (sys.executable, "-m", "hpckit.training.curves")
-END_S = 8.0
-"""Seconds that the end of an attempt waits for it, at most."""
+END_S, DONE_S = 8.0, 60.0
+"""Seconds that the end of an attempt waits for it, at most, and that of a run."""
 
 
 class CurveProcess:
     """`hpckit.training.curves`, from the first record on. It outlives this process by a moment, if
-    that is killed, and so loses nothing."""
+    that is killed, and so loses nothing: it is no stray of a dead generation, but a service."""
 
     def __init__(self, events: EventLog, folder: Path) -> None:
         self._events, self._folder = events, folder
@@ -33,15 +33,17 @@ class CurveProcess:
         elif self._process is not None and self._process.poll() is not None:
             self._drop(f"their process ended with {self._process.returncode}")
 
-    def end(self) -> None:
-        """Have it write what is left."""
+    def end(self, is_done: bool) -> None:
+        """Have it write what is left; `is_done`: nobody else will."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            returncode = self._process.wait(END_S)
+            returncode = self._process.wait(DONE_S if is_done else END_S)
         except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
             log.warning("TensorBoard files lack the newest records, which the next attempt adds")
             return
         if returncode:
@@ -49,10 +51,11 @@ class CurveProcess:
 
     def _start(self) -> None:
         command = [*_PROGRAM, str(self._events.path), str(self._folder)]
+        own = {"PYTHONPATH": os.pathsep.join(sys.path), "HPCKIT_SERVICE": "curves"}
         try:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                env={**os.environ, **own},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,

@@ -50,7 +50,7 @@ class Records:
         """`is_done`: the run is through, not just this attempt."""
         self._queue.put(None)
         self._thread.join()
-        self._curves.end()
+        self._curves.end(is_done)
         close_all(self._trackers, is_done)
 
     def _serve(self) -> None:

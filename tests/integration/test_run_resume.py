@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpckit.cli.why import budget_of_run
 from hpckit.elastic.strike import Fault, victims
@@ -73,6 +74,23 @@ def test_preempted_on_the_same_world(tmp_path: Path, shards: Path, reference: Ru
     assert [life.end for life in story.lives] == ["preempted", "preempted", "done"]
     assert [gap.repeated for gap in story.interruptions] == [0, 0]
     assert [life.start_step >= at for life, at in zip(story.lives[1:], (13, 37), strict=True)]
+    assert curve(run, "loss") == pytest.approx(losses(run))
+    drawn = [path for path in run.logs.rglob("*") if says(path, "parameters are drawn")]
+    assert drawn
+    assert {path.relative_to(run.logs).parts[0] for path in drawn} == {"g001"}, (
+        "for a new run alone"
+    )
+
+
+def curve(run: RunDir, name: str) -> dict[int, float]:
+    """Of TensorBoard."""
+    found = EventAccumulator(str(run.tensorboard))
+    found.Reload()
+    return {point.step: point.value for point in found.Scalars(name)}
+
+
+def says(path: Path, words: str) -> bool:
+    return path.is_file() and words in path.read_text(errors="replace")
 
 
 def test_preempted_and_resumed_on_other_worlds(

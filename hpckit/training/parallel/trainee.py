@@ -90,6 +90,7 @@ class Trainee:
         `hpckit.training.starting`, which may have no adapters; what they were read from."""
         if start is None:
             self._draw()
+            log.info("parameters are drawn")
             return None
         self._draw(is_adapter)
         return begin(self.module, self._cfg, start)

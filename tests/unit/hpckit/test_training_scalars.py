@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpckit.run.events import EventLog, read_events
+from hpckit.run.processes import strays
 from hpckit.training.curves import MARK, write_until
 from hpckit.training.records import Records
 
@@ -114,11 +116,13 @@ def ignores(pid: int, number: signal.Signals) -> bool:
 
 def test_of_a_trainer_that_is_killed_all_records_are_there(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TRAINER, str(tmp_path), str(STEPS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as trainer:
+    env = {**os.environ, "HPCKIT_RUN": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as trainer:
         assert trainer.stdout is not None
         writer = psutil.Process(int(trainer.stdout.readline()))
         while not ignores(writer.pid, signal.SIGTERM):
             time.sleep(0.01)
+        assert [each.pid for each in strays(tmp_path)] == [trainer.pid], "not the writer, too"
         writer.terminate()  # as Slurm does with all processes of a step
         trainer.kill()
     writer.wait(60)
