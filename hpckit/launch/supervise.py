@@ -192,10 +192,7 @@ class Supervisor:
                 if self._job is None:
                     self._end_services()
             if self._chain is not None:
-                if verdict.final:
-                    self._chain.drop()
-                else:
-                    self._chain.keep(KEEP_S)
+                self._chain.drop() if verdict.final else self._chain.keep(KEEP_S)
             return verdict
 
     @property
@@ -380,8 +377,10 @@ class Supervisor:
                 crew.end(REPORT_MARGIN_S)  # one node's part is over for good, so is the generation
             time.sleep(TICK_S)
         self._follow(tail)
-        # whether who asked was a person may not be known yet
-        return max(passed_on, self._requests.settled()) if passed_on else passed_on
+        asked = max(passed_on, self._requests.settled()) if passed_on else passed_on
+        if asked > passed_on:  # only now it is known that it was a person
+            self._pass_on(asked, crew)
+        return asked
 
     def _follow(self, tail: EventTail) -> None:
         for event in tail.read():

@@ -1,9 +1,10 @@
-"""What becomes of a job's successor when its supervisor fails; the rest of it is tested with real
-jobs."""
+"""What becomes of a job's successor when its supervisor fails, or a person ends the job; the rest
+of it is tested with real jobs."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from hpckit.elastic.drill import Drill
 from hpckit.launch import submit as submit_module
 from hpckit.launch import supervise as module
 from hpckit.launch.doing import describe_failure
+from hpckit.launch.fitness import Fitness
 from hpckit.launch.supervise import Supervisor
+from hpckit.run.board import Request
 from hpckit.run.directory import RunDir
 from hpckit.run.events import EventLog, read_events
 from hpckit.run.parse import dump_spec
@@ -64,3 +68,52 @@ def test_the_successor_of_a_supervisor_that_fails_goes_on(
     kinds = [event.kind for event in read_events(in_a_job.events)]
     assert "successor_queued" in kinds
     assert "successor_cancelled" not in kinds
+
+
+class Agents:
+    """Of a generation that is over two looks after a signal has come through one of them."""
+
+    def __init__(self) -> None:
+        self.looks, self.asked = 0, list[Request]()
+
+    def is_under_way(self) -> bool:
+        self.looks += 1
+        return self.looks <= 3
+
+    def signals(self) -> set[str]:
+        return {"SIGTERM"} if self.looks == 1 else set()
+
+    def ask(self, request: Request) -> None:
+        self.asked.append(request)
+
+    def unhealthy(self) -> dict[int, list[str]]:
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: []  # nothing else is the matter
+
+
+def test_ranks_leave_before_slurm_says_who_wanted_it_and_nothing_goes_on_if_it_was_a_person(
+    in_a_job: RunDir,
+) -> None:
+    crew, has_left, dropped = Agents(), threading.Event(), list[bool]()
+
+    def is_cancelled() -> bool:
+        return has_left.wait(30)
+
+    def look() -> list[str]:
+        if crew.looks == 3:
+            has_left.set()
+        return []
+
+    with EventLog(in_a_job.events, submission=1) as events:
+        supervisor: Any = Supervisor(in_a_job, 1, (), events)
+        supervisor._fitness, supervisor._drill = Fitness(None, events), Drill((), 0)
+        supervisor._leaving = SimpleNamespace(is_cancelled=is_cancelled)
+        supervisor._chain = SimpleNamespace(drop=lambda: dropped.append(True))
+        supervisor._generation = 1
+        assert supervisor._watch(crew, SimpleNamespace(left=look)) is Request.STOP
+    assert crew.asked == [Request.PREEMPT, Request.STOP]
+    assert dropped == [True]
+    told = [event["request"] for event in read_events(in_a_job.events) if event.kind == "asked"]
+    assert told == ["preempt", "stop"], "by which a successor knows, whatever becomes of this one"
