@@ -16,9 +16,8 @@ from hpckit.plan import images
 from hpckit.plan.assumed import STORAGE_GBPS, UTILISATION
 from hpckit.plan.estimate import Assumptions, estimate, is_known
 from hpckit.plan.facts import large, memory_line, summary
-from hpckit.plan.flops import parameter_count
 from hpckit.plan.memory import footprint
-from hpckit.plan.shapes import adapter_count
+from hpckit.plan.work import work_of
 from hpckit.run.batch import share_of_rank
 from hpckit.run.check import fewest_nodes, is_elastic, nodes_of_generation
 from hpckit.run.degrees import describe
@@ -26,7 +25,6 @@ from hpckit.run.directory import RunDir
 from hpckit.run.entries import IMAGES
 from hpckit.run.environment import NodeEnvironment
 from hpckit.run.length import last_step
-from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import CheckpointSpec, ImageSpec, RunSpec
 
 if TYPE_CHECKING:
@@ -71,9 +69,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
         yield f"# model       {_of_images(spec.model)}"
     if is_known(spec):
         found = footprint(spec, world)
-        model = decoder_of(spec)
-        count = parameter_count(model) + adapter_count(model, spec.lora)
-        layout = describe(spec.parallel, world)
+        layout, count = describe(spec.parallel, world), work_of(spec).parameters
         yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
         if card := card_of(spec):
             assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
@@ -84,7 +80,7 @@ def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) 
 def _of_images(model: ImageSpec) -> str:
     return (
         f"{large(images.parameter_count(model))} parameters, {large(images.per_sample(model))}FLOP "
-        "a sample; memory and time are planned for decoders alone"
+        "a sample"
     )
 
 

@@ -8,15 +8,14 @@ from typing import Any
 from hpckit.plan.assumed import NODE_MTBF_HOURS
 from hpckit.plan.cards import Card
 from hpckit.plan.fitting import Choice, recommend, recomputed, room
-from hpckit.plan.flops import parameter_count, per_token
 from hpckit.plan.goodput import Goodput, goodput, goodput_at
-from hpckit.plan.memory import Footprint, checkpoint_bytes, footprint, micro_batches
-from hpckit.plan.shapes import adapter_count, trained_count
+from hpckit.plan.memory import checkpoint_bytes, footprint
+from hpckit.plan.moments import Footprint, micro_batches
 from hpckit.plan.steptime import Speed, speed
+from hpckit.plan.work import work_of
 from hpckit.run.check import nodes_of_generation
 from hpckit.run.degrees import describe
-from hpckit.run.entries import LANGUAGE_MODEL
-from hpckit.run.modelcheck import decoder_of
+from hpckit.run.entries import IMAGES, LANGUAGE_MODEL
 from hpckit.run.spec import RunSpec
 
 
@@ -44,6 +43,8 @@ class Plan:
     parameters: int
     trained: int
     """Of these: all, or those of adapters."""
+    unit: str
+    """What counts as a token: "token"; of images, "sample"."""
     flops_per_token: int
     """Forward and backward, as the model needs them."""
     micro_batches: int
@@ -81,6 +82,7 @@ class Plan:
             "layout": self.layout,
             "parameters": self.parameters,
             "trained": self.trained,
+            "unit": self.unit,
             "flops_per_token": self.flops_per_token,
             "micro_batches": self.micro_batches,
             "samples": self.samples,
@@ -105,12 +107,12 @@ class Plan:
 
 def is_known(spec: RunSpec) -> bool:
     """Whether the run trains a model of `conf/model/`."""
-    return spec.entry == LANGUAGE_MODEL
+    return spec.entry in (LANGUAGE_MODEL, IMAGES)
 
 
 def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
     """Of the nodes that the run begins with."""
-    model = decoder_of(spec)
+    work = work_of(spec)
     nodes = nodes_of_generation(spec, 0)
     world = nodes * spec.launch.gpus_per_node
     size = checkpoint_bytes(spec)
@@ -126,9 +128,10 @@ def estimate(spec: RunSpec, card: Card, assumed: Assumptions) -> Plan:
         nodes=nodes,
         world=world,
         layout=describe(spec.parallel, world),
-        parameters=parameter_count(model) + adapter_count(model, spec.lora),
-        trained=trained_count(model, spec.lora),
-        flops_per_token=per_token(model, spec.lora),
+        parameters=work.parameters,
+        trained=work.trained,
+        unit=work.unit,
+        flops_per_token=work.flops,
         micro_batches=count,
         samples=samples,
         compute=spec.precision.compute,

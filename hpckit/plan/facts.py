@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from hpckit.plan.assumed import HOST_MEMORY_GBPS, RESTART_S
 from hpckit.plan.estimate import Plan
 from hpckit.plan.fitting import Choice
-from hpckit.plan.memory import Memory
+from hpckit.plan.moments import Memory
 from hpckit.report.words import count, size, span
 
 MOMENTS = {
@@ -24,8 +24,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     some = "" if plan.trained == plan.parameters else f" ({large(plan.trained)} trained)"
     yield (
         "model",
-        f"{large(plan.parameters)} parameters{some}, {large(plan.flops_per_token)}FLOP a token; a "
-        f"checkpoint has {size(plan.checkpoint)}",
+        f"{large(plan.parameters)} parameters{some}, {large(plan.flops_per_token)}FLOP a "
+        f"{plan.unit}; a checkpoint has {size(plan.checkpoint)}",
     )
     per_node = plan.world // plan.nodes
     yield (
@@ -89,8 +89,8 @@ def summary(plan: Plan) -> str:
         return f"{plan.card.name}: {fit}"
     return (
         f"{plan.card.name}: {fit}; {seconds(plan.speed.step.total)} a step, "
-        f"{large(plan.speed.tokens_per_s)} tokens/s at {plan.assumptions.utilisation:.0%} of the "
-        f"peak while computing; more: hpckit plan"
+        f"{large(plan.speed.tokens_per_s)} {plan.unit}s/s at {plan.assumptions.utilisation:.0%} "
+        f"of the peak while computing; more: hpckit plan"
     )
 
 
@@ -139,8 +139,8 @@ def _speed(plan: Plan) -> str:
     step = found.step
     parts = ", ".join(f"{name} {seconds(value)}" for name, value in step.parts().items() if value)
     return (
-        f"{seconds(step.total)} a step of {large(found.tokens)} tokens ({parts}): "
-        f"{large(found.tokens_per_s)} tokens/s, {found.utilisation:.1%} of the peak"
+        f"{seconds(step.total)} a step of {large(found.tokens)} {plan.unit}s ({parts}): "
+        f"{large(found.tokens_per_s)} {plan.unit}s/s, {found.utilisation:.1%} of the peak"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpckit.plan.activations import Recompute
 from hpckit.run.spec import ImageSpec, ResnetSpec, VitSpec
 
 _COLOURS, _EXPANSION = 3, 4
@@ -34,36 +35,59 @@ def per_sample(model: ImageSpec) -> int:
     return 3 * forward - first
 
 
+def computed_per_sample(model: ImageSpec, recompute: Recompute) -> int:
+    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice."""
+    forward, first = _resnet_flops(model) if isinstance(model, ResnetSpec) else _vit_flops(model)
+    again = {"none": 0, "selective": 0, "full": forward - first}[recompute]
+    if recompute == "selective" and isinstance(model, VitSpec):
+        again = 2 * model.layers * _places(model) * 5 * model.width**2  # out and down
+    return per_sample(model) + again
+
+
 def parameter_count(model: ImageSpec) -> int:
     """All."""
     if isinstance(model, ResnetSpec):
         *convolutions, head = layers(model)
         return sum(c.weights + 2 * c.given for c in convolutions) + head.weights + head.given
-    width, places = model.width, (model.image_size // model.patch) ** 2
+    width, places = model.width, _places(model)
     blocks = model.layers * (12 * width * width + 13 * width)
     positions = places * width if model.positions == "learned" else 0
-    ends = _patches(model) + width + 2 * width + model.classes * (width + 1)
+    ends = patches_of(model) + width + 2 * width + model.classes * (width + 1)
     return blocks + positions + ends
 
 
 def layers(model: ResnetSpec) -> Iterator[Layer]:
     """From the stem to the output layer."""
-    side = -(-model.image_size // 2)
-    yield _convolution(_COLOURS, model.channels, _STEM, side)
-    side, taken = -(-side // 2), model.channels
+    yield stem(model)
+    for block in blocks(model):
+        yield from block
+    features = _EXPANSION * model.channels * 2 ** (len(model.depths) - 1)
+    yield _convolution(features, model.classes, 1, 1)
+
+
+def stem(model: ResnetSpec) -> Layer:
+    """The first convolution; what it gives is pooled to half a side."""
+    return _convolution(_COLOURS, model.channels, _STEM, -(-model.image_size // 2))
+
+
+def blocks(model: ResnetSpec) -> Iterator[list[Layer]]:
+    """Three convolutions each, and one of the shortcut where that has one."""
+    side, taken = -(-model.image_size // 4), model.channels
     for stage, depth in enumerate(model.depths):
         inner = model.channels * 2**stage
         for number in range(depth):
             before = side
             if stage > 0 and number == 0:
                 side = -(-side // 2)
-            yield _convolution(taken, inner, 1, before)
-            yield _convolution(inner, inner, _MIDDLE, side)
-            yield _convolution(inner, _EXPANSION * inner, 1, side)
+            found = [
+                _convolution(taken, inner, 1, before),
+                _convolution(inner, inner, _MIDDLE, side),
+                _convolution(inner, _EXPANSION * inner, 1, side),
+            ]
             if number == 0 and (side != before or taken != _EXPANSION * inner or stage > 0):
-                yield _convolution(taken, _EXPANSION * inner, 1, side)
+                found.append(_convolution(taken, _EXPANSION * inner, 1, side))
+            yield found
             taken = _EXPANSION * inner
-    yield _convolution(taken, model.classes, 1, 1)
 
 
 def _convolution(taken: int, given: int, kernel: int, side: int) -> Layer:
@@ -77,12 +101,16 @@ def _resnet_flops(model: ResnetSpec) -> tuple[int, int]:
 
 
 def _vit_flops(model: VitSpec) -> tuple[int, int]:
-    places, width = (model.image_size // model.patch) ** 2, model.width
-    first = 2 * places * _patches(model)
+    places, width = _places(model), model.width
+    first = 2 * places * patches_of(model)
     block = 2 * places * 12 * width * width + 4 * places * places * width
     return first + model.layers * block + 2 * width * model.classes, first
 
 
-def _patches(model: VitSpec) -> int:
+def _places(model: VitSpec) -> int:
+    return int(model.image_size // model.patch) ** 2
+
+
+def patches_of(model: VitSpec) -> int:
     """Weights of the first layer."""
     return _COLOURS * model.patch**2 * model.width

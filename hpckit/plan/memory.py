@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
+from hpckit.plan.imagememory import checkpoint_numbers, kept_by_images, moments_of_images
+from hpckit.plan.moments import BYTES, Footprint, Memory, kept_by_optimizer, micro_batches
 from hpckit.plan.shapes import (
     Parameter,
     adapter_count,
@@ -18,60 +19,12 @@ from hpckit.plan.shapes import (
     parameters,
 )
 from hpckit.plan.stages import Stage, stages_of_rank
-from hpckit.run.batch import micro_batch_count, share_of_rank
 from hpckit.run.degrees import Degrees, degrees, gathers_layers
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import DecoderSpec, OptimSpec, RunSpec
+from hpckit.run.spec import DecoderSpec, ImageSpec, RunSpec
 
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
-"""Of one number; with fp8, all that is kept is bf16 but for the inputs of linear layers."""
 _AHEAD = 2  # blocks whose parameters are gathered at the same time: one is computed, one comes
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of one moment."""
-
-    parameters: int
-    """This rank's, as the optimizer has them."""
-    gathered: int
-    """Those of all ranks that share a copy, in the format of computation."""
-    gradients: int
-    optimizer: int
-    """Moments, momenta, and an average of the parameters."""
-    activations: int
-    logits: int
-    """With what the loss makes of them."""
-    buffers: int
-    """What is alive for a short time: gradients on their way, micro-batches that a pipeline hands
-    on, what the optimizer computes with."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.parts().values())
-
-    def parts(self) -> dict[str, int]:
-        """By name, in the order of definition."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Of a rank in the course of a step, by moment: `loss`, when the backward pass begins;
-    `backward`, in the last block before activations become fewer; `reduced`, when gradients are
-    complete; `optimizer`, while parameters change."""
-
-    moments: dict[str, Memory]
-
-    @property
-    def peak(self) -> Memory:
-        return self.moments[self.at]
-
-    @property
-    def at(self) -> str:
-        """The moment that needs most."""
-        return max(self.moments, key=lambda name: self.moments[name].total)
 
 
 def footprint(spec: RunSpec, world: int) -> Footprint:
@@ -81,15 +34,10 @@ def footprint(spec: RunSpec, world: int) -> Footprint:
 
 def footprints(spec: RunSpec, world: int) -> list[Footprint]:
     """Those of the ranks of a pipeline; without one, of any rank."""
+    if isinstance(spec.model, ImageSpec):
+        return [Footprint(moments_of_images(spec, spec.model, world))]
     ranks = range(degrees(spec.parallel, world).pipeline)
     return [Footprint(_moments(_rank(spec, world, rank))) for rank in ranks]
-
-
-def micro_batches(spec: RunSpec, world: int) -> tuple[int, int]:
-    """How many a rank takes in a step, and the samples of each."""
-    share = share_of_rank(spec, world)
-    count = micro_batch_count(share, spec.train.micro_batch)
-    return count, share // count
 
 
 def batch_of(spec: RunSpec, samples: int, tensor: int) -> Batch:
@@ -97,40 +45,26 @@ def batch_of(spec: RunSpec, samples: int, tensor: int) -> Batch:
     return Batch(samples, BYTES[spec.precision.compute], tensor, spec.memory.attention == "math")
 
 
+def kept_by_blocks(spec: RunSpec, world: int) -> float:
+    """Bytes of a micro-batch that a rank's blocks keep where nothing is computed again, in the mean
+    over the ranks of a pipeline."""
+    found, (_, samples) = degrees(spec.parallel, world), micro_batches(spec, world)
+    batch = batch_of(spec, samples, found.tensor)
+    if isinstance(spec.model, ImageSpec):
+        return kept_by_images(spec.model, batch)
+    return spec.model.layers / found.pipeline * of.of_block(spec.model, batch)
+
+
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Of one, uncompressed: parameters and what the optimizer keeps."""
+    if isinstance(spec.model, ImageSpec):
+        return BYTES[spec.precision.master] * checkpoint_numbers(spec, spec.model)
     model = decoder_of(spec)
     of_ends = [*ends(model, is_first=True, is_last=True)]
     kept = kept_by_optimizer(spec, [] if spec.lora else of_ends)
     kept += model.layers * kept_by_optimizer(spec, _trained(spec), are_inside=True)
     whole = elements(parameters(model)) + adapter_count(model, spec.lora)
     return BYTES[spec.precision.master] * (whole + kept)
-
-
-def moments(optim: OptimSpec) -> int:
-    """Numbers that the optimizer keeps of a parameter, but for Muon's matrices."""
-    return 2 if optim.kind != "sgd" else 1 if optim.momentum else 0
-
-
-def kept_by_optimizer(
-    spec: RunSpec,
-    some: Sequence[Parameter],
-    tensor: int = 1,
-    shard: int = 1,
-    expert: int = 1,
-    *,
-    are_inside: bool = False,
-) -> int:
-    """Numbers as large as a parameter's, on the rank that has most: two of AdamW for each
-    parameter, one of SGD's momentum, one of Muon for those of a matrix inside of a block, and
-    those of an average, which is in fp32 always."""
-    optim = spec.optim
-    ranks = tensor, shard, expert
-    matrices = [one for one in some if len(one.shape) > 1]
-    by_muon = matrices if optim.kind == "muon" and are_inside else []
-    average = 0 if optim.ema_decay is None else BYTES["fp32"] // BYTES[spec.precision.master]
-    each = moments(optim) + average
-    return each * elements(some, *ranks) - elements(by_muon, *ranks)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hpckit.plan.activations import Batch, of_block, of_input
+from hpckit.plan.activations import Batch, of_input
 from hpckit.plan.assumed import HOST_MEMORY_GBPS, LINK
 from hpckit.plan.cards import Card
-from hpckit.plan.flops import by_layers_per_token, computed_per_token, per_token
-from hpckit.plan.memory import BYTES, batch_of, micro_batches, moments
+from hpckit.plan.memory import kept_by_blocks
+from hpckit.plan.moments import BYTES, micro_batches, moments
 from hpckit.plan.shapes import elements, parameters, trained_count
+from hpckit.plan.work import Work, work_of
 from hpckit.run.batch import global_batch
 from hpckit.run.degrees import Degrees, degrees, stages_per_rank
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import RunSpec
+from hpckit.run.spec import ImageSpec, RunSpec
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,13 @@ def speed(
     Raises:
         ValueError: the card has no `precision.compute`.
     """
-    model = decoder_of(spec)
+    work = work_of(spec)
     found, peak = degrees(spec.parallel, world), card.peak(spec.precision.compute)
     if peak is None:
         raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
-    tokens = global_batch(spec, world) * model.seq_len
+    tokens = global_batch(spec, world) * work.units
     each = tokens / world  # what a rank would do alone of it
-    at_peak = each * _token_s(spec, card)
+    at_peak = each * _unit_s(work, spec.precision.compute, card)
     compute = at_peak / utilisation
     tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
     expert, host = _expert_s(spec, world, card), _host_s(spec, world, card)
@@ -131,47 +132,36 @@ def speed(
         bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
         optimizer=stepped,
     )
-    flops = tokens * per_token(model, spec.lora)
+    flops = tokens * work.flops
     moved = _moved(spec, world)
     limits = Roofline(
         compute=at_peak,
         memory=moved / (card.memory_gbps * 1e9),
         network=(tensor + expert + data) * LINK,
         host=host + stepped if spec.memory.offload else 0.0,
-        intensity=each * _computed_per_token(spec) / moved,
+        intensity=each * work.computed / moved,
         ridge=peak / (card.memory_gbps * 1e9),
     )
     reached = flops / world / peak / step.total
     return Speed(step, limits, tokens, flops, reached)
 
 
-def _computed_per_token(spec: RunSpec) -> int:
-    memory = spec.memory
-    return computed_per_token(decoder_of(spec), memory.recompute, spec.lora, memory.loss_chunks)
-
-
-def _token_s(spec: RunSpec, card: Card) -> float:
+def _unit_s(work: Work, compute: str, card: Card) -> float:
     """Of a token on one card, at the peak: with fp8, what is computed in bf16 takes longer."""
-    compute, every = spec.precision.compute, _computed_per_token(spec)
-    small = every
-    if compute == "fp8":
-        small = by_layers_per_token(decoder_of(spec), spec.memory.recompute, spec.lora)
+    small = work.in_fp8 if compute == "fp8" else work.computed
     peak, of_others = card.peak(compute), card.peak("bf16") or card.peak("fp16")
     assert peak is not None
     assert of_others is not None
-    return small / peak + (every - small) / of_others
+    return small / peak + (work.computed - small) / of_others
 
 
 def _moved(spec: RunSpec, world: int) -> float:
     """Bytes that a GPU's memory reads and writes in a step, with no more than must be: parameters
     once forward and twice backward per micro-batch, gradients once, activations written and read,
     and the optimizer's."""
-    model = decoder_of(spec)
     found, compute = degrees(spec.parallel, world), BYTES[spec.precision.compute]
-    count, samples = micro_batches(spec, world)
-    whole = sum(_computed(spec, found))
-    kept = model.layers / found.pipeline
-    kept *= of_block(model, batch_of(spec, samples, found.tensor))
+    count, _ = micro_batches(spec, world)
+    whole, kept = sum(_computed(spec, found)), kept_by_blocks(spec, world)
     passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
     stepped = 0.0 if spec.memory.offload else _stepped(spec, found)
     return count * (passes * whole * compute + 2 * kept) + stepped
@@ -194,6 +184,8 @@ def _of_optimizer(spec: RunSpec) -> int:
 
 
 def _trained_share(spec: RunSpec) -> float:
+    if spec.lora is None:
+        return 1.0
     model = decoder_of(spec)
     return trained_count(model, spec.lora) / elements(parameters(model))
 
@@ -201,7 +193,9 @@ def _trained_share(spec: RunSpec) -> float:
 def _computed(spec: RunSpec, found: Degrees) -> tuple[float, float]:
     """Parameters with which a rank computes: those of experts, which other ranks share, are the
     second."""
-    every = [*parameters(decoder_of(spec))]
+    if isinstance(spec.model, ImageSpec):
+        return work_of(spec).parameters, 0.0
+    every = [*parameters(spec.model)]
     stacks = elements(one for one in every if one.is_stack)
     others = elements(every) - stacks
     return others / (found.pipeline * found.tensor), stacks / found.expert
@@ -264,8 +258,10 @@ def _times_over(spec: RunSpec, world: int) -> tuple[int, int]:
 def _tensor_s(spec: RunSpec, world: int, card: Card) -> float:
     """Of gathering and scattering activations: before and after attention and the perceptron,
     forward and backward."""
-    model = decoder_of(spec)
     found, size = degrees(spec.parallel, world), BYTES[spec.precision.compute]
+    if found.tensor == 1:
+        return 0.0
+    model = decoder_of(spec)
     count, samples = micro_batches(spec, world)
     whole = of_input(model, Batch(samples, size, 1))
     blocks = model.layers / found.pipeline

@@ -21,7 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hpckit.launch.compose import compose_spec
 from hpckit.plan.activations import Batch, logits, of_input
-from hpckit.plan.memory import Footprint, footprint, footprints, micro_batches
+from hpckit.plan.memory import footprint, footprints
+from hpckit.plan.moments import Footprint, micro_batches
 from hpckit.plan.stages import stages_of_rank
 from hpckit.run.degrees import degrees
 from hpckit.run.modelcheck import decoder_of

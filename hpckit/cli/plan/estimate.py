@@ -79,9 +79,9 @@ def estimate(
             raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
         spec = compose_spec(overrides or [])
         if not is_known(spec):
-            what = "models of images" if spec.entry == IMAGES else "a model of its own"
             raise CommandError(
-                f"entry: {spec.entry} has {what}; only what {LANGUAGE_MODEL} trains is known"
+                f"entry: {spec.entry} has a model of its own; only what {LANGUAGE_MODEL} and "
+                f"{IMAGES} train is known"
             )
         made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
         out = Out(json)

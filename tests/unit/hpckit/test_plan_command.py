@@ -74,7 +74,6 @@ def test_a_format_that_the_card_has_not_is_refused() -> None:
         (["--card", "H1000"], "--card: no H1000; there are V100, A100-40,"),
         (["model=gpt_larg"], "model: no option 'gpt_larg'"),
         (["entry=mine:main"], "entry: mine:main has a model of its own"),
-        (["experiment=images", "data.shards=/data"], "has models of images; only what"),
         (["--output", "plan.pdf"], "plan.pdf must end in .md or .html"),
     ],
 )
@@ -82,6 +81,21 @@ def test_what_cannot_be_planned_is_refused(words: list[str], told: str) -> None:
     status, out, err = typed(*words)
     assert (status, out) == (2, "")
     assert told in err
+
+
+def test_models_of_images_are_planned_by_samples() -> None:
+    status, out, _ = typed("experiment=images", "data.shards=/data", "precision=bf16", "--json")
+    assert status == 0
+    found: dict[str, Any] = json.loads(out)
+    assert (found["parameters"], found["unit"]) == (25_557_032, "sample")
+    assert found["flops_per_token"] == pytest.approx(6 * 4.09e9, rel=0.01)
+    assert found["checkpoint"] == 4 * (2 * 25_557_032 + 53_120)  # parameters, momenta, moments
+    assert found["fits"] is True
+    assert found["speed"]["tokens"] == found["ranks"] * found["micro_batches"] * found["samples"]
+    again = plan_of(["experiment=images", "data.shards=/data", "memory.recompute=full"], "H100")
+    assert again.speed is not None
+    assert 1.2 < again.speed.roofline.compute * 67e12 / again.speed.flops < 4 / 3
+    assert "a sample" in " ".join(typed("experiment=images", "data.shards=/data")[1].split())
 
 
 def test_programs_get_numbers() -> None:

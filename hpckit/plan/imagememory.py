@@ -1,0 +1,197 @@
+"""Bytes of a GPU's memory, part by part, of a model of images: by its blocks, which differ in size.
+
+Counted tensor by tensor, as autograd keeps them: batch normalisation its input, and what follows
+what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from hpckit.plan.activations import Batch, gradients_of_block, of_block, of_input
+from hpckit.plan.images import Layer, blocks, patches_of, stem
+from hpckit.plan.moments import BYTES, Memory, kept_by_optimizer, micro_batches
+from hpckit.plan.shapes import Parameter, block, elements
+from hpckit.run.degrees import degrees, gathers_layers
+from hpckit.run.spec import GptSpec, ImageSpec, ResnetSpec, RunSpec, VitSpec
+
+_FP32 = 4
+_INDEX = 8  # bytes of the place of a largest value
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A block, or all that is beside them; bytes are those of a micro-batch."""
+
+    parameters: list[Parameter]
+    kept: int
+    """For the backward pass."""
+    taken: int
+    """What it is given; all that is kept of a block that is computed again."""
+    widest: int
+    """Gradients of activations, when most of them are there."""
+
+
+def checkpoint_numbers(spec: RunSpec, model: ImageSpec) -> int:
+    """Parameters, what the optimizer keeps of them, and running moments."""
+    ends, inside = _parts(model, Batch(1, _FP32, 1))
+    kept = kept_by_optimizer(spec, ends.parameters)
+    kept += kept_by_optimizer(spec, _all(inside), are_inside=isinstance(model, VitSpec))
+    return elements(ends.parameters) + elements(_all(inside)) + kept + _running(model)
+
+
+def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, Memory]:
+    """By name, as of `Footprint`: of any of `world` ranks."""
+    found = degrees(spec.parallel, world)
+    count, samples = micro_batches(spec, world)
+    compute, master = BYTES[spec.precision.compute], BYTES[spec.precision.master]
+    ends, inside = _parts(
+        model, Batch(samples, compute, 1, is_plain=spec.memory.attention == "math")
+    )
+    shard, everything = found.shard, [*ends.parameters, *_all(inside)]
+    mine, whole = elements(everything, shard=shard), elements(everything)
+    kept = kept_by_optimizer(spec, ends.parameters, shard=shard)
+    kept += kept_by_optimizer(
+        spec, _all(inside), shard=shard, are_inside=isinstance(model, VitSpec)
+    )
+    gathers = gathers_layers(spec.parallel.zero, found) and shard > 1
+    accumulated = 0
+    if count > 1:
+        is_whole = spec.parallel.reduce == "last"
+        accumulated = BYTES[spec.precision.reduce] * whole if is_whole else master * mine
+    logits = samples * model.classes * _FP32
+    reduced = Memory(
+        parameters=master * mine,
+        gathered=compute * elements(ends.parameters if gathers else everything),
+        gradients=master * mine,
+        optimizer=master * kept,
+        activations=0,
+        logits=0,
+        buffers=elements(ends.parameters) * (compute + BYTES[spec.precision.reduce]),
+    )
+    loss = replace(
+        reduced,
+        gathered=reduced.gathered + (compute * elements(inside[-1].parameters) if gathers else 0),
+        gradients=accumulated,
+        activations=ends.kept + sum(_left(spec, part) for part in inside),
+        logits=3 * logits,
+        buffers=0,
+    )
+    backward = [_backward(spec, loss, ends, inside, n, shard, gathers) for n in range(len(inside))]
+    optimizer = replace(reduced, gathered=0, buffers=_computed_with(spec, master * mine))
+    return {
+        "loss": loss,
+        "backward": max(backward, key=lambda memory: memory.total),
+        "reduced": reduced,
+        "optimizer": optimizer,
+    }
+
+
+def kept_by_images(model: ImageSpec, batch: Batch) -> int:
+    """Bytes that all blocks keep of a micro-batch."""
+    return sum(part.kept for part in _parts(model, batch)[1])
+
+
+def _backward(
+    spec: RunSpec,
+    loss: Memory,
+    ends: _Part,
+    inside: list[_Part],
+    number: int,
+    shard: int,
+    gathers: bool,
+) -> Memory:
+    """When the block of that number goes backward: those behind it have left gradients, of which
+    the newest are on their way, and the one before it comes."""
+    compute, reduce = BYTES[spec.precision.compute], BYTES[spec.precision.reduce]
+    here, behind = inside[number], inside[number + 1 :]
+    ahead = [one for part in inside[max(0, number - 1) : number + 1] for one in part.parameters]
+    alone = ends.parameters if gathers else [*ends.parameters, *_all(inside)]
+    done = 0 if loss.gradients else BYTES[spec.precision.master]
+    moving = behind[0].parameters if behind else []
+    return replace(
+        loss,
+        gathered=compute * (elements(alone) + (elements(ahead) if gathers else 0)),
+        gradients=loss.gradients + done * elements(_all(behind), shard=shard),
+        activations=ends.kept
+        + sum(_left(spec, part) for part in inside[:number])
+        + here.kept
+        + here.widest,
+        logits=0,
+        buffers=(compute + reduce) * elements(moving),
+    )
+
+
+def _left(spec: RunSpec, part: _Part) -> int:
+    """What a block keeps."""
+    return part.kept if spec.memory.recompute == "none" else part.taken
+
+
+def _computed_with(spec: RunSpec, gradients: int) -> int:
+    """As of decoders."""
+    return 0 if spec.optim.kind == "adamw" else gradients
+
+
+def _parts(model: ImageSpec, batch: Batch) -> tuple[_Part, list[_Part]]:
+    """What is beside the blocks, and these, in the order of the forward pass."""
+    image = batch.samples * 3 * model.image_size**2
+    if isinstance(model, VitSpec):
+        return _vit(model, batch, image * batch.size)
+    return _resnet(model, batch, image * batch.size)
+
+
+def _vit(model: VitSpec, batch: Batch, image: int) -> tuple[_Part, list[_Part]]:
+    """Its blocks are those of GPT-2."""
+    places, width = (model.image_size // model.patch) ** 2, model.width
+    like = GptSpec("gpt", model.classes, model.layers, model.heads, width, places, None)
+    vector, table = Parameter((width,)), Parameter((places, width))
+    beside = [Parameter((width, patches_of(model) // width)), vector, vector, vector]
+    beside += [table] if model.positions == "learned" else []
+    beside += [Parameter((model.classes, width)), Parameter((model.classes,))]
+    taken = of_input(like, batch)
+    ends = _Part(beside, image + taken, image, 0)
+    one = _Part(block(like), of_block(like, batch), taken, gradients_of_block(like, batch))
+    return ends, [one] * model.layers
+
+
+def _resnet(model: ResnetSpec, batch: Batch, image: int) -> tuple[_Part, list[_Part]]:
+    size, first = batch.samples * batch.size, stem(model)
+    given = first.given * first.places
+    pooled = first.given * (-(-model.image_size // 4)) ** 2
+    kept = image + size * (2 * given + pooled) + batch.samples * _INDEX * pooled
+    found, taken = [], size * pooled
+    for convolutions in blocks(model):
+        out = convolutions[2]
+        # of each convolution what it gives, and behind all but the shortcut's what is above zero
+        numbers = sum(c.given * c.places for c in (*convolutions, *convolutions[:3]))
+        widest = 2 * size * out.given * out.places
+        found.append(_Part(_of_layers(convolutions), size * numbers, taken, widest))
+        taken = size * out.given * out.places
+    features = found[-1].parameters[-1].shape[0]
+    head = [Parameter((model.classes, features)), Parameter((model.classes,))]
+    return _Part([*_of_layers([first]), *head], kept, image, 0), found
+
+
+def _of_layers(convolutions: Iterable[Layer]) -> list[Parameter]:
+    """Weights, and the gain and bias behind them."""
+    return [
+        one
+        for layer in convolutions
+        for one in (
+            Parameter((layer.given, layer.weights // layer.given)),
+            *2 * [Parameter((layer.given,))],
+        )
+    ]
+
+
+def _running(model: ImageSpec) -> int:
+    """Numbers of running means and variances."""
+    if isinstance(model, VitSpec):
+        return 0
+    return 2 * sum(layer.given for layer in chain([stem(model)], *blocks(model)))
+
+
+def _all(parts: Iterable[_Part]) -> list[Parameter]:
+    return [one for part in parts for one in part.parameters]
