@@ -34,6 +34,8 @@ class Job:
         self.entry: Entry | None = None
         self.error: BaseException | None = None
         self.bypass = False
+        self.spoiled = False
+        """Whether something came that was not the shard, even if that is mended by now."""
         self.no_room: str | None = None
         """Why the cache has no place for it."""
         self.done = False
@@ -70,6 +72,7 @@ class Job:
         try:
             self._once()
         except ObjectChangedError as error:
+            self.spoiled = True
             _log.warning("%s; it is fetched anew", error)
             self._tools.metrics.add(refetches=1)
             self._once()
@@ -126,6 +129,7 @@ class Job:
         with lock:
             failure = folder.failure(entry, since_s)
             if failure is not None:  # of who had the lock while we waited
+                self.spoiled = failure.damaged
                 kind = DamagedShardError if failure.damaged else FetchError
                 raise kind(self._url, failure.problem, failure.attempts)
             self._locked(entry, origin)
@@ -145,6 +149,7 @@ class Job:
                 return
             if self.ref.hash in (None, found):
                 return
+            self.spoiled = True
             put_aside(folder, entry, "part")
             self._tools.metrics.add(quarantined=1, refetches=not again)
             wanted = self.ref.hash

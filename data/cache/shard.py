@@ -12,6 +12,7 @@ from data.cache.job import POLL_S, Job, again
 from data.cache.jobs import Jobs
 from data.cache.openfile import OpenFile
 from data.cache.pace import Pace, is_borne, is_quicker
+from data.cache.unverified import Unverified
 from data.errors import DamagedShardError, DataError, FetchError, ShardError
 from data.source.address import masked
 from data.source.sources import Sources
@@ -33,9 +34,15 @@ class OpenShard:
     """The bytes of a shard; thread-safe. Made by `NodeStore.open`."""
 
     def __init__(
-        self, ref: ShardRef, disk: Disk, jobs: Jobs, sources: Sources, patience: Patience
+        self,
+        ref: ShardRef,
+        disk: Disk,
+        jobs: Jobs,
+        sources: Sources,
+        patience: Patience,
+        unverified: Unverified,
     ) -> None:
-        self.ref = ref
+        self.ref, self._unverified = ref, unverified
         self._disk, self._jobs, self._sources, self._patience = disk, jobs, sources, patience
         self._url = masked(ref.url)
         self._lock = threading.RLock()
@@ -219,6 +226,8 @@ class OpenShard:
         if not self._patience.read_growing or not end <= size < self._entry.bytes:
             return False
         self._served = True
+        if self._job is not None:
+            self._unverified.served(self._url, self._job, file)
         return True
 
     def _goes_past(self, file: OpenFile | None, offset: int, size: int) -> bool:
@@ -264,6 +273,8 @@ class OpenShard:
 
     def _read_source(self, offset: int, size: int) -> bytes:
         self._served = True
+        if self._job is not None:
+            self._unverified.served(self._url, self._job, None)
         origin = self._job.origin if self._job is not None else None
         tag = None if origin is None else origin.tag
         began_s = time.monotonic()

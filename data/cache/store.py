@@ -20,6 +20,7 @@ from data.cache.room import Budget
 from data.cache.shard import OpenShard, Patience
 from data.cache.tools import Tools
 from data.cache.trouble import Trouble
+from data.cache.unverified import Unverified
 from data.errors import DataError, FetchError
 from data.source.address import Address, masked
 from data.source.sources import Sources
@@ -44,7 +45,7 @@ class NodeStore:
         cache_local: copy shards that are files too, and not only read them where they lie; "auto":
             those on file systems that machines share, such as NFS and Lustre.
         read_growing: give bytes of a shard while it is on its way. Where its hash is then found to
-            be wrong, the next read says so. False: wait until all of it was verified.
+            be wrong, the next read says so, and `check`. False: wait until all of it was verified.
         wait_bytes: read a range from the source rather than wait for a download that has so many
             bytes to go before it gets there. Of fewer, some are read like that too, where it is
             quicker: see `pace`.
@@ -105,6 +106,7 @@ class NodeStore:
         self.folder, self.budget_bytes = Path(folder).absolute(), budget_bytes
         self._cached, self._cache_local = budget_bytes > 0, cache_local
         self._shared: dict[Path, bool] = {}
+        self._unverified = Unverified()
         self._patience = Patience(read_growing, wait_bytes)
         self._closing = threading.Event()
         budget = Budget(budget_bytes, free_reserve)
@@ -140,7 +142,9 @@ class NodeStore:
             raise DataError("the store is closed")
         if not self._cached and Address.parse(ref.url).scheme == "pipe":
             raise DataError(PIPE_WITHOUT_CACHE)
-        shard = OpenShard(ref, self._disk, self._jobs, self.sources, self._patience)
+        shard = OpenShard(
+            ref, self._disk, self._jobs, self.sources, self._patience, self._unverified
+        )
         if (path := self._in_place(ref.url)) is not None:
             shard.use_file(_open_local(path, ref), None)
             self.metrics.add(hits=1)
@@ -174,6 +178,15 @@ class NodeStore:
         if job.error is not None:
             raise again(job.error)
         return not job.bypass
+
+    def check(self) -> None:
+        """Raises DamagedShardError if bytes were given by this process, before the hash of their
+        shard was seen, that have proved wrong since; once."""
+        self._unverified.check()
+
+    def settle(self) -> None:
+        """The same of all bytes that were given; waits for their shards, which are on their way."""
+        self._unverified.settle(self._jobs.wait)
 
     @property
     def copies_files(self) -> bool:

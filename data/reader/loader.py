@@ -2,7 +2,6 @@
 
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -23,7 +22,8 @@ from data.reader.metrics import Meter, Usage
 from data.reader.packed import Packing, PackPlan
 from data.reader.plan import Plan, SamplePlan, Topology
 from data.reader.ring import Ring, StartMethod
-from data.reader.stream import One, Stream, live_shards, order_of
+from data.reader.stream import One, Stream, live_shards, order_of, store_counts
+from data.reader.together import settle
 
 _GROUP = 256  # samples
 _GROUP_BYTES = 4 << 20
@@ -138,11 +138,7 @@ class Loader(Iterable[Batch]):
     def store_counts(self) -> dict[str, float]:
         """What the node stores that it reads from have done for this process, in sum: the counters
         of `data.cache.metrics.Metrics` by their names."""
-        stores = {dataset.store for dataset in self._plan.stream.datasets}
-        counts = Counter[str]()
-        for store in stores:
-            counts.update(store.metrics.counts())
-        return dict(counts)
+        return store_counts(self._plan.stream)
 
     @property
     def bytes_read(self) -> int:
@@ -224,7 +220,11 @@ class _Iteration(Iterator[Batch]):
         """Wait for the next batch, and do not count it as delivered yet: so somebody may be ahead
         of the consumer, as `to_device` is."""
         began_s = time.perf_counter()
-        batch, times, after = self._prefetcher.next()
+        try:
+            batch, times, after = self._prefetcher.next()
+        except StopIteration:
+            settle(self._loader._plan.stream)
+            raise
         return Taken(batch, times, after, time.perf_counter() - began_s)
 
     def deliver(self, taken: Taken) -> Batch:

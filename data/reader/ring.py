@@ -79,6 +79,7 @@ class Ring:
         if self._ended:
             raise self._end_error()
         if not self._pending:
+            self._settle()
             raise StopIteration
         worker = self._workers[self._given % len(self._workers)]
         try:
@@ -125,6 +126,18 @@ class Ring:
             self._workers[self._asked % len(self._workers)].ask(work)
             self._pending.append(work)
             self._asked += 1
+
+    def _settle(self) -> None:
+        """Have the processes that read look whether all that they gave was right, once."""
+        asked, self._asked = self._workers[: self._asked], 0
+        for worker in asked:
+            worker.ask(None)
+        for worker in asked:
+            made, _ = worker.take()
+            if made.error is not None:
+                self._stop("this iteration ended with an error", 0)
+                raise restore(made.error, worker.name)
+            worker.done()
 
     def _accepted(self, made: Made, where: str) -> tuple[Batch, Times]:
         """Take over what was counted; raises what is not to be borne."""

@@ -19,6 +19,7 @@ from data.reader.fetch import Fetcher, Work
 from data.reader.memory import keep_freed_memory
 from data.reader.slot import Parcel, Slot
 from data.reader.stream import Stream
+from data.reader.together import settle
 
 KEPT_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that Slurm or a terminal sends to all processes of a job: what they mean is for the
@@ -128,7 +129,7 @@ class _Maker:
         if (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(1)  # or each of many processes takes all cores
 
-    def make(self, work: Work) -> Made:
+    def make(self, work: Work | None) -> Made:
         if self._error is not None:
             problem = DataError(f"a reader process cannot begin: {_said(self._error)}")
             problem.__cause__ = self._error
@@ -136,7 +137,10 @@ class _Maker:
         self._faults.events.clear()
         batch = times = told = None
         try:
-            batch, times = self._fetcher.fetch(work)
+            if work is None:
+                settle(self._fetcher.stream)
+            else:
+                batch, times = self._fetcher.fetch(work)
         except Exception as error:  # noqa: BLE001 (raised again where the batch is asked for)
             told = carry(error)
         return Made(batch, times, told, tuple(self._faults.events), self._counted())

@@ -17,7 +17,11 @@ def open_together(stream: Stream, datasets: Sequence[int], shards: Sequence[int]
 
     Args:
         datasets, shards: of each sample.
+
+    Raises DamagedShardError if what was read before has proved wrong: see `NodeStore.check`.
     """
+    for dataset in stream.datasets:
+        dataset.store.check()
     wanted = dict.fromkeys(zip(datasets, shards, strict=True))
     closed = [(which, shard) for which, shard in wanted if stream.datasets[which].is_afar(shard)]
     if len(closed) < 2:
@@ -30,3 +34,9 @@ def open_together(stream: Stream, datasets: Sequence[int], shards: Sequence[int]
     count = min(_AT_A_TIME, len(closed))
     with ThreadPoolExecutor(count, thread_name_prefix="hpckit-data-open") as pool:
         list(pool.map(open_one, closed))
+
+
+def settle(stream: Stream) -> None:
+    """Nothing more is read: wait until all that was is known to be right. Raises as above."""
+    for dataset in stream.datasets:
+        dataset.store.settle()

@@ -68,8 +68,8 @@ class Worker:
             pass
         return len(self._made)
 
-    def ask(self, work: Work) -> None:
-        """Have one more made."""
+    def ask(self, work: Work | None) -> None:
+        """Have one more made; None: have it settle, see `settle`, which is taken like a batch."""
         with suppress(ConnectionError):  # it is dead, which is told when this batch is asked for
             self._connection.send(work)
 

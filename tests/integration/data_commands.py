@@ -16,10 +16,10 @@ from tests.services.range_server import RangeServer
 SHARDS, EACH, SIZE = 6, 20, 3000
 
 
-def write_shards(folder: Path) -> Path:
-    """Samples with the keys "000" to "119"."""
+def write_shards(folder: Path, shards: int = SHARDS) -> Path:
+    """Samples with the keys "000" to "119", of all shards."""
     with ShardWriter(folder / "s-%02d.tar", max_samples=EACH) as writer:
-        for number in range(SHARDS * EACH):
+        for number in range(shards * EACH):
             content = number.to_bytes(2, "little") * (SIZE // 2)
             writer.write({"__key__": f"{number:03d}", "bin": content})
     return folder

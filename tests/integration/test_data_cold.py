@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from data import Dataset, Loader, NodeStore, build_index
-from data.indexing.manifest import NAME, Manifest
+from data import DamagedShardError, Dataset, Loader, NodeStore, build_index
+from data.indexing import sidecar
+from data.indexing.manifest import NAME, Manifest, make_manifest
+from data.indexing.rows import row_of
+from data.reader.faults import Policy
 from data.source.limits import Limits
+from data.source.protocol import short_tag
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.integration.data_commands import EACH, SHARDS, write_shards
@@ -81,6 +85,29 @@ def test_what_is_read_past_a_small_cache_counts_as_download_and_is_told(
     assert "the shards that this rank reads at a time are" in caplog.text
     warned = [one for one in caplog.records if "is larger than the cache" in one.getMessage()]
     assert len(warned) == (1 if workers == 0 else 0), "those of workers are in their own logs"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("errors", ["raise", "skip"])
+def test_an_epoch_does_not_end_before_its_bytes_are_known_to_be_right(
+    server: RangeServer, tmp_path: Path, workers: int, errors: Policy
+) -> None:
+    """All samples are there early, headers and all; the hash is seen when the rest has come."""
+    (shard,) = write_shards(tmp_path / "shards", shards=1).glob("*.tar")
+    body = shard.read_bytes() + bytes(300_000)
+    shard.write_bytes(body)
+    index = build_index(shard, tmp_path / NAME, hash=True).open_shard(0)
+    flipped = index.members(3)[0].offset
+    server.bytes_per_s = 200_000
+    url = server.put("/x.tar", body[:flipped] + bytes([body[flipped] ^ 1]) + body[flipped + 1 :])
+    row = row_of(url, index)
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
+        dataset = Dataset(make_manifest([row]), store)
+        sidecar.keep_at(sidecar.in_folder(url, row.bytes, short_tag(row.tag), None), url, index)
+        loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors=errors)
+        with pytest.raises(DamagedShardError, match=r"x\.tar: .* in the batches before"):
+            list(loader)
+        loader.close()
 
 
 def test_a_first_batch_does_not_wait_for_whole_shards(

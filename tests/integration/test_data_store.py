@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -110,7 +111,11 @@ class TestReading:
     ) -> None:
         refs = [whole(server.put(f"/{name}.tar", BODY)) for name in "ab"]
         held = Gate(server)
-        with make(tmp_path, downloads=1) as store, store.open(refs[0]) as first:
+        patient = Sources(retry=QUICK)
+        with (
+            make(tmp_path, downloads=1, sources=patient) as store,
+            store.open(refs[0]) as first,
+        ):
             held.wait_for(1)
             with store.open(refs[1]) as second:
                 assert second.pread(MIB, 100) == BODY[MIB : MIB + 100]
@@ -397,7 +402,8 @@ class TestDamage:
         url = server.put("/x.tar", BODY[:-1] + bytes([BODY[-1] ^ 1]))
         held = Gate(server)
         with ExitStack() as stack:
-            stores = [stack.enter_context(make(tmp_path, read_growing=False)) for _ in range(4)]
+            patient: dict[str, Any] = {"read_growing": False, "sources": Sources(retry=QUICK)}
+            stores = [stack.enter_context(make(tmp_path, **patient)) for _ in range(4)]
             opened = [store.open(whole(url)) for store in stores]
             held.wait_for(1)
             while any(shard._job is None or shard._job.entry is None for shard in opened):
@@ -420,6 +426,19 @@ class TestDamage:
             server.put("/x.tar", BODY)
             with pytest.raises(DamagedShardError, match="is not to be used"):
                 shard.pread(MIB, len(BODY) - MIB)
+
+    def test_who_does_not_read_on_is_told_by_the_store(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        bad = BODY[:-1] + bytes([BODY[-1] ^ 1])
+        server.bytes_per_s = 8.0 * MIB
+        ref = whole(server.put("/x.tar", bad))
+        with store.open(ref) as shard:
+            shard.pread(0, 10)
+            store.check()
+        with pytest.raises(DamagedShardError, match="in the batches before"):
+            store.settle()
+        store.check()
 
     def test_a_reported_shard_is_fetched_anew_once(
         self, store: NodeStore, server: RangeServer, tmp_path: Path
