@@ -35,7 +35,7 @@ class Member:
         assert process.stdout is not None
         self.node, self.process = node, process
         self._health, self._asked = health, time.time()  # when it was told to look at its node
-        self._begun_s, self._has_come = time.monotonic(), False
+        self._begun_s, self.has_come = time.monotonic(), False
         self.problems: list[str] = []  # for which its node is to be left out
         self.is_looking = False  # at its node once more, and says hello again
         self.has_fallen = False  # it was killed, and another has taken its place
@@ -58,7 +58,7 @@ class Member:
     def is_absent(self, within_s: float) -> bool:
         """It has never said that it is there, and has ended, or had so many seconds for it."""
         is_late = time.monotonic() - self._begun_s >= within_s
-        return not self._has_come and (is_late or self.is_lost())
+        return not self.has_come and (is_late or self.is_lost())
 
     def hear(self, generation: int) -> None:
         for message in self.channel.receive():
@@ -68,7 +68,7 @@ class Member:
                 case "hello":
                     if self.hello is not None and self.hello["pid"] != message["pid"]:
                         self._fall()
-                    self.hello, self.is_looking, self._has_come = message, False, True
+                    self.hello, self.is_looking, self.has_come = message, False, True
                     self.problems = [*message.get("problems", ()), *self._clock_problems(message)]
                 case "signal":
                     self.signals.append(str(message["name"]))
@@ -144,6 +144,7 @@ class Crew:
         self._places: dict[int, int] = {}  # nodes, by their place among these
         self._gone: set[int] = set()  # places of nodes that were lost since
         self._silent: set[int] = set()  # nodes that fell silent in the generation before
+        self._known: set[int] = set()  # nodes on which an agent has come
         self._generation = 0
         self._recalls: dict[int, Recall] = {}
 
@@ -210,8 +211,9 @@ class Crew:
         return {m.node: m.problems for m in self._members.values() if m.is_there and m.problems}
 
     def absent(self, within_s: float) -> list[int]:
-        """Nodes whose agents have never come: these have ended, or had so many seconds for it."""
-        return sorted(node for node, m in self._members.items() if m.is_absent(within_s))
+        """Nodes on which none has ever come: these have ended, or had so many seconds for it."""
+        absent = {node for node, member in self._members.items() if member.is_absent(within_s)}
+        return sorted(absent - self._known)
 
     def expected(self) -> int:
         """How many agents are there that have not said yet how their nodes are."""
@@ -237,6 +239,7 @@ class Crew:
         """Hear what there is to hear."""
         for member in self._members.values():
             member.hear(self._generation)
+        self._known |= {node for node, member in self._members.items() if member.has_come}
 
     def signals(self) -> set[str]:
         """Names of the signals that agents got since the last call."""
