@@ -2,17 +2,24 @@
 
     .venv/bin/python -m benchmarks.recovery [--rounds 5] [--case worker ...]
 
-A Slurm of three nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
+A Slurm of six nodes on this machine (`slurm.devcluster`, a network and cgroups of its own for
 each node), so as root. A run of two ranks on two nodes, which saves every ten steps, meets each
 fault so many times, each time when it has trained for 65 seconds; a step is new if no step of
 that number was finished before the fault. All nodes share this machine's cores.
 
 - *worker*: SIGKILL of a rank; torchrun starts all of them again. *hang*: SIGSTOP of a rank, with
   `hang.step_s=2`.
-- *agent*: SIGKILL of the agent of a node; another one is started there.
+- *agent*, *first agent*: SIGKILL of the agent of a node, or of the supervisor's; another one is
+  started there.
 - *spare*, *shrink*: SIGKILL of all processes of a node that trains, slurmd too.
-- *first node*: the same with the node of the batch process: the successor goes on.
-- *preempted*: a job of another partition takes the nodes and ends at once.
+- *first node*: the same with the node of the batch process: the successor goes on, on nodes that
+  are free.
+- *preempted*: a job of another partition takes all nodes and ends at once. *capacity*: of that,
+  from the end of that job on.
+- *timeout*: from when Slurm tells the job that its time is nearly up.
+
+The time is told in the parts of `hpckit.drill.split`, from the run's events. `queue` is from the
+end of a job's last generation to the begin of the next job, `other` is all but that.
 """
 
 from __future__ import annotations
@@ -26,17 +33,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.recovery_report import report
+from benchmarks.recovery_report import Parts, report_parts
 from data import pack_folder, python_stdlib
+from hpckit.drill.split import split
+from hpckit.drill.struck import Struck
 from hpckit.elastic.strike import Fault, victims
 from hpckit.run.directory import RunDir
 from hpckit.run.events import Event, read_events
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.options import Options
 
+NODES = 6
 PATIENCE_S = 180.0
 SETTLED_S = 45.0
 QUICK = ("MessageTimeout=3", "TCPTimeout=2")
@@ -80,26 +90,37 @@ class Job:
         began_s = next(e.time for e in self.steps() if e.time > begun_s)
         wait(lambda: any(e.time > began_s + SETTLED_S for e in self.steps()), "steps")
 
-    def recovery_s(self, fault: Callable[[], None]) -> float:
-        """Seconds from the fault to the first new step."""
+    def recovery(self, fault: Callable[[], float | None]) -> Parts:
+        """Seconds from the fault to the first new step.
+
+        Args:
+            fault: returns when it came, if not when it was called.
+        """
         self.await_training(time.time())
         before, begun_s = len(list(self.lives())), time.time()
-        fault()
-        wait(lambda: self.first_new(before) is not None, "a new step")
-        event = self.first_new(before)
-        assert event is not None
-        return event.time - begun_s
+        begun_s = fault() or begun_s
+        wait(lambda: self.parts(before, begun_s) is not None, "a new step")
+        found = self.parts(before, begun_s)
+        assert found is not None
+        return found
 
-    def first_new(self, before: int) -> Event | None:
-        """The first step after so many lives that none of those had finished."""
+    def parts(self, before: int, fault_s: float) -> Parts | None:
+        """Up to the first step, after so many lives, that none of those had finished."""
         events = self.events()
         starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
         if len(starts) <= before:
             return None
-        start = starts[before]
-        reached = max(e["step"] for e in events[:start] if e.kind == "step")
-        later = (e for e in events[start:] if e.kind == "step" and e["step"] > reached)
-        return next(later, None)
+        reached = max(e["step"] for e in events[: starts[before]] if e.kind == "step")
+        found = split(events, Struck(fault_s, "fault", reached, ""))
+        return None if found is None else {**asdict(found), "total": found.total}
+
+    def took(self, kind: str, since_s: float) -> float:
+        """Seconds from then to the first event of that kind."""
+        wait(lambda: self._after(kind, since_s), kind)
+        return self._after(kind, since_s)[0].time - since_s
+
+    def _after(self, kind: str, since_s: float) -> list[Event]:
+        return [event for event in self.events() if event.kind == kind and event.time >= since_s]
 
     def lives(self) -> Iterator[Event]:
         return (event for event in self.events() if event.kind == "training_started")
@@ -116,52 +137,74 @@ class Job:
         return done.stdout
 
 
-def worker(job: Job) -> float:
-    return job.recovery_s(lambda: signal_worker(job, 1, signal.SIGKILL))
+def worker(job: Job) -> Parts:
+    return job.recovery(lambda: signal_worker(job, 1, signal.SIGKILL))
 
 
-def hang(job: Job) -> float:
-    return job.recovery_s(lambda: signal_worker(job, 1, signal.SIGSTOP))
+def hang(job: Job) -> Parts:
+    return job.recovery(lambda: signal_worker(job, 1, signal.SIGSTOP))
 
 
-def agent(job: Job) -> float:
-    return job.recovery_s(lambda: kill_agent(job, job.training_host()))
+def agent(job: Job) -> Parts:
+    return job.recovery(lambda: kill_agent(job, job.training_host()))
 
 
-def node(job: Job) -> float:
+def first_agent(job: Job) -> Parts:
+    return job.recovery(lambda: kill_agent(job, job.hosts()[0]))
+
+
+def node(job: Job) -> Parts:
     return lose(job, job.training_host())
 
 
-def first_node(job: Job) -> float:
+def first_node(job: Job) -> Parts:
     return lose(job, job.hosts()[0])
 
 
-def preempted(job: Job) -> float:
+def preempted(job: Job) -> Parts:
+    back_s = 0.0
+
     def preempt() -> None:
-        job.slurm("srun", "--partition=high", "--nodes=3", "--exclusive", "true")
+        nonlocal back_s
+        job.slurm("srun", "--partition=high", f"--nodes={NODES}", "--exclusive", "true")
+        back_s = time.time()
 
-    return job.recovery_s(preempt)
+    found = job.recovery(preempt)
+    return {**found, "capacity": max(0.0, job.took("run_started", back_s))}
 
 
-CASES: dict[str, tuple[Callable[[Job], float], tuple[str, ...]]] = {
+def timeout(job: Job) -> Parts:
+    def run_out() -> float:
+        begun_s = time.time()
+        end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begun_s + 60))
+        number = [e["job"] for e in job.events() if e.kind == "run_started"][-1]
+        job.slurm("scontrol", "update", f"JobId={number}", f"EndTime={end}")
+        return begun_s + job.took("asked", begun_s)
+
+    return job.recovery(run_out)
+
+
+CASES: dict[str, tuple[Callable[[Job], Parts], tuple[str, ...]]] = {
     "worker": (worker, ()),
     "hang": (hang, ("hang.step_s=2",)),
     "agent": (agent, ()),
+    "first agent": (first_agent, ()),
     "spare": (node, ("elastic=spares",)),
     "shrink": (node, ("elastic=shrink",)),
     "first node": (first_node, ("elastic=spares",)),
     "preempted": (preempted, ()),
+    "timeout": (timeout, ("cluster.slurm.notice_s=90",)),
 }
 
 
-def lose(job: Job, host: str) -> float:
+def lose(job: Job, host: str) -> Parts:
     """The node is there again, and idle, afterwards."""
     lost = job.cluster.node(host)
-    seconds = job.recovery_s(lost.kill)
+    found = job.recovery(lost.kill)
     lost.start()
     job.end()
     wait(lambda: set(job.slurm("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}, "idle nodes")
-    return seconds
+    return found
 
 
 def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
@@ -206,7 +249,7 @@ def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iter
         job.end()
 
 
-def measure(cluster: Cluster, folder: Path, case: str, rounds: int) -> list[float]:
+def measure(cluster: Cluster, folder: Path, case: str, rounds: int) -> list[Parts]:
     """Seconds, round by round. A lost node's run is over then, and another one begins."""
     look, overrides = CASES[case]
     if look in (node, first_node):
@@ -230,12 +273,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", choices=CASES, action="append")
     settings = parser.parse_args()
-    options = Options(nodes=3, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=QUICK)
+    options = Options(
+        nodes=NODES, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=QUICK
+    )
     with tempfile.TemporaryDirectory() as name, Cluster.up(Path(name) / "slurm", options) as found:
         folder = Path(name)
         pack(folder)
         cases = settings.case or list(CASES)
-        report("recovery", {case: measure(found, folder, case, settings.rounds) for case in cases})
+        report_parts(
+            "recovery", {case: measure(found, folder, case, settings.rounds) for case in cases}
+        )
 
 
 if __name__ == "__main__":
