@@ -41,7 +41,7 @@ def allocation(env: Mapping[str, str]) -> Allocation:
     """
     job, nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NODELIST")
     if not job or not nodes:
-        raise RuntimeError("cluster.kind=slurm, but this process is no job: start it by hpckit launch")
+        raise RuntimeError("cluster.kind=slurm, but this is no job: start it by hpckit launch")
     # the last task of an array has the array's own number, by which Slurm means all of it
     task = [env[name] for name in _ARRAY if name in env]
     return Allocation("_".join(task) or job, hostnames(nodes, env))

@@ -86,13 +86,10 @@ def test_the_last_run_may_go_while_it_is_asked_about(root: Path, cancelled: list
 
 def test_a_row_is_whole_on_eighty_columns(root: Path) -> None:
     it = look(RunDir(root / "a"), Queue())
-    progress = replace(
-        it.progress,
-        **{"steps": 100_000, "step": 81_234, "tokens_per_s": 123_456.0, "data_wait": 0.02},
-        **{"ettr": 0.97, "saved_step": 81_000, "saved_time": 0.0, "interruptions": {}},
-    )
-    names = {"preempted": 2, "worker": 11}
-    busy = replace(it, state=State.RUNNING, progress=replace(progress, interruptions=names))
+    done = replace(it.progress, steps=100_000, step=81_234, saved_step=81_000, saved_time=0.0)
+    shares = replace(done, tokens_per_s=123_456.0, data_wait=0.02, ettr=0.97)
+    progress = replace(shares, interruptions={"preempted": 2, "worker": 11})
+    busy = replace(it, state=State.RUNNING, progress=progress)
     console = Console(width=80, file=StringIO(), record=True)
     console.print(view_of([busy], 0, None, "", now=330.0))
     said = console.export_text()
