@@ -1,6 +1,7 @@
 """Shards at http:// and https:// URLs."""
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -12,11 +13,15 @@ from data.source import objects
 from data.source.address import masked
 from data.source.protocol import FinalError, Origin
 
-_CLIENTS = 64  # kept: one per URL, with its connections
+_CLIENTS = 64  # kept, with their connections
+_PLAIN = re.compile(r"/?(?!\.{0,2}(/|$))[A-Za-z0-9._-]+(/(?!\.{0,2}(/|$))[A-Za-z0-9._-]+)*")
 
 
 class HttpSource:
     """A `Source` of http(s) URLs; signed ones too.
+
+    All plain URLs of a host share a client. One with a query or characters that the client would
+    write in its own way has a client of its own, which takes the URL as it is.
 
     Args:
         stall_s: how long an answer may be silent.
@@ -29,19 +34,23 @@ class HttpSource:
         self._client = lru_cache(_CLIENTS)(self._build)
 
     def stat(self, url: str) -> Origin:
-        return objects.first_byte(self._client(url), "")
+        return objects.first_byte(*self._place(url))
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         try:
-            return objects.read(self._client(url), "", start, size, tag)
+            return objects.read(*self._place(url), start, size, tag)
         except objects.NoRangesError:
             return _cut(self.stream(url, start, tag), size)
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         try:
-            yield from objects.stream(self._client(url), "", start, tag)
+            yield from objects.stream(*self._place(url), start, tag)
         except objects.NoRangesError:
-            yield from skipped(objects.stream(self._client(url), "", 0, tag), start)
+            yield from skipped(objects.stream(*self._place(url), 0, tag), start)
+
+    def _place(self, url: str) -> tuple[HTTPStore, str]:
+        base, key = divided(url)
+        return self._client(base), key
 
     def _build(self, url: str) -> HTTPStore:
         parts = urlsplit(url)
@@ -59,6 +68,14 @@ class HttpSource:
             )
         except (BaseError, ValueError) as error:
             raise FinalError(f"not a usable URL: {masked(str(error))}") from error
+
+
+def divided(url: str) -> tuple[str, str]:
+    """What to make a client of, and the key that it is then asked for."""
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or _PLAIN.fullmatch(parts.path) is None:
+        return url, ""
+    return urlunsplit((parts.scheme, parts.netloc, "/", "", "")), parts.path.removeprefix("/")
 
 
 def skipped(pieces: Iterator[bytes], start: int) -> Iterator[bytes]:

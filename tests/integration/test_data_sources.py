@@ -140,6 +140,13 @@ def test_a_signed_url_is_sent_as_it_is_and_user_names_are_not_shown(server: Rang
     assert "Signature" not in repr(caught.value)
 
 
+def test_urls_of_a_host_share_their_connections(server: RangeServer) -> None:
+    one, urls = sources(), [server.put(f"/a/{number}.tar", BODY) for number in range(70)]
+    for url in urls:
+        assert one.read(url, 0, 5) == BODY[:5]
+    assert len(server.clients) == 1
+
+
 def test_retries_are_logged_without_secrets(
     proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:

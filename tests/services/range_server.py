@@ -48,6 +48,9 @@ class RangeServer:
     headers: list[dict[str, str]] = field(default_factory=list)
     """Of every request."""
 
+    clients: set[tuple[str, int]] = field(default_factory=set)
+    """The connections that they came by."""
+
     gate: Gate | None = None
     sent: int = 0
     """Bytes of bodies."""
@@ -104,6 +107,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         holds = self.server.holds
         found = holds.objects.get(self.path.partition("?")[0])
+        holds.clients.add(self.client_address)
         holds.headers.append({name.lower(): value for name, value in self.headers.items()})
         if found is None:
             self._head(404, 0, {})

@@ -9,6 +9,7 @@ from data.cache.mounts import find_kind
 from data.cache.pace import LEAST_ROUND_TRIP_S, Pace, is_borne, is_quicker
 from data.errors import DataError
 from data.source.address import Address, masked
+from data.source.http import divided
 from data.source.limits import Limits, TokenBucket
 from data.source.objects import judge
 from data.source.protocol import FinalError, PassingError
@@ -148,6 +149,26 @@ def test_the_innermost_mount_counts() -> None:
     assert {path: find_kind(Path(path), mounts) for path in want} == want
     assert find_kind(Path("/scratchy/a"), mounts) == "tmpfs"
     assert find_kind(Path("/x"), "nonsense") == ""
+
+
+class TestClients:
+    @pytest.mark.parametrize(
+        ("url", "base", "key"),
+        [
+            ("http://h:8/a/x-1.tar", "http://h:8/", "a/x-1.tar"),
+            ("https://me:pw@h/x.tar", "https://me:pw@h/", "x.tar"),
+            ("http://h/a/x.tar?sig=1", "http://h/a/x.tar?sig=1", ""),
+            ("http://h/a%20b.tar", "http://h/a%20b.tar", ""),
+            ("http://h/a//x.tar", "http://h/a//x.tar", ""),
+            ("http://h/a/../x.tar", "http://h/a/../x.tar", ""),
+            ("http://h/./x.tar", "http://h/./x.tar", ""),
+            ("http://h/.hidden/..x.tar", "http://h/", ".hidden/..x.tar"),
+            ("http://h/a/", "http://h/a/", ""),
+            ("http://h", "http://h", ""),
+        ],
+    )
+    def test_plain_urls_of_a_host_share_one(self, url: str, base: str, key: str) -> None:
+        assert divided(url) == (base, key)
 
 
 class TestPace:
