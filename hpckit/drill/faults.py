@@ -131,6 +131,8 @@ def _plan_loss(it: Overview, kind: DrillKind, node: int) -> Plan:
 def _plan_leave(it: Overview, node: int) -> Plan:
     what = f"SIGTERM of the agent of node {node}, as Slurm sends to a step"
     expect = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    if it.is_slurm:  # that takes it for a preemption, of which Slurm itself would know
+        expect = f"every rank saves and leaves; job {_successor(it)} goes on, nothing is lost"
     return Plan(DrillKind.AGENT_TERM, what, expect, node, node)
 
 
@@ -210,9 +212,11 @@ def _successor(it: Overview) -> str:
     job, successor = it.progress.job, it.progress.successor
     if successor is None:
         assert it.spec is not None
-        raise DrillError(
-            f"job {job} has no successor in the queue (launch.continuation="
-            f"{it.spec.launch.continuation}): the run would end here"
+        how = it.spec.launch.continuation
+        kind = DrillError if how == "chain" else NeverError
+        raise kind(
+            f"job {job} has no successor in the queue (launch.continuation={how}):"
+            " the run would end here"
         )
     return successor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,7 @@ from hpckit.run.supervisor import SupervisorError
 
 PATIENCE_S = 300.0
 """Seconds in which a run is to train again after a fault, and to begin, if it has nodes."""
-TOLD_S = 30.0
+TOLD_S, GONE_S = 30.0, 15.0
 _POLL_S, _LOOK_S = 0.1, 2.0
 _NOT_NOW = (DrillError, SupervisorError)
 _NO_RESTART = (
@@ -45,6 +46,7 @@ class Watch:
         self._events: list[Event] = []
         self._known = 0
         """Events before the newest fault: of their times, a clock that is set may make anything."""
+        self._gone_s = math.inf
         self.refusal = ""
         """Why the newest fault that could not be done at once could not."""
 
@@ -61,7 +63,7 @@ class Watch:
         patience = _Patience(PATIENCE_S)
         while True:
             it = self._look()
-            if not it.is_alive:
+            if self._is_over(it):
                 return None
             try:
                 struck = self._strike(it, planned)
@@ -129,11 +131,20 @@ class Watch:
             self._events += self._tail.read()
             if holds():
                 return True
-            if not it.is_alive:
+            if self._is_over(it):
                 return False
             if patience.is_over(it.state):
                 raise TimeoutError(f"not in {PATIENCE_S:g} s: {what}")
             time.sleep(_POLL_S)
+
+    def _is_over(self, it: Overview) -> bool:
+        """For good: a job that is on its way back to the queue is nowhere for a moment."""
+        if it.is_alive:
+            self._gone_s = math.inf
+        elif not it.is_ended and it.is_slurm:
+            self._gone_s = min(self._gone_s, time.monotonic())
+            return time.monotonic() - self._gone_s > GONE_S
+        return not it.is_alive
 
     def _look(self) -> Overview:
         it = look(self._run, Queue())

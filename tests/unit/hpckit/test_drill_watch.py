@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from hpckit.drill import watch
+from hpckit.drill.site import Site
+from hpckit.drill.watch import Watch
+from hpckit.report.overview import Queue, look
 from hpckit.report.state import State
+from tests.unit.hpckit.page_parts import ran, submitted
 
 
 def test_patience_is_for_runs_that_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr("hpckit.drill.watch.time.monotonic", lambda: now_s)
     patience = watch._Patience(300.0)
     for state, seconds, is_over in (
         (State.QUEUED, 5000.0, False),
@@ -21,3 +28,29 @@ def test_patience_is_for_runs_that_have_nodes(monkeypatch: pytest.MonkeyPatch) -
     ):
         now_s += seconds
         assert patience.is_over(state) is is_over, state
+
+
+def test_a_job_on_its_way_back_to_the_queue_is_not_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("hpckit.drill.watch.time.monotonic", lambda: now_s)
+    run = submitted(tmp_path / "run")
+    follower = Watch(run, Site({}, Path()), print)
+    here = look(run, Queue())
+    assert (here.state, here.is_slurm) == (State.DEAD, False)
+    assert follower._is_over(here), "on this machine nothing comes back by itself"
+    assert here.spec is not None
+    cluster = replace(here.spec.cluster, kind="slurm")
+    gone = replace(here, spec=replace(here.spec, cluster=cluster))
+    back = replace(gone, state=State.WAITING)
+    for seconds, it, is_over in (
+        (0.0, gone, False),
+        (14.0, gone, False),
+        (0.5, back, False),
+        (14.0, gone, False),
+        (16.0, gone, True),
+    ):
+        now_s += seconds
+        assert follower._is_over(it) is is_over
+    assert follower._is_over(look(ran(tmp_path / "ended"), Queue()))
