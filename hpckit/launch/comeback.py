@@ -6,6 +6,7 @@ project, which may be others by then, have a say in which run it goes on with.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ class ComebackError(RuntimeError):
 
 
 def places(base: Path, env: Mapping[str, str]) -> list[Path]:
-    """Folders that a job may write its note into, the first one first.
+    """Links that a job may note its submission by, the first one first.
 
     Where the job was submitted its interpreter and config are, so its first node sees that folder;
     but it may not be written there. The other one is the user's own, as the XDG base directory
@@ -25,25 +26,27 @@ def places(base: Path, env: Mapping[str, str]) -> list[Path]:
     """
     home = env.get("HOME", "")
     state = env.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
-    own = [Path(state, "hpckit", "jobs")] if state.startswith("/") else []
-    return [base / "runs" / ".jobs", *own]
+    name = f"{env.get('SLURM_CLUSTER_NAME', 'cluster')}-{env['SLURM_JOB_ID']}"
+    here = hashlib.sha256(os.fsencode(base)).hexdigest()[:8]  # clusters may have one name
+    own = [Path(state, "hpckit", "jobs", f"{name}-{here}")] if state.startswith("/") else []
+    return [base / "runs" / ".jobs" / name, *own]
 
 
 def note(submission: Path, base: Path, env: Mapping[str, str]) -> list[str]:
     """Write down that this job carries the submission in that folder, in every place that takes it:
     why those that did not, if none did."""
     refused = []
-    for folder in places(base, env):
-        link = folder / name_of(env)
+    links = places(base, env)
+    for link in links:
         draft = link.with_name(f".{link.name}.{os.getpid()}")
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.unlink(missing_ok=True)
             draft.symlink_to(submission)
             draft.replace(link)  # also an earlier job of the same number
         except OSError as error:
-            refused.append(f"{folder}: {error.strerror}")
-    return refused if len(refused) == len(places(base, env)) else []
+            refused.append(f"{link.parent}: {error.strerror}")
+    return refused if len(refused) == len(links) else []
 
 
 def find(base: Path, env: Mapping[str, str]) -> Path | None:
@@ -55,8 +58,7 @@ def find(base: Path, env: Mapping[str, str]) -> Path | None:
     """
     if "SLURM_RESTART_COUNT" not in env:
         return None
-    for folder in places(base, env):
-        link = folder / name_of(env)
+    for link in places(base, env):
         if not link.is_symlink() or link.lstat().st_uid != os.getuid():
             continue  # another user's would have this one run that user's code
         submission = link.resolve()
@@ -67,11 +69,6 @@ def find(base: Path, env: Mapping[str, str]) -> Path | None:
             )
         return submission
     return None
-
-
-def name_of(env: Mapping[str, str]) -> str:
-    """Of this job, among those of all clusters that share a file system."""
-    return f"{env.get('SLURM_CLUSTER_NAME', 'cluster')}-{env['SLURM_JOB_ID']}"
 
 
 def supervisor(submission: Path, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

@@ -16,7 +16,8 @@ SIZE = ("--nodes=2", "--cpus-per-task=2", "--mem=900M")
 
 
 def environment(slurm: Slurm) -> dict[str, str]:
-    return os.environ | slurm.cluster.env | {"HPCKIT_PYTHON": sys.executable}
+    state = {"XDG_STATE_HOME": str(slurm.cluster.folder.path / "state")}  # it goes with the cluster
+    return os.environ | slurm.cluster.env | state | {"HPCKIT_PYTHON": sys.executable}
 
 
 def wrapper(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:

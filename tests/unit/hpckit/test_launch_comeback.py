@@ -56,9 +56,11 @@ def test_one_of_two_places_will_do_and_none_is_told(
     assert note(submission, base, {**JOB, **home}) == []
     assert find(base, {**AGAIN, **home}) == submission
     assert len(note(submission, base, JOB)) == 1
-    state = {"XDG_STATE_HOME": str(tmp_path / "state"), **home}
-    assert places(base, state)[1:] == [tmp_path / "state" / "hpckit" / "jobs"]
-    assert places(base, {"XDG_STATE_HOME": "relative"})[1:] == []
+    assert find(tmp_path / "other", {**AGAIN, **home}) is None, "that of another project"
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), **home, **JOB}
+    (own,) = places(base, state)[1:]
+    assert own.parent == tmp_path / "state" / "hpckit" / "jobs"
+    assert places(base, {"XDG_STATE_HOME": "relative", **JOB})[1:] == []
 
 
 def test_another_users_link_is_none(
