@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from data import DataError, FetchError, ShardError, open_dataset, pack_folder
+from data import DataError, FetchError, Loader, ShardError, open_dataset, pack_folder
 from data.indexing.manifest import Manifest
 from data.indexing.shard import ShardIndex
 from data.reader import dataset as dataset_module
+from data.reader import loader as loader_module
 from data.reader import opened as opened_module
 from data.reader.dataset import Dataset
 from data.reader.descriptors import SHARDS, Descriptors
@@ -180,6 +181,18 @@ def test_too_many_open_files_make_room(
             os.close(fd)
     assert few.limit < 7
     assert "too many open files in this process: of" in caplog.text
+
+
+def test_a_loader_that_needs_more_shards_open_than_there_can_be_says_so(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = Descriptors(6)
+    monkeypatch.setattr(loader_module, "SHARDS", few)
+    for window, said in ((1, 0), (2, 1), (2, 1)):
+        next(iter(Loader(open_dataset(shards), global_batch=1, streams=5, window=window)))
+        assert caplog.text.count("shards are read at a time") == said
+    assert "7 shards are read at a time and 6 can be open" in caplog.text
+    assert "`ulimit -n` is" in caplog.text
 
 
 def test_close_lets_go_of_every_descriptor(shards: Path) -> None:
