@@ -47,7 +47,7 @@ def test_the_function_of_the_readme_trains_by_its_command_and_is_preempted(
     given = {
         "data.shards=/data/train-{000..127}.tar": f"data.shards={mine}",
         "launch.gpus_per_node=4": "launch.gpus_per_node=1",
-        "train.steps=10000": "train.steps=40",
+        "train.steps=10000": "train.steps=1500",
     }
     assert given.keys() <= {*words}
     words = [given.get(word, word) for word in words]
@@ -65,7 +65,7 @@ def test_the_function_of_the_readme_trains_by_its_command_and_is_preempted(
     run = RunDir(next(root.glob("t-*")))
     story = history(run)
     assert [life.end for life in story.lives] == ["preempted", "done"]
-    assert story.steps_kept == 40
+    assert story.steps_kept == 1500
     losses = [event["loss"] for event in read_events(run.events) if event.kind == "step"]
     assert losses[-1] < losses[0]
 
