@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from data import DamagedShardError, Dataset, Loader, NodeStore, build_index
+from data import (
+    DamagedShardError,
+    Dataset,
+    Loader,
+    NodeStore,
+    ShardWriter,
+    build_index,
+    open_dataset,
+)
 from data.indexing import sidecar
 from data.indexing.manifest import NAME, Manifest, make_manifest
 from data.indexing.rows import row_of
@@ -108,6 +116,26 @@ def test_an_epoch_does_not_end_before_its_bytes_are_known_to_be_right(
         with pytest.raises(DamagedShardError, match=r"x\.tar: .* in the batches before"):
             list(loader)
         loader.close()
+
+
+def test_equal_names_over_one_cache_are_not_mixed_up(
+    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    for name in "ab":
+        with ShardWriter(tmp_path / name / "s-%02d.tar", max_samples=EACH) as writer:
+            for number in range(2 * EACH):
+                writer.write({"__key__": f"{number:03d}", "txt": f"{name}{number}".encode()})
+        for path in (tmp_path / name).iterdir():
+            server.put(f"/{name}/{path.name}", path.read_bytes())
+    for _ in range(2):  # cold, then warm
+        for name in "ab":
+            url = f"{server.url}/{name}/"
+            dataset = open_dataset(url, cache=tmp_path / "cache", cache_bytes=10**9)
+            loader = Loader(dataset, global_batch=10, epochs=1, shuffle=False)
+            found = [sample["txt"].decode() for batch in loader for sample in batch.data]
+            assert found == [f"{name}{number}" for number in range(2 * EACH)]
+            loader.close()
 
 
 def test_a_first_batch_does_not_wait_for_whole_shards(

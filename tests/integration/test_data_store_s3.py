@@ -7,12 +7,14 @@ from pathlib import Path
 import obstore
 import pytest
 
+from data import Loader, open_dataset
 from data.cache import upkeep
 from data.cache.entry import ShardRef
 from data.cache.store import NodeStore
 from data.errors import FetchError
 from data.source.retry import Retry
 from data.source.sources import Sources
+from tests.integration.data_commands import EACH, SHARDS, write_shards
 from tests.integration.shard_reader import body_of
 from tests.services.faults import EXPIRED_TOKEN, SLOW_DOWN, ResetDownload
 from tests.services.fixtures import FaultyS3
@@ -43,6 +45,21 @@ def test_processes_share_one_download(
     outs = [reader.communicate(timeout=100)[0] for reader in readers]
     assert [reader.returncode for reader in readers] == [0, 0, 0], outs
     assert [right for _, right in upkeep.verified(tmp_path / "c")] == [True] * 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_of_a_loader(
+    s3_url: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    for name, value in {**s3_url.env, "XDG_CACHE_HOME": str(tmp_path / "user")}.items():
+        monkeypatch.setenv(name, value)
+    for path in write_shards(tmp_path / "shards").iterdir():
+        obstore.put(s3_url.store(), path.name, path.read_bytes())
+    dataset = open_dataset(f"{s3_url.url}/", cache=tmp_path / "c", cache_bytes=10**9)
+    loader = Loader(dataset, global_batch=30, epochs=1, workers=workers)
+    keys = sorted(key for batch in loader for key in batch.keys)
+    loader.close()
+    assert keys == [f"{number:03d}" for number in range(SHARDS * EACH)]
 
 
 def test_faults_of_the_store(faulty_s3: FaultyS3, tmp_path: Path) -> None:
