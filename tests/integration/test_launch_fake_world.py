@@ -48,7 +48,14 @@ def test_the_state_of_one_rank_is_its_share(way: tuple[str, ...], parts: int, wo
 
 
 LONG = (*SMALL, "parallel=fsdp", "model.seq_len=256")
+WIDE = (*SMALL, "train.micro_batch=8")
 LIKE_THE_PLAN = {
+    "alone": (*WIDE, "launch.nodes=1"),
+    "copies": (*WIDE, "parallel=ddp"),
+    "zero1": (*WIDE, "parallel=zero1"),
+    "fsdp_tp": (*WIDE, "parallel=fsdp_tp", "parallel.tensor=2"),
+    "all in bf16": (*WIDE, "parallel=fsdp", "precision=bf16_pure"),
+    "fp16": (*WIDE, "parallel=fsdp", "precision=fp16"),
     "micro-batches": (*SMALL, "parallel=fsdp", "train.micro_batch=2"),
     "micro-batches of copies": (*SMALL, "parallel=ddp", "train.micro_batch=2"),
     "plain attention": (*LONG, "memory.attention=math"),
@@ -61,7 +68,8 @@ LIKE_THE_PLAN = {
 @pytest.mark.parametrize("case", LIKE_THE_PLAN)
 def test_a_step_takes_what_is_planned(case: str) -> None:
     spec = compose_spec(["launch.nodes=8", *LIKE_THE_PLAN[case]])
-    assert fake_step(spec)["Total"] == pytest.approx(footprint(spec, 8).peak.total, rel=0.05)
+    planned = footprint(spec, spec.launch.nodes).peak.total
+    assert fake_step(spec)["Total"] == pytest.approx(planned, rel=0.05)
 
 
 IMAGES = ("experiment=images", "data.shards=/data", "launch.nodes=4", "train.global_batch=32")
