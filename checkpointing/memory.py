@@ -15,8 +15,8 @@ from checkpointing.copying import cells_of, copy, place_for
 from checkpointing.errors import ServiceError
 from checkpointing.planning import Planned
 from checkpointing.ranks import Ranks
-from checkpointing.service.client import Client, Found
-from checkpointing.service.holdings import REPLICA
+from checkpointing.service.client import Client
+from checkpointing.service.holdings import REPLICA, Found
 from checkpointing.service.snapshots import Generation
 
 logger = logging.getLogger("checkpointing")

@@ -13,8 +13,8 @@ from checkpointing.events import Events
 from checkpointing.memory import Whole
 from checkpointing.peeraddress import Standing, choose, standing
 from checkpointing.ranks import Ranks
-from checkpointing.service.client import Client, Found
-from checkpointing.service.holdings import REPLICA, Left, Pulled, Said, found_in
+from checkpointing.service.client import Client
+from checkpointing.service.holdings import REPLICA, Found, Left, Pulled, Said, found_in
 from checkpointing.service.introducing import introduction
 from checkpointing.service.link import give_back
 from checkpointing.service.peering import Node, Ring, dump_ring

@@ -20,8 +20,8 @@ from checkpointing.preparing import Preparer
 from checkpointing.ranks import Ranks
 from checkpointing.replication import Replication
 from checkpointing.restoring import Restorer
-from checkpointing.service.client import Client, Found, Memory, Said
-from checkpointing.service.holdings import Pulled
+from checkpointing.service.client import Client
+from checkpointing.service.holdings import Found, Memory, Pulled, Said
 from checkpointing.service.snapshots import Generation
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, optimizers

@@ -104,6 +104,8 @@ class Handing(ABC):
             return slot
         if not self._client.is_connected:
             return "the node's checkpoint service is gone, and being started again"
+        if self._client.is_silent:
+            return "the node's checkpoint service does not answer"
         return "the store is slower than the saves: there is no place for another snapshot"
 
     def _snapshot(

@@ -13,14 +13,12 @@ from typing import Any
 from checkpointing.arena import Arena
 from checkpointing.errors import CheckpointError, ServiceError
 from checkpointing.service.config import Config, dump
-from checkpointing.service.holdings import REPLICA, Found, Left, Memory, Said, found_in, left_in
+from checkpointing.service.holdings import Left, Memory, left_in, memory_in
 from checkpointing.service.link import Introduce, Link, OnMessage, give_back
 from checkpointing.service.messages import PROTOCOL, dump_layout, dump_seat, dump_snapshot
 from checkpointing.service.snapshots import Generation, Layout, Snapshot
 from checkpointing.service.starting import connect
 from checkpointing.service.wire import Wire
-
-__all__ = ["Client", "Found", "Left", "Memory", "OnMessage", "Said"]
 
 logger = logging.getLogger("checkpointing")
 
@@ -74,6 +72,12 @@ class Client:
         """Whether the service is there; if not, it is being started again."""
         return self._link is not None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the service is there, and has not answered when it was asked last."""
+        link = self._link
+        return link is not None and link.is_silent
+
     def sit_as(self, generation: Generation) -> None:
         """Sit there as another generation from now on.
 
@@ -121,9 +125,16 @@ class Client:
         self._tell("layout", **dump_layout(layout))
 
     def claim(self, step: int) -> int | None:
-        """A slot for the snapshot of `step`, or None if there is none now: skip it."""
+        """A slot for the snapshot of `step`, or None if there is none now: skip it.
+
+        A service that does not answer is waited for once, and not asked again until it says
+        something: a save that is skipped costs freshness, one that waits costs steps.
+        """
         try:
-            slot = self._present().request("claim", step=step, timeout_s=CLAIM_S)["slot"]
+            link = self._present()
+            if link.is_silent:
+                raise ServiceError("it still does not answer")
+            slot = link.request("claim", step=step, timeout_s=CLAIM_S)["slot"]
         except (ConnectionError, ServiceError) as error:
             logger.warning("step %s is not saved: the checkpoint service: %s", step, error)
             self._missed += 1
@@ -180,14 +191,7 @@ class Client:
         Raises:
             ServiceError: the service does not answer, or is gone for good.
         """
-        plain = self._ask("snapshots")["snapshots"]
-        found = tuple(found_in(each) for each in plain)
-        own = {
-            (one.generation, one.step): Said(each["values"], each["metrics"])
-            for one, each in zip(found, plain, strict=True)
-            if one.rank == self._rank and one.state != REPLICA
-        }
-        return Memory(found, own)
+        return memory_in(self._ask("snapshots"), self._rank)
 
     def resume(
         self,

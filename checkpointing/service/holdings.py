@@ -78,3 +78,15 @@ def found_in(plain: dict[str, Any]) -> Found:
         plain["digest"],
         plain["state"],
     )
+
+
+def memory_in(answer: dict[str, Any], rank: int) -> Memory:
+    """`rank`: whose own words are kept."""
+    plain = answer["snapshots"]
+    found = tuple(found_in(each) for each in plain)
+    own = {
+        (one.generation, one.step): Said(each["values"], each["metrics"])
+        for one, each in zip(found, plain, strict=True)
+        if one.rank == rank and one.state != REPLICA
+    }
+    return Memory(found, own)

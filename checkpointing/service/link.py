@@ -33,6 +33,8 @@ class Link:
         self._answers: dict[int, _Answer] = {}
         self._lock = threading.Lock()
         self._ended = False
+        self.is_silent = False
+        """Whether nothing was heard since a question was not answered in time."""
         self._thread = threading.Thread(target=self._listen, name="service", daemon=True)
         self._thread.start()
 
@@ -63,7 +65,10 @@ class Link:
             self._answers[number] = answer
         try:
             self._wire.send({"kind": kind, "number": number, **fields}, fds)
-            return answer.get(timeout_s, kind)
+            if not answer.is_there_within(timeout_s):
+                self.is_silent = True
+                raise ServiceError(f"no answer to {kind!r} for {timeout_s:.0f} s")
+            return answer.get()
         finally:
             with self._lock:
                 self._answers.pop(number, None)
@@ -93,6 +98,7 @@ class Link:
         self._on_end(self)
 
     def _hear(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.is_silent = False
         with self._lock:
             answer = self._answers.pop(message.get("number", 0), None)
         if answer is not None:
@@ -119,9 +125,10 @@ class _Answer:
         self._message = message
         self._there.set()
 
-    def get(self, timeout_s: float, kind: str) -> dict[str, Any]:
-        if not self._there.wait(timeout_s):
-            raise ServiceError(f"no answer to {kind!r} for {timeout_s:.0f} s")
+    def is_there_within(self, timeout_s: float) -> bool:
+        return self._there.wait(timeout_s)
+
+    def get(self) -> dict[str, Any]:
         if self._message is None:
             raise ConnectionError("it is gone")
         if "refused" in self._message:

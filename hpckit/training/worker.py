@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from checkpointing import CheckpointError, SaveError
+from checkpointing import CheckpointError, SaveError, ServiceError, StoreError
 from data import DataError
 from hpckit.run.board import Board, Phase
 from hpckit.run.durable import write_json
@@ -79,7 +79,7 @@ def is_permanent(error: BaseException) -> bool:
         return False
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError | SaveError):
+        if isinstance(cause, OSError | SaveError | StoreError | ServiceError):
             return False
         cause = cause.__cause__
     return isinstance(error, PERMANENT)

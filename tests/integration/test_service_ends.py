@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service import starting
+from checkpointing.service import client, starting
 from checkpointing.service.address import address
 from checkpointing.service.config import Config
 from checkpointing.service.ending import end_services, tell_lost
@@ -343,6 +343,26 @@ def test_another_user_is_refused(store: Path, runtime: Path) -> None:
 
 
 # hpckit ckpt status
+
+
+def test_a_service_that_does_not_answer_is_waited_for_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = config(store)
+    trainer = one(there)
+    pid = pid_of(there)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(client, "CLAIM_S", 0.2)
+    assert not trainer.save(1)
+    assert trainer.client.is_silent
+    monkeypatch.setattr(client, "CLAIM_S", 3600.0)  # longer than this test may take
+    assert not trainer.save(2)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: not trainer.client.is_silent, "it answers what it was asked before")
+    assert trainer.save(3)
+    trainer.hears("committed", 3)
+    assert set(saved(store)) == {3}
 
 
 def test_status_of_none(folder: Path) -> None:

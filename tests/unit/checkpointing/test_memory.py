@@ -11,7 +11,7 @@ from checkpointing.arena import Arena
 from checkpointing.memory import Whole, load, newest_part, newest_whole, own
 from checkpointing.planning import Planner
 from checkpointing.ranks import Ranks
-from checkpointing.service.client import Found
+from checkpointing.service.holdings import Found
 from checkpointing.service.snapshots import Generation
 from checkpointing.staging import Stager
 from checkpointing.tree import Leaves

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing import DamagedError, SaveError
+from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
 from data import DataError
 from hpckit.run.parse import SpecError
 from hpckit.training.worker import find_entry, is_permanent
@@ -41,6 +41,8 @@ def test_the_entry_is_imported_and_found(tmp_path: Path, monkeypatch: pytest.Mon
         (RuntimeError("x"), False),
         (OSError("x"), False),
         (SaveError("x"), False),
+        (StoreFullError("x"), False),
+        (ServiceError("x"), False),
         (KeyboardInterrupt(), False),
         (caused(DataError("x"), OSError("stale handle")), False),
         (caused(DamagedError("x"), caused(ValueError("x"), OSError("i/o"))), False),
