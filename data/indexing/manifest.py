@@ -65,6 +65,10 @@ class Manifest:
         self._content.release()
         return digest.hexdigest()
 
+    def release(self) -> None:
+        """As of `Columns`: after a look at all shards."""
+        self._content.release()
+
     def hash(self, i: int) -> str | None:
         """BLAKE3 (hex) of all bytes of shard i, None if not known."""
         found = self.columns["hashes"][i * HASH : (i + 1) * HASH].tobytes()

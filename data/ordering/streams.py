@@ -95,7 +95,8 @@ def deal(counts: Ints, streams: int, key: Words | None) -> Deal:
     """
     line = np.flatnonzero(counts)
     if key is not None:
-        line = line[_permuted(np.arange(line.size), np.int64(line.size), key)]
+        size = np.array([line.size])
+        line = line[_permuted(np.arange(line.size), size, key, np.zeros(line.size, np.int8))]
     ends = np.cumsum(counts[line])
     begins = ends - counts[line]
     cuts = stream_cuts(int(ends[-1]), streams)
@@ -123,7 +124,7 @@ def epoch_of(deal: Deal, window: int, key: Words | None) -> Epoch:
     if stream_keys is not None:
         streams = np.repeat(np.arange(pieces.size, dtype=np.int32), pieces)
         places -= deal.first[streams]
-        places = _permuted(places, pieces[streams], derive(stream_keys, 0)[streams])
+        places = _permuted(places, pieces, derive(stream_keys, 0), streams)
         places += deal.first[streams]
     starts = np.zeros(places.size + 1, dtype=np.int64)
     np.cumsum(deal.sizes[places], out=starts[1:])
@@ -141,12 +142,11 @@ def epoch_of(deal: Deal, window: int, key: Words | None) -> Epoch:
     )
 
 
-def _permuted(values: Ints, sizes: npt.ArrayLike, keys: Words) -> Ints:
-    """As `permute`, a block at a time: 2.5 times as fast for a million values."""
-    sizes = np.broadcast_to(np.asarray(sizes), values.shape)
-    keys = np.broadcast_to(keys, values.shape)
-    out = np.empty_like(values)
+def _permuted(values: Ints, sizes: Ints, keys: Words, which: npt.NDArray[np.integer]) -> Ints:
+    """The values, permuted as by `permute` in place, where value i has size and key `which[i]`. A
+    block at a time: 2.5 times as fast for a million values, and in less memory."""
     for at in range(0, values.size, _BLOCK):
         part = slice(at, at + _BLOCK)
-        out[part] = permute(values[part], sizes[part], keys[part])
-    return out
+        of = which[part]
+        values[part] = permute(values[part], sizes[of], keys[of])
+    return values

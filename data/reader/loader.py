@@ -202,6 +202,8 @@ class _Iteration(Iterator[Batch]):
         keep_freed_memory()
         self._prefetcher = self._begun(loader)
         self._ahead = self._walk_ahead(loader)
+        for dataset in loader._plan.stream.datasets:
+            dataset.manifest.release()
         self._last_s = time.perf_counter()
 
     @property
