@@ -45,18 +45,18 @@ def resume(
 
 def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> int:
     from hpckit.cli.ckpt.output import Out
-    from hpckit.launch.main import is_done, start
+    from hpckit.launch.main import is_done, start, start_quietly
+    from hpckit.launch.told import told
 
-    out, about = Out(json), {"run": run.name, "path": str(run.path)}
+    out = Out(json)
     if is_done(run):
-        out.document({**about, "resumed": False, "submission": None, "job": None})
+        out.document(told(run, None, None, resumed=False))
         out.line(f"{run.name} is done; nothing to resume")
         return 0
     spec, number = _submission(run, overrides)
     if not json:
         return start(run, spec, number, detach)
-    job = _start_quietly(run, spec, number)
-    out.document({**about, "resumed": True, "submission": number, "job": job})
+    out.document(told(run, number, start_quietly(run, spec, number), resumed=True))
     return 0
 
 
@@ -78,12 +78,3 @@ def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
         if overrides:
             number = prepare_amended(run, spec, overrides, number)
     return spec, number
-
-
-def _start_quietly(run: RunDir, spec: RunSpec, number: int) -> str:
-    from hpckit.launch.main import submitted_job
-    from hpckit.launch.submit import submit
-
-    if spec.cluster.kind == "slurm":
-        return submitted_job(run, spec, number)
-    return submit(run, number).job_id

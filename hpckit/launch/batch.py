@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpckit.launch.hold import IGNORED
 from hpckit.launch.sbatch import render
 from hpckit.run.check import fewest_nodes, is_elastic, most_nodes
 from hpckit.run.directory import RunDir
@@ -62,9 +63,8 @@ def script(spec: RunSpec, place: Place, tasks: int | None = None) -> str:
     Args:
         tasks: of an array; None: it is none.
     """
-    command = (
-        f"{interpreter(_slurm(spec))} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
-    )
+    words = interpreter(_slurm(spec), place)
+    command = f"{words} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
     return render(command, parameters(spec, place), tasks)
 
 
@@ -72,7 +72,8 @@ def parameters(spec: RunSpec, place: Place) -> dict[str, Any]:
     """The arguments of submitit's Slurm executor.
 
     The supervisor is the batch process itself (`use_srun=False`, and `exec` in `interpreter`): a
-    shell would lose signals. `B:` has Slurm signal it, and not the steps.
+    shell would lose signals. `B:` has Slurm signal it, and not the steps. Until it hears them, they
+    wait (`hold`); lines of set-up are not ended by them.
     """
     slurm = _slurm(spec)
     wanted = {
@@ -87,7 +88,7 @@ def parameters(spec: RunSpec, place: Place) -> dict[str, Any]:
         "cpus_per_task": slurm.cpus_per_node,
         "mem": slurm.memory,
         "exclusive": slurm.exclusive or None,
-        "setup": [*slurm.setup, *_exports(place.code)],
+        "setup": [IGNORED, *slurm.setup, *_exports(place.code)],
         "array_parallelism": spec.launch.max_parallel or MOST_TASKS,
         "stderr_to_stdout": True,
         "use_srun": False,
@@ -99,9 +100,10 @@ def parameters(spec: RunSpec, place: Place) -> dict[str, Any]:
     return {"time": None, "wckey": None, **given}
 
 
-def interpreter(slurm: SlurmSpec) -> str:
+def interpreter(slurm: SlurmSpec, place: Place) -> str:
     """The shell words that take the shell's place."""
-    return f"exec {shlex.quote(slurm.python or sys.executable)}"
+    python = shlex.quote(slurm.python or sys.executable)
+    return f"exec {python} -IS {place.code}/hpckit/launch/hold.py"
 
 
 def minutes(limit: str) -> int:

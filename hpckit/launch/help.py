@@ -25,6 +25,8 @@ Usage
 Options
   -m           several runs: key=a,b,c key2=x,y starts one for each combination, as one job array
   --detach     return as soon as the run is started; it goes on without a terminal
+  --json       the same, and tell it as JSON: run, path, submission (null: it is done), job; with
+               -m, a list of these under runs
   --fresh      begin anew: an earlier directory of the same run is renamed, never deleted
 
 Examples

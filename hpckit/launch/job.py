@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.launch.comeback import ComebackError, find, supervisor
+from hpckit.launch.hold import HELD
 
 if TYPE_CHECKING:
     from hpckit.run.directory import RunDir
     from hpckit.run.spec import RunSpec
 
 INTERACTIVE = "--interactive"
-_SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 _REFUSED = 2
 
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     overrides = words[1:] if is_interactive else words
     if not is_interactive:
         # those that come before there is a supervisor wait for it, through exec
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         submission = find(Path.cwd(), os.environ)
     except ComebackError as error:

@@ -39,10 +39,11 @@ class Command:
     cfg: bool = False
     fake_world: bool = False
     many: bool = False
+    json: bool = False
 
 
 FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
-FLAGS |= {"--fake-world": "fake_world", "-m": "many"}
+FLAGS |= {"--fake-world": "fake_world", "-m": "many", "--json": "json"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,6 +93,8 @@ def run_command(command: Command) -> int:
     from hpckit.launch.namesakes import namesake_note
     from hpckit.launch.preflight import preflight, with_absolute_paths
 
+    if command.json and (command.dry_run or command.cfg or command.fake_world):
+        raise SpecError(["--json: tells what was started; leave out what only shows something"])
     if command.many:
         from hpckit.launch.many import run_many
 
@@ -132,19 +135,27 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
     from rich.console import Console
 
     from hpckit.launch.prepare import begins_anew, move_aside, prepare
+    from hpckit.launch.told import show, told
 
     what = f"launch.py {' '.join(command.overrides)}"
+    aside = sys.stderr if command.json else sys.stdout
     if begins_anew(run, spec, command.fresh):
         with hold_all(lock_paths(spec, run), what):
             require_unqueued(run, spec)
-            print(f"moved the earlier run to {move_aside(run, spec)}")
+            print(f"moved the earlier run to {move_aside(run, spec)}", file=aside)
     with hold_all(lock_paths(spec, run), what):
         if is_done(run):
-            print(f"{run.name} is done; nothing to do (--fresh begins anew)")
-            _show_end(run, Console())
+            print(f"{run.name} is done; nothing to do (--fresh begins anew)", file=aside)
+            if command.json:
+                show(told(run, None, None))
+            else:
+                _show_end(run, Console())
             return 0
         require_unqueued(run, spec)
         number = prepare(run, spec, command.overrides, project)
+    if command.json:
+        show(told(run, number, start_quietly(run, spec, number)))
+        return 0
     return start(run, spec, number, command.detach)
 
 
@@ -174,6 +185,19 @@ def start(run: RunDir, spec: RunSpec, number: int, detach: bool) -> int:
     if spec.cluster.kind == "slurm":
         return start_job(run, spec, number)
     return start_and_follow(run, number, last_step(spec), detach)
+
+
+def start_quietly(run: RunDir, spec: RunSpec, number: int) -> str:
+    """Submit a prepared submission and return: the job's number, as of `told`.
+
+    Raises:
+        SpecError: Slurm does not take it.
+    """
+    from hpckit.launch.submit import submit
+
+    if spec.cluster.kind == "slurm":
+        return submitted_job(run, spec, number)
+    return submit(run, number).job_id
 
 
 def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from typing import Any, TextIO
 
 from hpckit.launch import sweep
 from hpckit.launch.batch import of_run, script
 from hpckit.launch.compose import compose_spec
-from hpckit.launch.main import Command, is_done, pack, start
+from hpckit.launch.main import Command, is_done, pack, start, start_quietly
 from hpckit.launch.preflight import preflight, with_absolute_paths
 from hpckit.launch.queued import refuse_queued
 from hpckit.launch.snapshot import Project, find_project
 from hpckit.launch.starttime import start_time
 from hpckit.launch.sweep import Task
+from hpckit.launch.told import show, told
 from hpckit.run.directory import RunDir
 from hpckit.run.events import EventLog
 from hpckit.run.parse import SpecError
@@ -46,10 +49,15 @@ def run_many(command: Command) -> int:
     title = f"launch.py -m {' '.join(command.overrides)}"
     with sweep.held(tasks, title):
         refuse_queued([task.run for task in tasks if command.fresh or not is_done(task.run)])
-        _move_aside(tasks, command.fresh)
+        _move_aside(tasks, command)
     with sweep.held(tasks, title):
-        numbers = [(task, _prepare(project, task)) for task in tasks]
+        numbers = [(task, _prepare(project, task, command)) for task in tasks]
     prepared = [(task, number) for task, number in numbers if number is not None]
+    if command.json:
+        jobs = _jobs(prepared, base)
+        found = [_told(task, number, jobs.get(task.run.path)) for task, number in numbers]
+        show({"runs": found})
+        return 0
     match prepared:
         case []:
             print("all runs are done; nothing to do (--fresh begins anew)")
@@ -84,25 +92,54 @@ def _described(tasks: Sequence[Task], base: Path) -> str:
     return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
 
 
-def _move_aside(tasks: Sequence[Task], is_asked: bool) -> None:
+def _told(task: Task, number: int | None, job: str | None) -> dict[str, Any]:
+    return told(task.run, number, job, differs=task.differs)
+
+
+def _move_aside(tasks: Sequence[Task], command: Command) -> None:
     from hpckit.launch.prepare import begins_anew, move_aside
 
     for task in tasks:
-        if begins_anew(task.run, task.spec, is_asked):
-            print(f"moved the earlier run to {move_aside(task.run, task.spec)}")
+        if begins_anew(task.run, task.spec, command.fresh):
+            moved = move_aside(task.run, task.spec)
+            print(f"moved the earlier run to {moved}", file=_aside(command))
 
 
-def _prepare(project: Project, task: Task) -> int | None:
+def _aside(command: Command) -> TextIO:
+    return sys.stderr if command.json else sys.stdout
+
+
+def _prepare(project: Project, task: Task, command: Command) -> int | None:
     """The number of the run's new submission; None: it is done."""
     from hpckit.launch.prepare import prepare
 
     if is_done(task.run):
-        print(f"{task.run.name} is done  {task.differs}")
+        print(f"{task.run.name} is done  {task.differs}", file=_aside(command))
         return None
     return prepare(task.run, task.spec, task.overrides, project)
 
 
+def _jobs(prepared: Sequence[tuple[Task, int]], base: Path) -> dict[Path, str]:
+    """Submit the runs, one array if they are several; their jobs, by the runs' directories."""
+    match prepared:
+        case []:
+            return {}
+        case [(task, number)]:
+            return {task.run.path: start_quietly(task.run, task.spec, number)}
+        case _:
+            return _submit_all(prepared, base)
+
+
 def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
+    jobs = _submit_all(prepared, base)
+    for task, _ in prepared:
+        print(f"job {jobs[task.run.path]}  {task.run.path}  {task.differs}")
+    print(f"    squeue --job {next(iter(jobs.values())).partition('_')[0]}")
+    return 0
+
+
+def _submit_all(prepared: Sequence[tuple[Task, int]], base: Path) -> dict[Path, str]:
+    """As one array; raises SpecError if Slurm does not take it."""
     from hpckit.launch.submit import SubmitError, submit_array
 
     head = prepared[0][0].spec
@@ -117,6 +154,5 @@ def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
     for (task, number), job in zip(prepared, jobs, strict=True):
         with EventLog(task.run.events, submission=number) as events:
             events.emit("task_queued", job=job.job_id)  # whose name is not the run's
-        print(f"job {job.job_id}  {task.run.path}  {task.differs}")
-    print(f"    squeue --job {jobs[0].job_id.partition('_')[0]}")
-    return 0
+    pairs = zip(prepared, jobs, strict=True)
+    return {task.run.path: job.job_id for (task, _), job in pairs}

@@ -92,7 +92,7 @@ def _executor(spec: RunSpec, place: batch.Place) -> Iterator[submitit.SlurmExecu
     assert spec.cluster.slurm is not None  # the spec was checked
     try:
         executor = submitit.SlurmExecutor(
-            folder=place.folder, python=batch.interpreter(spec.cluster.slurm)
+            folder=place.folder, python=batch.interpreter(spec.cluster.slurm, place)
         )
         executor.update_parameters(**batch.parameters(spec, place))
         with redirect_stderr(io.StringIO()):  # it prints there what it raises

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from hpckit.run.directory import RunDir
-from tests.cluster.launched import PATIENCE_S, SLURM, Launched
+from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, Launched
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.run_commands import Typed
 from tests.integration.runs import assert_same_run, command, losses
@@ -57,7 +57,8 @@ def test_a_sweep_is_one_array_whose_tasks_go_on_by_themselves(
     ports: Slurm, tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
     """The first task is preempted while the second one waits for it to make room."""
-    words = command(tmp_path, shards, *SLURM, "launch.max_parallel=1", "train.seed=1,2", "-m")
+    several = (UNHURRIED, "launch.max_parallel=1", "train.seed=1,2", "-m")
+    words = command(tmp_path, shards, *SLURM, *several)
     shown = launch_py(ports, *words, "--dry-run").partition("\n\n")[2]
     said = launch_py(ports, *words).splitlines()
     array = said[-1].split()[-1]
@@ -85,6 +86,13 @@ def test_a_sweep_is_one_array_whose_tasks_go_on_by_themselves(
     assert losses(runs[1].run) != losses(reference)
     assert all((it.run.logs / f"batch-{n}.log").exists() for it, n in ((runs[0], second["job"]),))
     assert launch_py(ports, *words).splitlines()[-1].startswith("all runs are done")
+    more = command(tmp_path, shards, *SLURM, UNHURRIED, "train.seed=1,3,4", "-m", "--json")
+    told_of = json.loads(launch_py(ports, *more))["runs"]
+    array = told_of[1]["job"].partition("_")[0]
+    assert [one["job"] for one in told_of] == [None, f"{array}_0", f"{array}_1"]
+    assert [one["submission"] for one in told_of] == [None, 1, 1]
+    assert told_of[0]["path"] == str(runs[0].run.path)
+    ports.run("scancel", array)
 
 
 def test_agents_run_in_the_container_and_workers_in_the_sites_environment(

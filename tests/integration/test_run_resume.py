@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -259,6 +261,12 @@ def kill_someone(it: Started, chance: random.Random) -> bool:
     return bool(alive) and kill(chance.choice(alive))
 
 
+def document(output: str) -> dict[str, Any]:
+    """Of what a command printed, the JSON at the end."""
+    found: dict[str, Any] = json.loads(output[output.index("{\n") :])
+    return found
+
+
 def test_a_run_that_is_moved_aside_is_kept_and_one_that_is_done_stays_done(
     tmp_path: Path, shards: Path, reference: RunDir
 ) -> None:
@@ -268,7 +276,13 @@ def test_a_run_that_is_moved_aside_is_kept_and_one_that_is_done_stays_done(
     status, output = complete(tmp_path, command(tmp_path, shards))
     assert status == 0, output
     assert "nothing to do" in output
-    assert (copy / "events.jsonl").read_bytes() == before
-    status, output = complete(tmp_path, command(tmp_path, shards, "--fresh", "--detach"))
+    about = {"run": copy.name, "path": str(copy)}
+    status, output = complete(tmp_path, command(tmp_path, shards, "--json"))
     assert status == 0, output
+    assert document(output) == {**about, "submission": None, "job": None}
+    assert (copy / "events.jsonl").read_bytes() == before
+    status, output = complete(tmp_path, command(tmp_path, shards, "--fresh", "--json"))
+    assert status == 0, output
+    assert (found := document(output)) == {**about, "submission": 1, "job": found["job"]}
+    assert found["job"].isdigit()
     assert (tmp_path / f"{reference.name}.old1" / "events.jsonl").read_bytes() == before

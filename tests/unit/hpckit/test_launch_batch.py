@@ -65,9 +65,9 @@ def test_the_script_is_the_one_that_was_agreed_on(case: str) -> None:
 def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
     spec = spec_of(PYTHON, "launch.max_parallel=2", *CASES[case])
     place = batch.of_run(RunDir(Path("/scratch/it's/run")), 3, after="7_1")
-    command = (
-        f"exec /opt/env/bin/python -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
-    )
+    assert spec.cluster.slurm is not None
+    python = batch.interpreter(spec.cluster.slurm, place)
+    command = f"{python} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
     expected = _make_sbatch_string(
         command=command, folder=place.folder, map_count=tasks, **batch.parameters(spec, place)
     )
@@ -78,7 +78,9 @@ def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
 
 def test_the_batch_process_is_the_supervisor_and_gets_the_signals() -> None:
     text = script(PYTHON)
-    assert text.splitlines()[-1].startswith("exec /opt/env/bin/python -u -m submitit")
+    code = "/scratch/runs/gpt-0a1b2c3d/submissions/003/code"
+    hold = f"exec /opt/env/bin/python -IS {code}/hpckit/launch/hold.py -u -m submitit"
+    assert text.splitlines()[-1].startswith(hold)
     assert "srun" not in text
     assert options(text)["signal"] == "B:USR2@120"
 

@@ -54,7 +54,8 @@ def test_every_group_and_option_is_in_the_manual() -> None:
 
 
 @pytest.mark.parametrize(
-    "flag", ["--dry-run", "--detach", "--fresh", "--cfg", "--fake-world", "--help", "-m"]
+    "flag",
+    ["--dry-run", "--detach", "--json", "--fresh", "--cfg", "--fake-world", "--help", "-m"],
 )
 def test_every_flag_is_in_the_manual(flag: str) -> None:
     assert flag in manual(group_options(conf_dir()))
