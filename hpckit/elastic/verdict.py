@@ -122,8 +122,9 @@ class Verdict:
 def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
     """The verdict on `ending`, given the generations before it, oldest first."""
     exits = {report.exit for report in ending.reports}
-    error = _first_error(ending.reports)
-    if NodeExit.REFUSED in exits:
+    if refused := [report for report in ending.reports if report.exit is NodeExit.REFUSED]:
+        # another node's may be of an attempt before, if it was ended before it had one in this
+        error = _first_error(refused)
         return Verdict(Kind.PERMANENT, True, str(error or "a worker refused to go on"), error)
     if ending.request is not Request.NONE:
         return _judge_requested(ending)
@@ -135,6 +136,7 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         # what peers say of it may come first, and is no help
         what = f"{_HELPS[Memory.HOST]}: the kernel killed a worker of node {killed[0]}"
         return _within_budget(Kind.OOM, what, ending, past, retry)
+    error = _first_error(ending.reports)
     kind, what = _failure(error)
     return _within_budget(kind, what, ending, past, retry, error)
 

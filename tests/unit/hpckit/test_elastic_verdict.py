@@ -94,6 +94,14 @@ RETRIES = st.builds(
 )
 
 
+def test_for_good_is_said_in_the_words_of_who_refused() -> None:
+    """Another node's error may be of the attempt before."""
+    early, late = ending(NONE, [FAILED], error=error(0, 1.0)), ending(NONE, [REFUSED])
+    mine = replace(late.reports[0], node=1, error=error(1, 2.0))
+    verdict = judge(replace(early, reports=(*early.reports, mine)), [], RETRY)
+    assert (verdict.kind, verdict.error) == (Kind.PERMANENT, error(1, 2.0))
+
+
 @pytest.mark.parametrize(
     ("end", "kind", "final"),
     [
