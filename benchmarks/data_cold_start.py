@@ -56,7 +56,8 @@ def epoch_s(store: NodeStore, refs: list[ShardRef]) -> tuple[float, float]:
 
 def first_batch_s(url: str, batch: int) -> float:
     """Seconds from the open dataset to the first batch, through an empty cache."""
-    with tempfile.TemporaryDirectory() as folder:
+    # a download that is under way goes on, for whoever else may wait for it
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         dataset = open_dataset(f"{url}/", cache=folder, cache_bytes=1 << 40)
         loader = Loader(dataset, global_batch=batch)
         began_s = time.perf_counter()
