@@ -56,7 +56,8 @@ def test_the_follower_outlives_submitits_controller(
 
 
 def test_two_directories_never_write_one_store(tmp_path: Path, shards: Path) -> None:
-    words = (*ALONE, f"checkpoint.url={tmp_path / 'store'}", "train.steps=40")
+    endless = "train.steps=100000"  # a quick machine is to be at it when the second one comes
+    words = (*ALONE, f"checkpoint.url={tmp_path / 'store'}", endless)
     first_root, second_root = tmp_path / "first", tmp_path / "second"
     with started(first_root, command(first_root, shards, *words)) as first:
         first.wait_for_step(5)
@@ -65,8 +66,9 @@ def test_two_directories_never_write_one_store(tmp_path: Path, shards: Path) -> 
         )
         assert second.returncode == 2, second.stdout
         assert "in use by submission 1 of" in second.stderr
+        first.process.send_signal(signal.SIGINT)
         status, output = first.finish()
-    assert status == 0, output
+    assert status == 130, output
     assert not list(second_root.glob("*/submissions"))
 
 
