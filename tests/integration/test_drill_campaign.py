@@ -237,9 +237,11 @@ def left_behind(run: RunDir) -> Iterator[int]:
 
 def test_the_oracle_sees_a_process_that_is_left(broken: Path) -> None:
     run, reference = runs_of(broken)
+    harmed = {one.harmed for one in Notes(broken / "1").faults() if one.harmed is not None}
+    assert harmed
     with left_behind(run) as pid:
-        (found,) = violations(run, reference)
-    assert found.startswith(f"process {pid} is left: ")
+        found = violations(run, reference, harmed)
+    assert [line.partition(": ")[0] for line in found] == [f"process {pid} is left"], found
 
 
 def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> None:
