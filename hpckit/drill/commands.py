@@ -6,19 +6,23 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpckit.drill.faults import DrillError
+from hpckit.drill.faults import DrillError, NeverError
 
 _PATIENCE_S = 120.0
 
 
-def run(command: Sequence[str], called: str, folder: Path | None = None) -> str:
+def run(
+    command: Sequence[str], called: str, folder: Path | None = None, never: int | None = None
+) -> str:
     """What it says on its standard output.
 
     Args:
         called: what errors call it.
         folder: that it is run in; None: this one.
+        never: exit status by which it says that it cannot be done there.
 
     Raises:
+        NeverError: its exit status is `never`.
         DrillError: it failed, or took too long.
     """
     try:
@@ -29,5 +33,6 @@ def run(command: Sequence[str], called: str, folder: Path | None = None) -> str:
         raise DrillError(f"{called}: {error}") from error
     if done.returncode:
         said = done.stderr.strip() or f"exit status {done.returncode}"
-        raise DrillError(f"{called}: {said}")
+        kind = NeverError if done.returncode == never else DrillError
+        raise kind(f"{called}: {said}")
     return done.stdout

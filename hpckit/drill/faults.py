@@ -8,13 +8,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from checkpointing import local_folder
+from data.source.address import Address
 from hpckit.drill.damage import MANIFESTS, PACKS, newest
+from hpckit.elastic.refusal import CALLS
 from hpckit.elastic.strike import FULL_S, SLOW_S, STOPPED_S
 from hpckit.report.overview import Overview
 from hpckit.report.state import State
 from hpckit.run.directory import checkpoint_root
 from hpckit.run.events import Event, read_events
 
+_SAVES_FAIL = "training goes on; saves fail, and come when it can write again"
 _TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
 
 
@@ -39,10 +42,13 @@ class DrillKind(StrEnum):
     SERVICE = "service"
     SUPERVISOR = "supervisor"
     FULL = "full"
+    ENOSPC = "enospc"
+    EIO = "eio"
     NAN = "nan"
     MEMORY = "memory"
     DAMAGE = "damage"
     MANIFEST = "manifest"
+    CACHE = "cache"
     WORKER_TERM = "worker_term"
     AGENT_TERM = "agent_term"
     AGENT_STOP = "agent_stop"
@@ -52,6 +58,11 @@ class DrillKind(StrEnum):
     REQUEUE = "requeue"
 
 
+OF_SERVICE = (
+    *(DrillKind.SERVICE, DrillKind.SERVICE_TERM, DrillKind.SERVICE_STOP),
+    *(DrillKind.FULL, DrillKind.ENOSPC, DrillKind.EIO),
+)
+"""What befalls the checkpoint service of a node; its ranks are not disturbed."""
 OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE, DrillKind.MANIFEST)
 """Only for a run of `WORKLOAD`: it does them to itself, or they harm what a run cannot heal."""
 WORKLOAD = "hpckit.drill.workload:main"
@@ -70,6 +81,8 @@ class Plan:
     """Where that is."""
     path: Path | None = None
     """Of the object that is damaged."""
+    cache: Path | None = None
+    """Where a shard is damaged, on that node; `number` says which."""
 
 
 def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None) -> Plan:
@@ -91,10 +104,12 @@ def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None
             return _plan_loss(it, kind, _chosen("node", node, training_nodes(it)))
         case DrillKind.AGENT_TERM:
             return _plan_leave(it, _chosen("node", node, training_nodes(it)))
-        case DrillKind.SERVICE | DrillKind.SERVICE_TERM | DrillKind.SERVICE_STOP | DrillKind.FULL:
+        case kind if kind in OF_SERVICE:
             return _plan_service(kind, _chosen("node", node, training_nodes(it)))
         case DrillKind.DAMAGE | DrillKind.MANIFEST:
             return _plan_damage(it, kind, rank or 0)
+        case DrillKind.CACHE:
+            return _plan_cache(it, rank or 0, _chosen("node", node, training_nodes(it)))
         case DrillKind.SUPERVISOR:
             return _plan_supervisor(it)
         case DrillKind.SUPERVISOR_STOP:
@@ -142,7 +157,11 @@ def _plan_service(kind: DrillKind, node: int) -> Plan:
     match kind:
         case DrillKind.FULL:
             what = f"{service} can write to no file for {FULL_S:g} s"
-            expect = "training goes on; saves fail, and come when it can write again"
+            expect = _SAVES_FAIL
+        case DrillKind.ENOSPC | DrillKind.EIO:
+            calls = ", ".join(CALLS[kind.name])
+            what = f"{kind.name} for {FULL_S:g} s from {calls} of {service}"
+            expect = _SAVES_FAIL
         case DrillKind.SERVICE_STOP:
             what = f"SIGSTOP of {service} for {STOPPED_S:g} s"
             expect = "saves wait, and training for them once there is no room for another"
@@ -161,6 +180,21 @@ def _plan_damage(it: Overview, kind: DrillKind, number: int) -> Plan:
         raise DrillError(f"{kind}: {root} has no file of a checkpoint")
     expect = "whoever reads it finds it, and takes another checkpoint"
     return Plan(kind, f"a bit of {path.name} is flipped", expect, path=path)
+
+
+def _plan_cache(it: Overview, number: int, node: int) -> Plan:
+    assert it.spec is not None
+    data = it.spec.data
+    cache = Path(data.cache or "")
+    is_read_in_place = not data.cache_local and Address.parse(data.shards).local is not None
+    if is_read_in_place or not cache.is_absolute():
+        raise NeverError(
+            "cache: the run has none: data.cache names no absolute path, or its shards are files"
+            " and data.cache_local=false"
+        )
+    what = f"a bit of each tar header of a shard in {cache} of node {node} is flipped"
+    expect = "whoever reads it next finds it, puts it aside, and has it fetched again"
+    return Plan(DrillKind.CACHE, what, expect, number, node, cache=cache)
 
 
 def _plan_requeue(it: Overview) -> Plan:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from hpckit.drill.commands import run
 from hpckit.drill.damage import flip_bit
-from hpckit.drill.faults import DrillError, DrillKind, Plan
+from hpckit.drill.faults import DrillError, DrillKind, NeverError, Plan
+from hpckit.elastic.refusal import CANNOT, CannotError
+from hpckit.elastic.spoil import spoil
 from hpckit.elastic.strike import STOPPED_S, Fault, strike
 from hpckit.report.overview import Overview
 from hpckit.run.directory import RunDir
@@ -22,6 +25,7 @@ def play(it: Overview, plan: Plan) -> str:
     """Do it; what was done, in a line.
 
     Raises:
+        NeverError: it cannot be done where the run is.
         DrillError: it was not done.
         SupervisorError: the supervisor is on another machine.
     """
@@ -32,6 +36,8 @@ def play(it: Overview, plan: Plan) -> str:
         return f"requeued: job {it.progress.job}"
     if plan.path is not None:
         return _flip(plan.path)
+    if plan.cache is not None:
+        return f"changed: {_spoil(it, plan.cache, plan)}"
     fault = Fault(plan.kind.value)
     hit = _strike_job(it, fault, plan) if it.is_slurm else _strike_here(it.run, fault, plan)
     if not hit:
@@ -94,24 +100,43 @@ def _end_of_job(it: Overview) -> str:
 
 def _strike_here(run: RunDir, fault: Fault, plan: Plan) -> list[str]:
     find_supervisor(run)  # or it is on another machine
-    return [str(pid) for pid in strike(str(run.path), fault, plan.number)]
+    try:
+        return [str(pid) for pid in strike(str(run.path), fault, plan.number)]
+    except CannotError as error:
+        raise NeverError(str(error)) from error
 
 
 def _strike_job(it: Overview, fault: Fault, plan: Plan) -> list[str]:
-    """By a step of the job, on the node, with the run's own code: that is visible there."""
-    if plan.node >= len(it.progress.hosts):
-        raise DrillError(f"job {it.progress.job} has no node {plan.node}")
+    words = ("hpckit.elastic.strike", str(it.run.path), fault.value, str(plan.number))
+    return _on_node(it, plan.node, words).split()
+
+
+def _spoil(it: Overview, cache: Path, plan: Plan) -> str:
+    if it.is_slurm:
+        words = ("hpckit.elastic.spoil", str(cache), str(plan.number))
+        return _on_node(it, plan.node, words).strip()
+    find_supervisor(it.run)  # or the cache is on another machine
+    try:
+        return str(spoil(cache, plan.number))
+    except CannotError as error:
+        raise NeverError(str(error)) from error
+    except OSError as error:
+        raise DrillError(str(error)) from error
+
+
+def _on_node(it: Overview, node: int, words: Sequence[str]) -> str:
+    """What this module of the run's own code says, by a step of the job: that code is visible
+    there."""
+    if node >= len(it.progress.hosts):
+        raise DrillError(f"job {it.progress.job} has no node {node}")
     assert it.spec is not None
     assert it.spec.cluster.slurm is not None  # the spec was checked
     code = it.run.code(it.run.submission_numbers()[-1])
-    return run(
-        [
-            *("srun", f"--jobid={it.progress.job}", f"--nodelist={it.progress.hosts[plan.node]}"),
-            *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none"),
-            *("--quiet", "--job-name=hpckit-drill"),
-            *("env", f"PYTHONPATH={code}", "PYTHONSAFEPATH=1"),
-            *(it.spec.cluster.slurm.python or sys.executable, "-m", "hpckit.elastic.strike"),
-            *(str(it.run.path), fault.value, str(plan.number)),
-        ],
-        "srun",
-    ).split()
+    command = [
+        *("srun", f"--jobid={it.progress.job}", f"--nodelist={it.progress.hosts[node]}"),
+        *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+        *("--quiet", "--job-name=hpckit-drill"),
+        *("env", f"PYTHONPATH={code}", "PYTHONSAFEPATH=1"),
+        *(it.spec.cluster.slurm.python or sys.executable, "-m", *words),
+    ]
+    return run(command, "srun", never=CANNOT)

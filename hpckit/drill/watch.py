@@ -9,7 +9,14 @@ from functools import partial
 from socket import gethostname
 
 from hpckit.drill.beginning import resume
-from hpckit.drill.faults import DrillError, DrillKind, NeverError, plan_drill, training_nodes
+from hpckit.drill.faults import (
+    OF_SERVICE,
+    DrillError,
+    DrillKind,
+    NeverError,
+    plan_drill,
+    training_nodes,
+)
 from hpckit.drill.playing import play
 from hpckit.drill.schedule import Planned
 from hpckit.drill.site import Site
@@ -26,8 +33,8 @@ TOLD_S, GONE_S = 30.0, 15.0
 _POLL_S, _LOOK_S = 0.1, 2.0
 _NOT_NOW = (DrillError, SupervisorError)
 _NO_RESTART = (
-    *(DrillKind.SERVICE, DrillKind.SERVICE_TERM, DrillKind.SERVICE_STOP, DrillKind.FULL),
-    *(DrillKind.DAMAGE, DrillKind.MANIFEST),
+    *OF_SERVICE,
+    *(DrillKind.DAMAGE, DrillKind.MANIFEST, DrillKind.CACHE),
     *(DrillKind.SLOW, DrillKind.WORKER_TERM),
 )
 

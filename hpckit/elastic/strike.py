@@ -18,6 +18,7 @@ from enum import StrEnum
 
 import psutil
 
+from hpckit.elastic.refusal import CANNOT, CannotError, refuse
 from hpckit.run.processes import AGENT_NAME, rank_name
 
 
@@ -46,6 +47,9 @@ class Fault(StrEnum):
     """SIGSTOP of the checkpoint service of one node, and SIGCONT after `STOPPED_S`."""
     FULL = "full"
     """The checkpoint service of one node can write to no file, for `FULL_S`."""
+    ENOSPC = "enospc"
+    EIO = "eio"
+    """System calls of the same by which it uses its disk fail with this error, for `FULL_S`."""
     NAN = "nan"
     """A parameter of one rank becomes NaN; its worker has to take `SIGNALS`."""
     MEMORY = "memory"
@@ -56,7 +60,8 @@ SLOW_S, FULL_S, STOPPED_S = 10.0, 8.0, 8.0
 SIGNALS = {Fault.NAN: signal.SIGRTMIN + 1, Fault.MEMORY: signal.SIGRTMIN + 2}
 """By which a worker is told to do it to itself."""
 _RUN_S, _STOP_S = 0.02, 0.18
-_OF_SERVICE = (Fault.SERVICE, Fault.SERVICE_TERM, Fault.SERVICE_STOP, Fault.FULL)
+_OF_DISK = (Fault.FULL, Fault.ENOSPC, Fault.EIO)
+_OF_SERVICE = (Fault.SERVICE, Fault.SERVICE_TERM, Fault.SERVICE_STOP, *_OF_DISK)
 _OF_AGENT = (Fault.AGENT, Fault.AGENT_TERM, Fault.AGENT_STOP)
 _SIGNAL = {
     **dict.fromkeys((Fault.HANG, Fault.AGENT_STOP), signal.SIGSTOP),
@@ -93,13 +98,19 @@ def _is_victim(process: psutil.Process, run: str, fault: Fault, number: int) -> 
 
 
 def strike(run: str, fault: Fault, number: int) -> list[int]:
-    """Do it; the processes that it hit."""
+    """Do it; the processes that it hit.
+
+    Raises:
+        CannotError: this machine has not what it takes.
+    """
     hit = victims(run, fault, number)
     match fault:
         case Fault.SLOW:
             _slow_down(hit)
         case Fault.FULL:
             _refuse_writes(hit)
+        case Fault.ENOSPC | Fault.EIO:
+            refuse([process.pid for process in hit], fault.name, FULL_S)
         case Fault.SERVICE_STOP:
             _signal(hit, signal.SIGSTOP)
             time.sleep(STOPPED_S)
@@ -139,9 +150,13 @@ def _slow_down(processes: Sequence[psutil.Process]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status 1: there is no such process here."""
+    """Exit status 1: there is no such process here; `CANNOT`: it cannot be done here."""
     run, fault, number = arguments
-    hit = strike(run, Fault(fault), int(number))
+    try:
+        hit = strike(run, Fault(fault), int(number))
+    except CannotError as error:
+        print(error, file=sys.stderr)
+        return CANNOT
     print(*hit)
     return 0 if hit else 1
 

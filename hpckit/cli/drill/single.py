@@ -10,8 +10,9 @@ from hpckit.cli.refusal import CommandError, refusing
 from hpckit.cli.runpath import JsonOption, RunPath, YesOption, submitted_run
 
 _KINDS = (
-    "preempt, timeout, worker, agent, node, hang, slow, service, full, supervisor, worker_term,"
-    " agent_term, agent_stop, service_term, service_stop, supervisor_stop or requeue"
+    "preempt, timeout, worker, agent, node, hang, slow, service, full, enospc, eio, cache,"
+    " supervisor, worker_term, agent_term, agent_stop, service_term, service_stop, supervisor_stop"
+    " or requeue"
 )
 
 
@@ -27,7 +28,8 @@ def single(
     node: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Of agent..., node, service... and full; the last one if left out."
+            min=0,
+            help="Of agent..., node, service..., full, enospc, eio, cache; if left out, the last.",
         ),
     ] = None,
     yes: YesOption = False,
@@ -40,8 +42,9 @@ def single(
     preempt and timeout send what Slurm would send (timeout moves the end of the job,
     too), worker, agent, node, service and supervisor kill, hang stops a rank for good, slow
     stops it most of the time for a while, and full keeps the checkpoint service from writing
-    for a while. Those with _term send SIGTERM, those with _stop SIGSTOP (service and supervisor
-    go on after 8 s), and requeue is scontrol's.
+    for a while. With enospc and eio, system calls of that service fail with this error for a
+    while, by strace. cache flips bits of a shard in data.cache. Those with _term send SIGTERM,
+    those with _stop SIGSTOP (service and supervisor go on after 8 s), and requeue is scontrol's.
     """
     from hpckit.cli.ckpt.output import Out
     from hpckit.drill.faults import DrillError, DrillKind, plan_drill

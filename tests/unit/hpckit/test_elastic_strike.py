@@ -1,21 +1,40 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import errno
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from hpckit.elastic import strike as striking
+from hpckit.elastic.refusal import CANNOT
 from hpckit.elastic.strike import Fault, main, strike, victims
 from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
+TRACES = pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 SLEEP = """
 import sys, time
 from hpckit.run.processes import name_process
 name_process(sys.argv[1])
 print('up', flush=True)
 time.sleep(600)
+"""
+
+WRITES = """
+import os, sys
+for _ in sys.stdin:
+    try:
+        file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+        os.writev(file, [b"some"])
+        os.fsync(file)
+        os.close(file)
+        print("done", flush=True)
+    except OSError as error:
+        print(error.errno, flush=True)
 """
 
 
@@ -54,3 +73,50 @@ def test_a_fault_hits_whom_it_is_meant_for_and_nobody_else(
     assert not is_gone(pids["service"])
     assert not is_gone(pids["stranger"])
     assert main([run, "worker", "3"]) == 1
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Callable[[], str]]:
+    """What the service of node 1 says of its next write: an errno, or "done"."""
+    env = {"HPCKIT_RUN": str(folder), "HPCKIT_NODE": "1", "HPCKIT_SERVICE": "1"}
+    with python(WRITES, str(folder / "written"), env=env) as service:
+
+        def write() -> str:
+            assert service.stdin is not None
+            service.stdin.write("\n")
+            service.stdin.flush()
+            return line_of(service)
+
+        yield write
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault.FULL, errno.EFBIG),
+        pytest.param(Fault.ENOSPC, errno.ENOSPC, marks=TRACES),
+        pytest.param(Fault.EIO, errno.EIO, marks=TRACES),
+    ],
+)
+def test_a_disk_refuses_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, error: int
+) -> None:
+    monkeypatch.setattr(striking, "FULL_S", 1.5)
+    with writing(tmp_path) as write, ThreadPoolExecutor() as pool:
+        assert write() == "done"
+        struck = pool.submit(strike, str(tmp_path), fault, 1)
+        until(lambda: write() == str(error))
+        assert len(struck.result()) == 1
+        assert write() == "done"
+
+
+def test_where_nothing_traces_processes_it_is_said_and_nothing_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "timeout").symlink_to(shutil.which("timeout") or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with writing(tmp_path) as write:
+        assert main([str(tmp_path), "eio", "1"]) == CANNOT
+        assert "EIO takes strace: " in capsys.readouterr().err
+        assert write() == "done"
+    assert main([str(tmp_path), "eio", "1"]) == 1, "there is nobody any more"

@@ -1,0 +1,79 @@
+"""Bits of a cached shard that are not what came, on the machine where the cache is: run there as
+`python -m hpckit.elastic.spoil FOLDER NUMBER`.
+
+They are in its tar headers, in each of them, so that whoever reads any sample of it next is to see
+it. What lies between headers is compared with a hash when it comes, and not when it is read.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tarfile
+from pathlib import Path
+from typing import BinaryIO
+
+from data.cache.entry import WHOLE, Entry
+from data.indexing.header import BLOCK
+from hpckit.elastic.refusal import CANNOT, CannotError
+
+
+def spoil(cache: Path, number: int) -> Path:
+    """The `number`-th, going round, of the whole shards in the cache; bits of it are flipped now.
+
+    Those that were found damaged before are left alone: a shard that is damaged twice in an hour
+    is taken for one that is so at its source, which ends a run.
+
+    Raises:
+        FileNotFoundError: there is none yet.
+        CannotError: each was found damaged before.
+        OSError: it cannot be changed.
+    """
+    whole = sorted(path for path in cache.glob("*.shard") if Entry.parse(path.name))
+    if not whole:
+        raise FileNotFoundError(f"{cache} has no whole shard")
+    left = [path for path in whole if not path.with_suffix(".damaged").exists()]
+    if not left:
+        raise CannotError(f"{cache}: each shard in it was damaged already")
+    path = left[number % len(left)]
+    with tarfile.open(path) as tar, _writable(path) as file:
+        for member in tar:
+            _flip(file, member.offset_data - BLOCK + random.randrange(BLOCK))
+    return path
+
+
+def _writable(path: Path) -> BinaryIO:
+    """It is nobody's to write in; its mode, which says so, is another for a moment alone."""
+    try:
+        return path.open("r+b", buffering=0)
+    except PermissionError:
+        path.chmod(WHOLE | 0o200)
+        try:
+            return path.open("r+b", buffering=0)
+        finally:
+            path.chmod(WHOLE)
+
+
+def _flip(file: BinaryIO, at: int) -> None:
+    file.seek(at)
+    (old,) = file.read(1)
+    file.seek(at)
+    file.write(bytes([old ^ 1]))
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1: there is nothing to damage yet; `CANNOT`: there never is."""
+    cache, number = arguments
+    try:
+        print(spoil(Path(cache), int(number)))
+    except CannotError as error:
+        print(error, file=sys.stderr)
+        return CANNOT
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
