@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.context import BaseContext
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -38,9 +39,15 @@ def values_of(step: int) -> Values:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Callable[[Callable[..., Any], Sequence[Any]], list[Any]]]:
-    """Processes that do one thing at the same moment, each with an argument of its own."""
-    context = fork_server()
+def processes(
+    count: int, context: BaseContext | None = None
+) -> Iterator[Callable[[Callable[..., Any], Sequence[Any]], list[Any]]]:
+    """Processes that do one thing at the same moment, each with an argument of its own.
+
+    Args:
+        context: that starts them, where it is not the fork server of the suite.
+    """
+    context = context or fork_server()
     barrier = context.Barrier(count)
     with ProcessPoolExecutor(count, context, _enter, (barrier,)) as pool:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from tests.services.nfs_store_saves import RUN, save, values
 from tests.unit.checkpointing.store import saves
 
 SCENARIOS = ("seen_at_once", "saves_seen_at_once", "ranks_on_two", "races", "ends", "storm")
+_FORK = multiprocessing.get_context("fork")  # a scenario has no threads; a fork server imports all
 _ROUNDS = times(10)
 _RACERS = 4
 _WIDTH = 3  # objects that each of them makes at a time
@@ -103,7 +105,7 @@ def races() -> int:
     names = [f"racer {number}" for number in range(_RACERS)]
     roots = [(NFS, SECOND)[number % 2] / "races" for number in range(_RACERS)]
     jobs = [(Place(str(r), {}), n, _ROUNDS, _WIDTH) for r, n in zip(roots, names, strict=True)]
-    with storming.processes(_RACERS) as run_all:
+    with storming.processes(_RACERS, _FORK) as run_all:
         won = run_all(storming.creator, jobs)
     for number, results in enumerate(zip(*won, strict=True)):
         assert sum(results) == 1, f"round {number}: {results}"
@@ -143,7 +145,7 @@ def storm() -> dict[str, int]:
         ("pruner", places[1], "a"),
         ("reader", places[1], "a"),
     ]
-    with storming.processes(len(jobs)) as run_all:
+    with storming.processes(len(jobs), _FORK) as run_all:
         results = run_all(_do, [(*job, _STORM_S) for job in jobs])
     assert all(results), f"somebody did nothing: {results}"
     for root in roots:
