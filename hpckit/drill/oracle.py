@@ -13,13 +13,13 @@ from itertools import chain
 import psutil
 
 from checkpointing import list_run, verify
-from checkpointing.service.address import all_sockets
+from checkpointing.service.address import SOCKET, all_sockets, service_key
 from data import open_dataset
 from data.reader.stream import order_of
 from hpckit.drill.remains import store_remains
 from hpckit.report.history import History, Life, build_history
 from hpckit.report.samples import Entry, count_epochs, kept_entries, read_ledgers
-from hpckit.run.directory import RunDir, checkpoint_root, run_name
+from hpckit.run.directory import RunDir, checkpoint_root, run_name, store_and_name
 from hpckit.run.durable import read_json
 from hpckit.run.events import Event, read_events
 from hpckit.run.length import last_step
@@ -53,7 +53,7 @@ def violations(
         sample_problems(spec, kept_entries(read_ledgers(run.ledger), until), until),
         loss_problems(history, whole, until),
         checkpoint_problems(spec, run, events, harmed),
-        leftovers(spec, run),
+        leftovers(spec, run, events),
         store_remains(
             str(checkpoint_root(spec, run)), run_name(spec), is_own=spec.checkpoint.url is None
         ),
@@ -156,12 +156,13 @@ def checkpoint_problems(
     return found
 
 
-def leftovers(spec: RunSpec, run: RunDir) -> list[str]:
+def leftovers(spec: RunSpec, run: RunDir, events: Sequence[Event]) -> list[str]:
     """Nothing of it runs, listens, or is held. Its shared memory has no names: without a process
     there is none."""
-    name = run_name(spec)
+    nodes = {str(e["node"]) for e in events if e.get("node") is not None}
+    own = {f"{service_key(*store_and_name(spec, run), node)}{SOCKET}" for node in nodes}
     found = [f"process {p.pid} is left: {' '.join(_words(p))}" for p in strays(run.path)]
-    found += [f"socket {path} is left" for path in all_sockets() if path.name.startswith(name)]
+    found += [f"socket {path} is left" for path in all_sockets() if path.name in own]
     owner = holder(run.lock)
     return found + ([f"the run is still held by {owner}"] if owner is not None else [])
 

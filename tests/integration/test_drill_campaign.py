@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.service.address import address
 from hpckit.drill.campaign import judge
 from hpckit.drill.faults import DrillKind
-from hpckit.drill.oracle import violations
+from hpckit.drill.oracle import leftovers, violations
 from hpckit.drill.schedule import (
     STEP_S,
     Planned,
@@ -24,15 +26,20 @@ from hpckit.drill.schedule import (
     save_schedule,
 )
 from hpckit.drill.struck import Notes
-from hpckit.run.directory import RunDir
+from hpckit.run.directory import RunDir, store_and_name
+from hpckit.run.events import read_events
+from hpckit.run.parse import read_spec
+from hpckit.run.spec import RunSpec
 from tests.integration.run_commands import HPCKIT
 from tests.integration.runs import end_leftovers
 
 STEPS = 75
+DISK = DrillKind.ENOSPC if shutil.which("strace") else DrillKind.FULL
 SCHEDULE = (
     Planned(12, DrillKind.WORKER, 0.9),
     Planned(16, DrillKind.MANIFEST, 0.9),
     Planned(22, DrillKind.DAMAGE, 0.9),
+    Planned(24, DrillKind.CACHE, 0.9),
     Planned(26, DrillKind.SERVICE_TERM, 0.9),
     Planned(30, DrillKind.SERVICE, 0.0),
     Planned(34, DrillKind.WORKER_TERM, 0.0),
@@ -40,7 +47,7 @@ SCHEDULE = (
     Planned(45, DrillKind.AGENT_TERM, 0.9),
     Planned(48, DrillKind.REQUEUE, 0.0),  # there is no queue: it is left out
     Planned(50, DrillKind.SUPERVISOR, 0.0),
-    Planned(60, DrillKind.FULL, 0.0),
+    Planned(60, DISK, 0.0),
 )
 DONE = len(SCHEDULE) - 1
 
@@ -53,6 +60,11 @@ def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return hpckit("drill", "campaign", f"--folder={folder}", *words)
 
 
+def overrides(shards: Path, cache: Path) -> list[str]:
+    words = [f"data.shards={shards}", f"data.cache={cache}", "data.cache_local=true"]
+    return ["data=shards", *words, "checkpoint.every_steps=10"]
+
+
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[Path]:
     """The folder of a campaign that went well."""
@@ -62,7 +74,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[P
         done = drill(
             root / "c",
             *(f"--replay={root / 'faults.jsonl'}", f"--minutes={STEPS * 0.2 / 60}", "--json"),
-            *("data=shards", f"data.shards={shards}", "checkpoint.every_steps=10"),
+            *overrides(shards, root / "cache"),
         )
         assert done.returncode == 0, done.stdout + done.stderr
         result = json.loads(done.stdout)
@@ -76,6 +88,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[P
                 "left out at step 48: requeue: a run on this machine is in no queue",
             )
         )
+        assert (root / "cache/quarantine").exists(), "it was found, and fetched again"
         yield root / "c"
     finally:
         for runs in root.glob("c/**/campaign-*"):
@@ -106,7 +119,7 @@ def test_a_seed_and_a_known_reference_are_enough(
     broken: Path, tmp_path: Path, shards: Path
 ) -> None:
     _, reference = runs_of(broken)
-    words = ("data=shards", f"data.shards={shards}", "checkpoint.every_steps=10")
+    words = overrides(shards, broken.parent / "cache")
     minutes = f"--minutes={STEPS * 0.2 / 60}"
     other = drill(tmp_path / "o", f"--reference={reference.path}", "--minutes=0.2", *words)
     assert (other.returncode, "it is of another config" in other.stderr) == (2, True)
@@ -212,7 +225,7 @@ def say_crash(run: RunDir) -> None:
         (drop_a_ledger_line, f"step {STEPS}: positions"),
         (swap_keys, ", and not "),
         (change_a_loss, "step 68: loss"),
-        (lose_a_checkpoint, f"of step {STEPS} was told to be durable, and is not there"),
+        (lose_a_checkpoint, " was told to be durable, and is not there"),
         (flip_bytes, "checkpoint 00000000"),
         (say_crash, "verdict: crash: KeyError"),
     ],
@@ -242,6 +255,29 @@ def test_the_oracle_sees_a_process_that_is_left(broken: Path) -> None:
     with left_behind(run) as pid:
         found = violations(run, reference, harmed)
     assert [line.partition(": ")[0] for line in found] == [f"process {pid} is left"], found
+
+
+@contextmanager
+def listening(spec: RunSpec, run: RunDir) -> Iterator[Path]:
+    """As the checkpoint service of the run's first node."""
+    path = address(*store_and_name(spec, run), "0")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+        try:
+            yield path
+        finally:
+            path.unlink()
+
+
+def test_the_oracle_tells_a_runs_sockets_from_those_of_one_of_its_name_elsewhere(
+    broken: Path, tmp_path: Path
+) -> None:
+    run, _ = runs_of(broken)
+    spec, events = read_spec(run.spec(1)), read_events(run.events)
+    with listening(spec, RunDir(tmp_path / run.name)):
+        assert leftovers(spec, run, events) == []
+    with listening(spec, run) as path:
+        assert leftovers(spec, run, events) == [f"socket {path} is left"]
 
 
 def test_what_cannot_be_done_is_refused_before_anything_runs(tmp_path: Path) -> None:
