@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from checkpointing import list_run
 from hpckit.run.directory import RunDir
+from tests.cluster.former import former
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched, launch
 from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, overrides, wrapper
@@ -40,10 +42,14 @@ def test_a_job_of_ones_own_shrinks_when_a_node_is_cut_off_which_writes_nothing_a
     it = Launched(namespaces, begun(tmp_path / "runs"))
     it.wait_for_step(23)
     host = it.events("run_started")[0]["hosts"][1]
-    namespaces.cluster.node(host).cut()
-    it.wait_for("nodes_chosen", generation=2)
-    namespaces.cluster.node(host).heal()
+    with former(it.run, step=24) as old:
+        namespaces.cluster.node(host).cut()
+        it.wait_for("nodes_chosen", generation=2)
+        namespaces.cluster.node(host).heal()
+        it.wait_for("training_started", generation=2)
+        old.assert_refused()
     assert it.wait_for("run_ended")["verdict"] == "done"
+    assert old.save.id not in {info.id for info in list_run(str(it.run.checkpoints), it.run.name)}
     namespaces.wait_for_job(done.stdout.strip(), "COMPLETED")
     assert it.verdicts() == ["infra", "done"]
     assert [event["nodes"] for event in it.events("nodes_chosen")][-1] == [0]
