@@ -8,7 +8,8 @@ gone:
   after_s: 20
   rate: 2
 
-The words of a command go to no shell; `{host}`, `{node}` and `{job}` in them are the victim's.
+The words of a command go to no shell; `{host}`, `{node}` and `{job}` in them are the victim's, and
+`{other}` is the host of another node that trains.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hpckit.drill.commands import run
-from hpckit.drill.faults import DrillError, DrillKind
+from hpckit.drill.faults import DrillError, DrillKind, NeverError
 from hpckit.run.spec.fields import GROUP, Positive, Text
 
 UNDO_S = 60.0
 """Seconds in which what was done is to be undone."""
 _PAUSE_S = 1.0
+_OTHER = "{other}"
 
 Command = Annotated[tuple[Text, ...], Field(min_length=1)]
 
@@ -58,14 +60,19 @@ class Site:
         self._timers: list[Timer] = []
         self._problems: list[str] = []
 
-    def play(self, kind: str, host: str, node: int, job: str | None) -> None:
+    def play(
+        self, kind: str, host: str, node: int, job: str | None, other: str | None = None
+    ) -> None:
         """Do it; it is undone by itself.
 
         Raises:
+            NeverError: it takes another host, and there is none.
             DrillError: the command failed.
         """
         fault = self.faults[kind]
-        places = {"{host}": host, "{node}": str(node), "{job}": job or ""}
+        if other is None and any(_OTHER in word for word in (*fault.do, *(fault.undo or ()))):
+            raise NeverError(f"{kind}: it takes two nodes, and one trains")
+        places = {"{host}": host, "{node}": str(node), "{job}": job or "", _OTHER: other or ""}
         self._run(_filled(fault.do, places))
         if fault.undo is not None:
             timer = Timer(fault.after_s, self._undo, [_filled(fault.undo, places)])

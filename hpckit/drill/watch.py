@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from socket import gethostname
 
@@ -93,11 +93,12 @@ class Watch:
             hosts = it.progress.hosts if it.is_slurm else [gethostname()] * it.progress.nodes
             if it.state is not State.RUNNING or node >= len(hosts):
                 raise DrillError(f"{it.run.name} is {it.word}: it takes a run that trains")
-            host = hosts[node]
+            host, other = hosts[node], _beside(node, training_nodes(it))
             struck = Struck(
                 time.time(), planned.kind, self._new_step(), f"{planned.kind} of {host}"
             )
-            self._site.play(planned.kind, host, node, it.progress.job)
+            beside = None if other is None else hosts[other]
+            self._site.play(planned.kind, host, node, it.progress.job, beside)
             return struck
         plan = plan_drill(it, DrillKind(planned.kind), rank, node)
         harmed = plan.path.name if plan.path is not None else None
@@ -204,3 +205,9 @@ def _victim(it: Overview, planned: Planned) -> tuple[int, int]:
     """(rank, node)."""
     nodes = training_nodes(it)
     return planned.number(max(1, it.progress.ranks)), nodes[planned.number(len(nodes))]
+
+
+def _beside(node: int, training: Sequence[int]) -> int | None:
+    """The one that trains after it, going round; None: it is alone."""
+    others = [*(n for n in training if n > node), *(n for n in training if n < node)]
+    return others[0] if others else None

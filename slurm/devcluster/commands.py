@@ -25,7 +25,6 @@ _NODE_VERBS: dict[str, Callable[[Node], None]] = {
     "start": Node.start,
     "cut": Node.cut,
     "lossy": Node.lossy,
-    "part": Node.part,
     "heal": Node.heal,
     "kill-daemon": Node.kill_daemon,
     "drain": Node.drain,
@@ -71,15 +70,24 @@ def down(words: Sequence[str]) -> None:
 
 def node(words: Sequence[str]) -> None:
     parser = _parser("node", "What can happen to a node, and a command on it.")
-    parser.add_argument("verb", choices=(*_NODE_VERBS, "exec"))
+    parser.add_argument("verb", choices=(*_NODE_VERBS, "part", "exec"))
     parser.add_argument("name")
-    parser.usage = "node VERB NAME [--folder D], node exec NAME [--folder D] -- COMMAND ..."
+    parser.add_argument("other", nargs="?")
+    parser.usage = (
+        "node VERB NAME [--folder D], node part NAME OTHER [--folder D],"
+        " node exec NAME [--folder D] -- COMMAND ..."
+    )
     own, command = _split(words)
     chosen = parser.parse_args(own)
     if (chosen.verb == "exec") != bool(command):
         parser.error("exec, and nothing else, takes a command: node exec NAME -- COMMAND ...")
+    if (chosen.verb == "part") != (chosen.other is not None):
+        parser.error("part, and nothing else, takes another node: node part NAME OTHER")
     cluster = Cluster.at(chosen.folder)
     target = cluster.node(chosen.name)
+    if chosen.verb == "part":
+        target.part(cluster.node(chosen.other))
+        return
     if chosen.verb == "exec":
         _become(target.command(command), cluster)
     _NODE_VERBS[chosen.verb](target)

@@ -86,20 +86,17 @@ class Node:
         with launcher(self.folder) as work:
             network.lose(work, self._first(work).pid, _LOSS)
 
-    def part(self) -> None:
-        """A partition between it and the next node, the first one after the last: all others reach
-        both.
+    def part(self, other: Node) -> None:
+        """A partition between it and another node: all others reach both.
 
         Raises:
-            DevclusterError: it has no cable, is not up, or is the only node.
+            DevclusterError: it has no cable, is not up, or is that node.
             MissingToolError: nft is not installed.
         """
         self._cable()
         tools.check(tools.LOSS)
-        nodes = self.plan.nodes
-        other = nodes[(nodes.index(self.node) + 1) % len(nodes)]
-        if other == self.node:
-            raise DevclusterError(f"{self.name} is the only node: there is none to part it from")
+        if other.name == self.name:
+            raise DevclusterError(f"{self.name} cannot be parted from itself: name another node")
         with launcher(self.folder) as work:
             network.part(work, self._first(work).pid, other.address)
 

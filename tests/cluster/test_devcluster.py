@@ -315,7 +315,7 @@ def reaches(here: Node, there: Node) -> bool:
 
 def test_two_nodes_are_parted_and_no_others(namespaces: Slurm) -> None:
     one, other, third, *_ = namespaces.cluster.nodes
-    one.part()
+    one.part(other)
     try:
         assert not reaches(one, other)
         assert not reaches(other, one)

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from hpckit.drill import site as drill_site
-from hpckit.drill.faults import DrillError
+from hpckit.drill.faults import DrillError, NeverError
 from hpckit.drill.site import load_site
 from tests.integration.runs import REPO
 
 FAULTS = """
+parted:
+  do: [sh, -c, "echo $1 $2 > did", sh, "{host}", "{other}"]
 gone:
   do: [sh, -c, "echo $1 $2 > did", sh, "{host}", "{job}; touch no"]
   undo: [cp, did, undone]
@@ -41,6 +43,14 @@ def test_a_fault_is_done_to_its_victim_and_undone(tmp_path: Path) -> None:
     assert site.settle() == []
     assert (tmp_path / "undone").exists()
     assert not (tmp_path / "no").exists()
+
+
+def test_a_fault_between_two_nodes_takes_two(tmp_path: Path) -> None:
+    site = load_site(write(tmp_path, FAULTS))
+    site.play("parted", "n1", 0, "77", "n3")
+    assert (tmp_path / "did").read_text() == "n1 n3\n"
+    with pytest.raises(NeverError, match="parted: it takes two nodes, and one trains"):
+        site.play("parted", "n1", 0, "77")
 
 
 def test_what_cannot_be_done_or_undone_is_told(

@@ -54,3 +54,10 @@ def test_a_job_on_its_way_back_to_the_queue_is_not_over(
         now_s += seconds
         assert follower._is_over(it) is is_over
     assert follower._is_over(look(ran(tmp_path / "ended"), Queue()))
+
+
+def test_the_other_node_of_a_fault_between_two_is_one_that_trains() -> None:
+    assert watch._beside(0, [0, 2]) == 2
+    assert watch._beside(2, [0, 2]) == 0
+    assert watch._beside(1, [0, 2]) == 2
+    assert watch._beside(2, [2]) is None
