@@ -14,7 +14,7 @@ from hpckit.plan.activations import Batch, gradients_of_block, of_block, of_inpu
 from hpckit.plan.images import Layer, blocks, patches_of, stem
 from hpckit.plan.moments import BYTES, Memory, kept_by_optimizer, micro_batches
 from hpckit.plan.shapes import Parameter, block, elements
-from hpckit.run.degrees import degrees, gathers_layers
+from hpckit.run.degrees import degrees, gathers_layers, is_wrapped
 from hpckit.run.spec import GptSpec, ImageSpec, ResnetSpec, RunSpec, VitSpec
 
 _FP32 = 4
@@ -47,6 +47,7 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
     found = degrees(spec.parallel, world)
     count, samples = micro_batches(spec, world)
     compute, master = BYTES[spec.precision.compute], BYTES[spec.precision.master]
+    fsdp = _wrapping(spec, world)
     ends, inside = _parts(
         model, Batch(samples, compute, 1, is_plain=spec.memory.attention == "math")
     )
@@ -56,7 +57,6 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
     kept += kept_by_optimizer(
         spec, _all(inside), shard=shard, are_inside=isinstance(model, VitSpec)
     )
-    gathers = gathers_layers(spec.parallel.zero, found) and shard > 1
     accumulated = 0
     if count > 1:
         is_whole = spec.parallel.reduce == "last"
@@ -64,22 +64,22 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
     logits = samples * model.classes * _FP32
     reduced = Memory(
         parameters=master * mine,
-        gathered=compute * elements(ends.parameters if gathers else everything),
+        gathered=fsdp.copy * elements(ends.parameters if fsdp.gathers_layers else everything),
         gradients=master * mine,
         optimizer=master * kept,
         activations=0,
         logits=0,
-        buffers=elements(ends.parameters) * (compute + BYTES[spec.precision.reduce]),
+        buffers=elements(ends.parameters) * fsdp.reducing,
     )
     loss = replace(
         reduced,
-        gathered=reduced.gathered + (compute * elements(inside[-1].parameters) if gathers else 0),
+        gathered=reduced.gathered + fsdp.layer * elements(inside[-1].parameters),
         gradients=accumulated,
         activations=ends.kept + sum(_left(spec, part) for part in inside),
         logits=3 * logits,
         buffers=0,
     )
-    backward = [_backward(spec, loss, ends, inside, n, shard, gathers) for n in range(len(inside))]
+    backward = [_backward(spec, loss, ends, inside, n, shard, fsdp) for n in range(len(inside))]
     optimizer = replace(reduced, gathered=0, buffers=_computed_with(spec, master * mine))
     return {
         "loss": loss,
@@ -87,6 +87,31 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
         "reduced": reduced,
         "optimizer": optimizer,
     }
+
+
+@dataclass(frozen=True)
+class _Wrapping:
+    """What FSDP2 adds to a rank's memory, if it has anything to do."""
+
+    gathers_layers: bool
+    copy: int
+    """Bytes of what is computed with in place of a parameter."""
+    reducing: int
+    """Bytes of a gradient while it is reduced."""
+
+    @property
+    def layer(self) -> int:
+        """Bytes of a parameter that is gathered with its layer."""
+        return self.copy if self.gathers_layers else 0
+
+
+def _wrapping(spec: RunSpec, world: int) -> _Wrapping:
+    found = degrees(spec.parallel, world)
+    if not is_wrapped(spec, world):
+        return _Wrapping(gathers_layers=False, copy=0, reducing=0)
+    compute = BYTES[spec.precision.compute]
+    gathers = gathers_layers(spec.parallel.zero, found) and found.shard > 1
+    return _Wrapping(gathers, compute, compute + BYTES[spec.precision.reduce])
 
 
 def kept_by_images(model: ImageSpec, batch: Batch) -> int:
@@ -101,26 +126,25 @@ def _backward(
     inside: list[_Part],
     number: int,
     shard: int,
-    gathers: bool,
+    fsdp: _Wrapping,
 ) -> Memory:
     """When the block of that number goes backward: those behind it have left gradients, of which
     the newest are on their way, and the one before it comes."""
-    compute, reduce = BYTES[spec.precision.compute], BYTES[spec.precision.reduce]
     here, behind = inside[number], inside[number + 1 :]
     ahead = [one for part in inside[max(0, number - 1) : number + 1] for one in part.parameters]
-    alone = ends.parameters if gathers else [*ends.parameters, *_all(inside)]
+    alone = ends.parameters if fsdp.gathers_layers else [*ends.parameters, *_all(inside)]
     done = 0 if loss.gradients else BYTES[spec.precision.master]
     moving = behind[0].parameters if behind else []
     return replace(
         loss,
-        gathered=compute * (elements(alone) + (elements(ahead) if gathers else 0)),
+        gathered=fsdp.copy * elements(alone) + fsdp.layer * elements(ahead),
         gradients=loss.gradients + done * elements(_all(behind), shard=shard),
         activations=ends.kept
         + sum(_left(spec, part) for part in inside[:number])
         + here.kept
         + here.widest,
         logits=0,
-        buffers=(compute + reduce) * elements(moving),
+        buffers=fsdp.reducing * elements(moving),
     )
 
 

@@ -19,7 +19,7 @@ from hpckit.plan.shapes import (
     parameters,
 )
 from hpckit.plan.stages import Stage, stages_of_rank
-from hpckit.run.degrees import Degrees, degrees, gathers_layers
+from hpckit.run.degrees import Degrees, degrees, gathers_layers, is_wrapped
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import DecoderSpec, ImageSpec, RunSpec
@@ -89,6 +89,8 @@ class _Rank:
     trained_block: int
     """Those that have gradients, likewise the next one."""
     trained_ends: int
+    is_wrapped: bool
+    """By FSDP2, which computes with copies of parameters, and reduces copies of gradients."""
 
     @property
     def model(self) -> DecoderSpec:
@@ -117,6 +119,16 @@ class _Rank:
         found = self.degrees
         only_copies = found.replicate > 1 and found.shard == found.tensor == 1
         return gathers_layers(self.spec.parallel.zero, found) and not only_copies
+
+    @property
+    def gathered(self) -> int:
+        """Bytes of a copy of a parameter to compute with."""
+        return self.compute if self.is_wrapped else 0
+
+    @property
+    def reducing(self) -> int:
+        """Bytes of a gradient while it is reduced."""
+        return self.compute + self.reduce if self.is_wrapped else 0
 
     @property
     def accumulated(self) -> int:
@@ -154,6 +166,7 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         ends=elements(of_ends, found.tensor),
         trained_block=elements(trained, found.tensor, 1, found.expert),
         trained_ends=elements(trained_ends, found.tensor),
+        is_wrapped=is_wrapped(spec, world),
     )
 
 
@@ -170,7 +183,7 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
     first = rank.block if rank.gathers_layers else 0  # to go backward; it is asked for beforehand
     loss = Memory(
         parameters=rank.held * rank.mine,
-        gathered=rank.compute * (gathered + first),
+        gathered=rank.gathered * (gathered + first),
         gradients=rank.accumulated,
         optimizer=rank.held * rank.kept,
         activations=kept,
@@ -180,7 +193,7 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
     ahead = min(_AHEAD * rank.block, rank.blocks) if rank.gathers_layers else 0
     backward = replace(
         loss,
-        gathered=rank.compute * (gathered + ahead),
+        gathered=rank.gathered * (gathered + ahead),
         activations=kept + _in_backward(rank, recompute),
         logits=_waiting_logits(rank, 1),
         buffers=room + _gradients_on_their_way(rank, recompute),
@@ -190,7 +203,7 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
         gradients=rank.held * rank.trained,
         activations=0,
         logits=0,
-        buffers=room + rank.trained_ends * (rank.compute + rank.reduce),
+        buffers=room + rank.trained_ends * rank.reducing,
     )
     optimizer = replace(
         reduced,
@@ -272,6 +285,6 @@ def _gradients_on_their_way(rank: _Rank, recompute: Recompute) -> int:
     for those of the embedding."""
     model, batch = rank.model, rank.batch
     left = of.of_blocks(model, batch, 1, recompute)
-    reducing = max(0, rank.trained_block * (rank.compute + rank.reduce) - left)
+    reducing = max(0, rank.trained_block * rank.reducing - left)
     waiting = 0 if rank.accumulated else rank.trained_ends * rank.compute
     return of.gradients_of_block(model, batch) + reducing + waiting

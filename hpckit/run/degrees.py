@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd, prod
 
-from hpckit.run.spec import ParallelSpec
+from hpckit.run.spec import ParallelSpec, RunSpec
 
 REST = -1
 """A degree that takes all ranks which the others leave."""
@@ -88,6 +88,18 @@ def gathers_layers(zero: int, found: Degrees) -> bool:
     not once a step. The micro-batches of a pipeline take turns: it would gather each layer for each
     of them."""
     return zero == 3 and found.pipeline == 1
+
+
+def is_wrapped(spec: RunSpec, world: int) -> bool:
+    """Whether FSDP2 has anything to do for a model on `world` ranks: not where each layer is on one
+    rank alone, in its memory, and all is in fp32.
+
+    Of other formats it casts parameters and what goes from block to block, and adds gradients up.
+    Its hooks and its DTensors cost milliseconds of each step (`benchmarks/README.md`).
+    """
+    formats = {spec.precision.compute, spec.precision.reduce, spec.precision.master}
+    found = degrees(spec.parallel, world)
+    return found.data * found.tensor > 1 or spec.memory.offload or formats != {"fp32"}
 
 
 def describe(parallel: ParallelSpec, world: int) -> str:

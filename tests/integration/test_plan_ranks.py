@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -24,7 +25,7 @@ from hpckit.plan.activations import Batch, logits, of_input
 from hpckit.plan.memory import footprint, footprints
 from hpckit.plan.moments import Footprint, micro_batches
 from hpckit.plan.stages import stages_of_rank
-from hpckit.run.degrees import degrees
+from hpckit.run.degrees import degrees, is_wrapped
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import sample_mean
@@ -160,6 +161,7 @@ PRETENDED = {
         "memory.loss_chunks=8",
     ),
     "hsdp": ("parallel=hsdp", "parallel.shard=2", "precision=bf16", "train.global_batch=8"),
+    "alone": ("launch.nodes=1", "train.global_batch=4", "train.micro_batch=2"),
 }
 
 
@@ -168,9 +170,10 @@ def test_the_peak_of_a_step_is_what_torchs_tracker_sees(case: str) -> None:
     """Without the optimizer, whose kernels differ between CPU and CUDA."""
     words = ("model=gpt_tiny", "model.layers=3", "model.vocab=8192", "launch.nodes=4")
     spec = compose_spec([*words, "cluster.device=cpu", *PRETENDED[case]])
-    with pretended_world(4):
-        seen = _tracked_peak(spec, 4)
-    planned = footprint(spec, 4).moments
+    world = spec.launch.nodes
+    with pretended_world(world):
+        seen = _tracked_peak(spec, world)
+    planned = footprint(spec, world).moments
     most = max(memory.total for name, memory in planned.items() if name != "optimizer")
     assert seen == pytest.approx(most, rel=0.1 if case in ROUGH else 0.01)
 
@@ -193,19 +196,16 @@ def _tracked_peak(spec: RunSpec, world: int) -> int:
         model: Any = GPT(decoder_of(spec))  # type: ignore[arg-type]
         recompute(model.blocks.values(), spec.memory.recompute)
         model.unembedding.chunks = spec.memory.loss_chunks
-        shard(
-            model,
-            model.blocks.values(),
-            data_mesh(mesh),
-            spec.parallel,
-            spec.precision,
-            offload=False,
-        )
+        if is_wrapped(spec, world):
+            blocks, over = model.blocks.values(), data_mesh(mesh)
+            shard(model, blocks, over, spec.parallel, spec.precision, offload=False)
         optimizer = build_optimizer(model, spec.optim)
         for group in optimizer.param_groups:
             group["fused"] = group["foreach"] = False  # the tracker sees copies in a fused one
         tokens = torch.zeros(samples, decoder_of(spec).seq_len, dtype=torch.int64)
-        tracker = FSDPMemTracker(model, optimizer)
+        tracker = FSDPMemTracker(model, optimizer) if is_wrapped(spec, world) else MemTracker()
+        if not is_wrapped(spec, world):
+            tracker.track_external(model, optimizer)
         with tracker:
             for _ in range(2):
                 for number in range(1, count + 1):

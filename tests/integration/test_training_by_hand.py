@@ -6,13 +6,16 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpckit.run.spec import RunSpec
 from hpckit.training.language_model import sample_mean
+from hpckit.training.parallel import trainee as trainees
 from hpckit.training.parallel.mesh import make_mesh, place_in
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.windows import shifted
@@ -118,3 +121,27 @@ def test_gradients_are_added_up_after_the_last_micro_batch_alone(tmp_path: Path)
         # zero2 has its shard of the gradients alone, and adds up each micro-batch's
         factors = (2, 4) if kind == "zero2" else (1, 1)
         assert (twice, often) == (factors[0] * once, factors[1] * once), kind
+
+
+Steps = list[list[tuple[float, float]]]
+
+
+def wrapped_or_not(rank: int, tmp: Path, specs: list[RunSpec]) -> list[tuple[bool, Steps, Steps]]:
+    """Of each spec: whether FSDP2 has the model, the steps, and those where it has it anyhow."""
+    found = []
+    for spec in specs:
+        module = Trainee(spec, make_mesh("cpu", spec.parallel), torch.device("cpu")).module
+        steps = losses(rank, tmp, [spec])
+        with mock.patch.object(trainees, "is_wrapped", return_value=True):
+            found.append((isinstance(module, FSDPModule), steps, losses(rank, tmp, [spec])))
+    return found
+
+
+def test_one_rank_does_without_fsdp_to_the_same_bits_where_all_is_fp32(tmp_path: Path) -> None:
+    specs = [
+        spec_of("alone", "gpt_nano", f"train.micro_batch={size}", *more)
+        for size, more in ((4, ()), (16, ("memory.recompute=full",)), (16, ("precision=bf16",)))
+    ]
+    (found,) = run_world(1, partial(wrapped_or_not, specs=specs), tmp_path)
+    assert [by_fsdp for by_fsdp, _, _ in found] == [False, False, True]
+    assert all(steps == as_by_fsdp for _, steps, as_by_fsdp in found)

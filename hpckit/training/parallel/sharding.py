@@ -93,8 +93,10 @@ def let_go(models: Iterable[nn.Module]) -> None:
             module.reshard()
 
 
-def before_micro_batch(model: FSDPModule, parallel: ParallelSpec, *, is_last: bool) -> None:
+def before_micro_batch(model: nn.Module, parallel: ParallelSpec, *, is_last: bool) -> None:
     """What the ranks do together in the backward pass to come; `is_last`: of its step."""
+    if not isinstance(model, FSDPModule):  # this one has it alone
+        return
     model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
     # With what only the optimizer needs sharded, parameters are gathered once a step.
     model.set_reshard_after_backward(is_last or parallel.zero > 1)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 
 from hpckit.run.batch import micro_batch_count
+from hpckit.run.degrees import is_wrapped
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
@@ -165,7 +166,8 @@ class Trainee:
         mesh = data_mesh(self._mesh)
         if cfg.parallel.expert > 1:
             self._share_experts(model)
-        shard(model, model.blocks.values(), mesh, cfg.parallel, cfg.precision, offload=offload)
+        if is_wrapped(cfg, dist.get_world_size()):
+            shard(model, model.blocks.values(), mesh, cfg.parallel, cfg.precision, offload=offload)
         allocate(model, torch.device("cpu") if offload else self._device, cfg.train.seed)
         return model
 
@@ -250,7 +252,6 @@ class Accumulation:
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         """As of `Gradients`."""
-        assert isinstance(self._model, FSDPModule)
         parts, losses = self._micro_batches, []
         micro_batches = self._micro(inputs, targets, documents)
         for number, given in enumerate(micro_batches, start=1):

@@ -10,10 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.launch.compose import compose_spec
-from hpckit.run.degrees import NAMES, Degrees, blocks_of_stages, degrees, describe
+from hpckit.run.degrees import (
+    NAMES,
+    Degrees,
+    blocks_of_stages,
+    degrees,
+    describe,
+    is_wrapped,
+)
 from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import ParallelSpec
 from tests.unit.hpckit.hpckit_parts import make_values
+
+
+MICRO = "train.micro_batch=4"
 
 
 def parallel(pipeline: int, replicate: int, shard: int, tensor: int) -> ParallelSpec:
@@ -102,3 +112,23 @@ def test_blocks_are_divided_in_their_order_and_evenly(layers: int, stages: int) 
     assert max(sizes) - min(sizes) <= 1
     assert sizes[0] == max(sizes)
     assert sizes[-1] == min(sizes)
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "expected"),
+    [
+        ((), 1, False),
+        ((), 2, True),
+        (("parallel=pp",), 2, False),
+        (("parallel=ddp", "parallel.pipeline=2", "launch.nodes=4", MICRO), 4, True),
+        (("parallel=tp",), 2, True),
+        (("precision=bf16",), 1, True),
+        (("precision=bf16_pure",), 1, True),
+        (("memory.offload=true", "memory.recompute=none"), 1, True),
+    ],
+)
+def test_who_has_each_layer_alone_in_fp32_has_no_use_for_fsdp(
+    words: tuple[str, ...], nodes: int, expected: bool
+) -> None:
+    spec = compose_spec(["model=gpt_nano", "parallel=fsdp", "precision=fp32", *words])
+    assert is_wrapped(spec, nodes) is expected
