@@ -24,6 +24,8 @@ def in_fresh(function: Callable[..., T], *arguments: Any, peers: Path | None = N
 
 
 def _call(function: Callable[..., T], arguments: tuple[Any, ...], peers: Path | None) -> T:
+    # else the workers of what is measured would be spawned, too, and import torch in each epoch
+    multiprocessing.set_start_method(None, force=True)
     if peers is not None:
         sys.path.append(str(peers))
     return function(*arguments)
