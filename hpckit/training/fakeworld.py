@@ -1,97 +1,114 @@
-"""One process that takes itself for the first rank of many, to see whether a step goes through and
-what memory it takes.
+"""One process that takes itself for one rank of many, to see whether a step goes through and what
+memory it takes.
 
 Tensors have shapes and no numbers (torch's fake tensors), and collectives answer at once with
-nothing (torch's fake process group), so no model is too large and no GPU is needed.
+nothing (torch's fake process group), so no model is too large and no GPU is needed. Where a rank
+needs an answer, there is one: stages of a pipeline all know their shapes, and experts get as many
+tokens as each other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 from hpckit.run.batch import share_of_rank
-from hpckit.run.degrees import describe
+from hpckit.run.degrees import degrees, describe
 from hpckit.run.expertcheck import experts_of
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
-from hpckit.run.parts import Part
 from hpckit.run.spec import ImageSpec, RunSpec
 from hpckit.training.images import smoothed_loss
 from hpckit.training.language_model import sample_mean
+from hpckit.training.models.experts import Experts, MixtureOfExperts
 from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel.mesh import has, make_mesh
+from hpckit.training.parallel.experts import Exchange
+from hpckit.training.parallel.mesh import make_expert_mesh, make_mesh
 from hpckit.training.parallel.pipeline import LossOf
 from hpckit.training.parallel.sharding import DTYPES
 from hpckit.training.parallel.trainee import Trainee
 from hpckit.training.windows import Windows, task
 
 _MIB = 2**20
+_NAMES = {
+    "Parameter": "Sharded Param",
+    "Gradient": "Sharded Grad",
+    "Optstate": "OptState",
+    "Other": "Inputs",
+}
+"""Torch's for what no ranks share, and those for what they do."""
 
 
-def fake_step(spec: RunSpec) -> dict[str, int]:
-    """Bytes of the first rank at the peak of a step, by what they are; "Total" is the last.
+def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
+    """Bytes of a rank at the peak of a step, by what they are; "Total" is the last.
 
     Raises:
-        ValueError: for a pipeline, whose ranks ask each other for shapes, and for experts that
-            ranks share, who ask each other for counts, or of which torch knows no shapes; for
-            compiled blocks.
+        ValueError: for experts of whose product torch knows no shapes, and for compiled blocks.
     """
     if experts_of(spec.model) is not None and DTYPES[spec.precision.compute] != torch.bfloat16:
         raise ValueError("precision.compute: a fake world has experts in bf16 alone")
-    if spec.memory.compile:  # torch's compiler falls over tensors without numbers
-        raise ValueError("memory.compile: a fake world has nothing to compile; take false")
-    world = spec.launch.nodes * spec.launch.gpus_per_node
+    if spec.memory.compile:
+        # Compiled code reads addresses, and these tensors have none: torch 2.13 ends by SIGSEGV.
+        # Below a tracker of memory it compiles nothing, and what it fuses nobody could count.
+        raise ValueError(
+            "memory.compile: a fake world has no memory that compiled code could read; take false"
+        )
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
-    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    world = spec.launch.nodes * spec.launch.gpus_per_node
+    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
     try:
         mesh = make_mesh("cpu", spec.parallel)
-        if has(mesh, "pipeline"):
-            raise ValueError("parallel.pipeline: a fake world has no ranks to hand layers on to")
-        if spec.parallel.expert > 1:
-            raise ValueError("parallel.expert: a fake world has no ranks to hand tokens on to")
-        with _Shapes(allow_non_fake_inputs=True):
-            tracker = _tracked(spec, Trainee(spec, mesh, torch.device("cpu")), world)
+        with _Shapes(allow_non_fake_inputs=True), _stages_know_shapes():
+            trainee = Trainee(spec, mesh, torch.device("cpu"), is_filled=False)
+            tracker = _tracked(spec, trainee, world)
     finally:
         dist.destroy_process_group()
+        # of equal meshes, whose groups are gone
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     (peak,) = tracker.get_tracker_snapshot("peak").values()
     return _by_name(peak)
 
 
 def report(spec: RunSpec) -> str:
-    """What `fake_step` finds, for a person."""
+    """What `fake_step` finds, for a person: of a pipeline, for a rank of each group of layers."""
     world = spec.launch.nodes * spec.launch.gpus_per_node
-    found = fake_step(spec)
-    lines = [f"  {name:<16} {size / _MIB:12,.1f} MiB" for name, size in found.items() if size]
-    about = f"rank 0 of {world} ({describe(spec.parallel, world)}), at the peak of a step:"
-    return "\n".join([about, *lines])
+    way = describe(spec.parallel, world)
+    found = []
+    for rank in range(0, world, world // degrees(spec.parallel, world).pipeline):
+        lines = [f"rank {rank} of {world} ({way}), at the peak of a step:"]
+        sizes = fake_step(spec, rank).items()
+        lines += [f"  {name:<16} {size / _MIB:12,.1f} MiB" for name, size in sizes if size]
+        found.append("\n".join(lines))
+    return "\n".join(found)
 
 
-def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> FSDPMemTracker:
+def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> MemTracker:
     """Of a step for which the optimizer has its state."""
+    if spec.parallel.expert > 1:
+        _even_out(trainee.module, make_expert_mesh("cpu", spec.parallel)["expert"])
     optimizer = build_optimizer(trainee.module, spec.optim)
     share = share_of_rank(spec, world)
     inputs, targets, documents, loss_of = _batch(spec, share)
-    trackers: list[FSDPMemTracker] = []
-
-    def timed(part: Part) -> AbstractContextManager[object]:
-        """To torch's tracker each micro-batch is to be the first one."""
-        for each in trackers if part == "forward" else []:
-            each.reset_mod_stats()
-        return nullcontext()
-
-    gradients = trainee.gradients(share, loss_of, timed)
+    gradients = trainee.gradients(share, loss_of)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -99,14 +116,35 @@ def _tracked(spec: RunSpec, trainee: Trainee, world: int) -> FSDPMemTracker:
         trainee.clip(spec.optim.grad_clip)
         optimizer.step()
 
-    step()
-    optimizer.zero_grad()
-    tracker = FSDPMemTracker(trainee.module, optimizer)
-    tracker.track_inputs((inputs, targets))
-    trackers.append(tracker)
-    with tracker:
-        step()
+    tracker = _tracker(trainee, optimizer, (inputs, targets))
+    # asked for before the tracker asks, so that it is called before
+    with register_module_forward_pre_hook(partial(_forget, tracker, trainee.parts)):
+        with tracker:
+            step()  # leaves the optimizer's state, and a pipeline's room for what is handed on
+        optimizer.zero_grad()
+        with tracker:  # forgets the peak of before
+            step()
     return tracker
+
+
+def _tracker(trainee: Trainee, optimizer: Optimizer, given: Sequence[Tensor]) -> MemTracker:
+    """Torch's, which sees what is made from now on, and what it is told of."""
+    if not isinstance(trainee.parts[0], FSDPModule):
+        plain = MemTracker()
+        plain.track_external(*trainee.parts, optimizer, *given)
+        return plain
+    tracker = FSDPMemTracker(trainee.parts[0], optimizer)
+    every: Any = nn.ModuleList(trainee.parts)
+    tracker._root_mod = every  # it would take one of several
+    tracker.track_inputs(tuple(given))
+    return tracker
+
+
+def _forget(tracker: MemTracker, parts: Sequence[nn.Module], called: nn.Module, _: object) -> None:
+    """To torch's tracker each micro-batch is to be the first one of a part."""
+    for module in called.modules() if any(called is part for part in parts) else ():
+        if module in tracker.memory_tracking:
+            del tracker.memory_tracking[module]
 
 
 def _batch(spec: RunSpec, share: int) -> tuple[Tensor, Tensor, Tensor | None, LossOf]:
@@ -123,9 +161,39 @@ def _batch(spec: RunSpec, share: int) -> tuple[Tensor, Tensor, Tensor | None, Lo
 
 def _by_name(peak: Mapping[Any, int]) -> dict[str, int]:
     """The keys are torch's own, and strings."""
-    named = {str(getattr(key, "value", key)): size for key, size in peak.items()}
+    given = {str(getattr(key, "value", key)): size for key, size in peak.items()}
+    named = {_NAMES.get(name, name): size for name, size in given.items()}
     total = named.pop("Total")
     return {**named, "Total": total}
+
+
+class _EvenExchange(Exchange):
+    """Each expert gets as many rows as any other, of each rank."""
+
+    def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
+        """As of `Exchange`; `counts` has no numbers."""
+        each = torch.full(counts.shape, len(rows) // len(counts))
+        each[: len(rows) % len(counts)] += 1
+        return super().__call__(experts, rows, each)
+
+    def _asked(self, counts: Tensor) -> Tensor:
+        return counts
+
+
+def _even_out(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Have no expert be asked more often than others: nobody knows what a router would choose."""
+    for layer in model.modules():
+        if isinstance(layer, MixtureOfExperts):
+            layer.across = _EvenExchange(mesh)
+
+
+@contextmanager
+def _stages_know_shapes() -> Iterator[None]:
+    """Stages of a pipeline ask each other whether all of them know what they hand on, and those
+    that are not there would answer 0, no."""
+    name, yes = "_warmup_backward_result", torch.ones(1, dtype=torch.int32)
+    with mock.patch.object(PipelineStage, name, return_value=yes):
+        yield
 
 
 class _Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -135,6 +203,8 @@ class _Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not (tensors and all(type(t) is Tensor and not t.is_meta for t in tensors)):
             made = super().__torch_dispatch__(func, types, args, kwargs)
+            # what is remembered cannot be swapped, as parameters are that get their memory
+            self.fake_tensor_converter.meta_converter.tensor_memo.clear()
             if tensors or not isinstance(made, Tensor) or made.is_floating_point():
                 return made
         with torch._C._DisableTorchDispatch():

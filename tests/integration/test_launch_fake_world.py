@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hpckit.launch.compose import compose_spec
-from hpckit.plan.memory import footprint
+from hpckit.plan.memory import footprint, footprints
 from hpckit.training.fakeworld import fake_step
 from tests.integration.runs import REPO
 
@@ -102,28 +102,49 @@ def test_a_step_of_images_takes_what_is_planned(case: str) -> None:
     assert found["Total"] - found["Inputs"] == pytest.approx(planned, rel=close)
 
 
+PIPELINES = {
+    "1f1b": ("launch.nodes=4", "parallel=pp", "train.micro_batch=8"),
+    "sharded, divided": (
+        *("launch.nodes=8", "parallel=3d", "parallel.shard=2", "parallel.tensor=2"),
+        *("parallel.replicate=1", "parallel.schedule=interleaved", "precision=bf16"),
+        "train.micro_batch=8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PIPELINES)
+def test_each_group_of_layers_takes_what_is_planned(case: str) -> None:
+    spec = compose_spec([*SMALL, *PIPELINES[case]])
+    planned = footprints(spec, spec.launch.nodes)
+    for stage, one in enumerate(planned):
+        found = fake_step(spec, stage * (spec.launch.nodes // len(planned)))
+        assert found["Total"] == pytest.approx(one.peak.total, rel=0.08), stage
+
+
 EXPERTS = ("model=gpt_moe_nano", "train.global_batch=64")
+
+
+def test_ranks_that_share_experts_take_what_is_planned() -> None:
+    ways = ("precision=bf16", "launch.nodes=4", "parallel=fsdp", "parallel.expert=2")
+    spec = compose_spec([*EXPERTS, *ways])
+    assert fake_step(spec)["Total"] == pytest.approx(footprint(spec, 4).peak.total, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
-    [
-        (EXPERTS, "precision.compute"),
-        ((*SMALL, "memory=compiled"), "memory.compile"),
-        (
-            (*EXPERTS, "precision=bf16", "launch.nodes=2", "parallel.expert=2"),
-            "parallel.expert",
-        ),
-    ],
+    [(EXPERTS, "precision.compute"), ((*SMALL, "memory=compiled"), "memory.compile")],
 )
-def test_what_cannot_be_without_ranks_or_numbers_is_refused(
-    words: tuple[str, ...], key: str
-) -> None:
+def test_what_cannot_be_without_numbers_is_refused(words: tuple[str, ...], key: str) -> None:
     with pytest.raises(ValueError, match=f"^{key}: a fake world has "):
         fake_step(compose_spec([*words]))
 
 
-def test_a_pipeline_is_refused_in_a_line() -> None:
+def test_a_pipeline_is_shown_for_each_group_of_layers_and_a_refusal_in_a_line() -> None:
     status, text = shown("launch.nodes=2", "parallel=pp", "train.micro_batch=16")
+    assert status == 0, text
+    first, second = text.split("rank 1 of 2 (pp 2 (1f1b)), at the peak of a step:\n")
+    assert first.startswith("rank 0 of 2 (pp 2 (1f1b)), at the peak of a step:\n")
+    assert mebibytes(first, "Total") > mebibytes(second, "Total") > 0
+    status, text = shown("memory=compiled")
     assert status == 2, text
-    assert "parallel.pipeline: a fake world has no ranks" in text
+    assert "memory.compile: a fake world has no memory" in text

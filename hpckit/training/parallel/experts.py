@@ -41,8 +41,7 @@ class Exchange:
     def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
         """What `experts`, those of all ranks, make of this rank's `rows` (rows, width), which are
         in the order of experts, `counts` (experts,) of each."""
-        theirs = torch.empty_like(counts)  # rank by rank, rows for each expert of this one
-        dist.all_to_all_single(theirs, counts, group=self._group)
+        theirs = self._asked(counts)
         here = len(counts) // self._ranks
         both = torch.stack((counts, theirs)).view(2, self._ranks, here)
         gives, takes = both.sum(2).tolist()  # waits for the device: sizes are needed
@@ -51,6 +50,12 @@ class Exchange:
         came = all_to_all_single_autograd(rows, takes, gives, self._group)
         out = unsort(experts(sort(came, order), order.counts), order)
         return all_to_all_single_autograd(out, gives, takes, self._group)
+
+    def _asked(self, counts: Tensor) -> Tensor:
+        """Rank by rank, the rows that come for each expert of this one."""
+        theirs = torch.empty_like(counts)
+        dist.all_to_all_single(theirs, counts, group=self._group)
+        return theirs
 
 
 def balance(model: nn.Module, rate: float) -> Tensor:
