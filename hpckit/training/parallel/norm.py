@@ -45,7 +45,8 @@ def clip_gradients(
         for share, some in gradients.items()
     ]
     total = torch.stack(squares).sum().to(device)
-    dist.all_reduce(total)
+    if ranks * stages > 1:
+        dist.all_reduce(total)
     norm = total.sqrt() / scale
     factor = (limit / (norm + 1e-6)).clamp(max=1.0) / scale
     for some in gradients.values():
