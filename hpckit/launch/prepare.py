@@ -11,16 +11,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import yaml
 
-from checkpointing import list_run, rename_run
+from hpckit.launch import newest
 from hpckit.launch.snapshot import (
     Project,
     SnapshotError,
+    copy_snapshot,
     git_diff,
     git_facts,
     take_snapshot,
@@ -42,7 +44,12 @@ def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Proje
     Raises:
         SnapshotError, OSError: the submission could not be written; there is none then.
     """
-    return _add_submission(run, lambda draft: _write_submission(draft, spec, overrides, project))
+    earlier = newest.newest(run.path.parent, project.root)
+    number = _add_submission(
+        run, lambda draft: _write_submission(draft, spec, overrides, project, earlier)
+    )
+    newest.note(run, number, project.root)
+    return number
 
 
 def prepare_amended(run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int) -> int:
@@ -76,21 +83,21 @@ def _told(error: OSError, draft: Path, run: RunDir) -> str:
 
 
 def _write_submission(
-    folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project
+    folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project, earlier: Path | None
 ) -> None:
-    write_text(folder / "spec.yaml", dump_spec(spec))
-    write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
-    write_text(folder / "dirty.diff", git_diff(project))
-    snapshot = take_snapshot(project, folder / "code")
-    write_json(
-        folder / "manifest.json",
-        {
+    with ThreadPoolExecutor(2, thread_name_prefix="git") as asker:  # beside the copying
+        facts, diff = asker.submit(git_facts, project), asker.submit(git_diff, project)
+        write_text(folder / "spec.yaml", dump_spec(spec))
+        write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
+        snapshot = take_snapshot(project, folder / "code", earlier and earlier / "code")
+        write_text(folder / "dirty.diff", diff.result())
+        manifest = {
             **_who_submits(),
             "project": str(project.root),
-            "git": git_facts(project),
+            "git": facts.result(),
             "snapshot": asdict(snapshot),
-        },
-    )
+        }
+    write_json(folder / "manifest.json", manifest)
 
 
 def _write_amended(
@@ -101,7 +108,7 @@ def _write_amended(
     write_text(folder / "spec.yaml", dump_spec(spec))
     write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
     shutil.copy2(source / "dirty.diff", folder / "dirty.diff")
-    shutil.copytree(source / "code", folder / "code", symlinks=True)
+    copy_snapshot(source / "code", folder / "code")
     told = {**read_json(source / "manifest.json"), **_who_submits(), "code_of": earlier}
     write_json(folder / "manifest.json", told)
 
@@ -138,6 +145,8 @@ def move_aside(run: RunDir, spec: RunSpec) -> Path:
     Raises:
         CheckpointError: the store is out of reach.
     """
+    from checkpointing import list_run, rename_run
+
     url, name, number = spec.checkpoint.url, run_name(spec), 1
     while (aside := run.path.with_name(f"{run.name}.old{number}")).exists() or (
         url and list_run(url, f"{name}.old{number}")
@@ -146,6 +155,8 @@ def move_aside(run: RunDir, spec: RunSpec) -> Path:
     if url:
         rename_run(url, name, f"{name}.old{number}")
     run.path.rename(aside)
+    if project := (read_json(RunDir(aside).current / "manifest.json") or {}).get("project"):
+        newest.moved(run, aside, Path(project))
     return aside
 
 

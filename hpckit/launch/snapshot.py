@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
+from hpckit.launch.copying import (
+    Source,
+    copy_copies,
+    copy_files,
+    read_copies,
+    side_by_side,
+    state_of,
+    write_states,
+)
 from hpckit.launch.trees import has_tree
 
 PACKAGES = ("hpckit", "checkpointing", "data")
@@ -23,7 +37,7 @@ MAX_FILE_BYTES = 4 << 20
 MAX_FILES = 20_000
 """More files than this are not a project but somebody's home."""
 
-_AT_A_TIME = 8  # files: on a shared file system each takes a few round trips, and no computing
+_NOTHING_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CODE = {".py", ".pyi", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".sh"}
 
 
@@ -41,6 +55,8 @@ class Snapshot:
 
     files: int
     bytes: int
+    shared: int
+    """Of the files, those that are one with the file of an earlier snapshot."""
     left_out: list[str]
     """Files over `MAX_FILE_BYTES`, relative to the project."""
 
@@ -81,61 +97,108 @@ def _first_module(folder: Path) -> str | None:
     return next((str(path) for path in sorted(folder.glob("*.py"))), None)
 
 
-def take_snapshot(project: Project, into: Path) -> Snapshot:
+def take_snapshot(project: Project, into: Path, earlier: Path | None = None) -> Snapshot:
     """Copy the project's files, and hpckit's packages, to the new folder `into`.
 
     In a git work tree: all tracked files, submodules' too, and untracked ones that are not
     ignored, as they are now. Elsewhere: source and configuration files outside hidden folders.
     Links to files become files; links to folders stay links, as long as they lead to the project.
 
+    Args:
+        earlier: a snapshot of this user's, on this file system if it is to be of use. What has not
+            changed since is one file with the one there; nobody can write to either.
+
     Raises:
         SnapshotError: there are too many files for a project.
     """
+    begun_s = time.time()
     into.mkdir()
-    names = sorted(set(_listed(project)))
-    if len(names) > MAX_FILES:
+    found = side_by_side(partial(_look, project.root), sorted(set(_listed(project))))
+    if (count := sum(one.kind is not _Kind.NOTHING for one in found)) > MAX_FILES:
         raise SnapshotError(
-            f"{project.root} holds {len(names)} files: start from your project's own folder, "
+            f"{project.root} holds {count} files: start from your project's own folder, "
             "or let git ignore what is no code"
         )
-    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="snapshot") as pool:
-        are_copied = pool.map(partial(_copy, project.root, into=into), names)
-        left_out = [name for name, is_there in zip(names, are_copied, strict=True) if not is_there]
-    _add_own_packages(into)
-    copied = [path for path in into.rglob("*") if path.is_file()]
-    return Snapshot(len(copied), sum(path.stat().st_size for path in copied), left_out)
+    files = {one.name: one.source for one in found if one.kind is _Kind.FILE and one.source}
+    links = {one.name for one in found if one.kind is _Kind.LINK}
+    files |= _own_packages(project.root, {*files, *links})
+    copies = copy_files(files, into, earlier and read_copies(earlier, _states(earlier)))
+    for name in sorted(links):
+        _link(project.root, name, into)
+    write_states(_states(into), copies, begun_s)
+    return Snapshot(
+        files=len(copies),
+        bytes=sum(copy.state.size for copy in copies),
+        shared=sum(copy.is_shared for copy in copies),
+        left_out=sorted(one.name for one in found if one.kind is _Kind.LEFT_OUT),
+    )
 
 
-def _copy(root: Path, name: str, into: Path) -> bool:
-    """Copy one file or link; False if it is left out."""
-    source, target = root / name, into / name
-    if source.is_dir():
-        inside = source.resolve().is_relative_to(root.resolve())
-        if not inside:
-            return False
-    elif source.stat().st_size > MAX_FILE_BYTES:
-        return False
+def copy_snapshot(snapshot: Path, into: Path) -> None:
+    """Copy a snapshot to the new folder `into`; the files are shared."""
+    copy_copies(snapshot, into)
+    with suppress(FileNotFoundError):  # of an earlier release
+        shutil.copyfile(_states(snapshot), _states(into))
+
+
+def _states(snapshot: Path) -> Path:
+    """Beside it: what it has of files that were there."""
+    return snapshot.with_name("copied.json")
+
+
+class _Kind(Enum):
+    """What is done with a name of the project."""
+
+    FILE = auto()
+    LINK = auto()
+    """To a folder of the project."""
+    LEFT_OUT = auto()
+    NOTHING = auto()
+    """There is none, or it is no file."""
+
+
+class _Found(NamedTuple):
+    name: str
+    kind: _Kind
+    source: Source | None = None
+    """Of a file."""
+
+
+def _look(root: Path, name: str) -> _Found:
+    path = root / name
+    try:
+        found = path.stat()
+    except OSError as error:
+        if error.errno not in _NOTHING_THERE:
+            raise
+        return _Found(name, _Kind.NOTHING)
+    if stat.S_ISDIR(found.st_mode):
+        if not path.is_symlink():
+            return _Found(name, _Kind.NOTHING)
+        inside = path.resolve().is_relative_to(root.resolve())
+        return _Found(name, _Kind.LINK if inside else _Kind.LEFT_OUT)
+    if not stat.S_ISREG(found.st_mode):
+        return _Found(name, _Kind.NOTHING)
+    if found.st_size > MAX_FILE_BYTES:
+        return _Found(name, _Kind.LEFT_OUT)
+    return _Found(name, _Kind.FILE, Source(path, state_of(found)))
+
+
+def _link(root: Path, name: str, into: Path) -> None:
+    target = into / name
+    at_home = into / (root / name).resolve().relative_to(root.resolve())
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        at_home = into / source.resolve().relative_to(root.resolve())
-        target.symlink_to(os.path.relpath(at_home, target.parent))
-    else:
-        shutil.copy2(source, target)
-    return True
+    target.symlink_to(os.path.relpath(at_home, target.parent))
 
 
 def git_facts(project: Project) -> dict[str, object] | None:
     """Revision, branch and state of the work tree; None outside git."""
     if not project.git:
         return None
-    revision = _git(project.root, "rev-parse", "HEAD")
-    branch = _git(project.root, "rev-parse", "--abbrev-ref", "HEAD")
+    head = _git(project.root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+    revision, branch = head.splitlines() if head else (None, None)
     status = _git(project.root, "status", "--porcelain")
-    return {
-        "revision": revision.strip() if revision else None,
-        "branch": branch.strip() if branch else None,
-        "dirty": bool(status),
-    }
+    return {"revision": revision, "branch": branch, "dirty": bool(status)}
 
 
 def git_diff(project: Project) -> str:
@@ -151,21 +214,19 @@ def git_diff(project: Project) -> str:
 
 
 def _listed(project: Project) -> Iterator[str]:
-    """Files of the project, and links to folders in it, relative to its root."""
+    """Names of the project's files, and of links to folders in it, relative to its root. Some may
+    lead nowhere."""
     if project.git:
         for mode in (("--cached", "--recurse-submodules"), ("--others", "--exclude-standard")):
-            for name in (_git(project.root, "ls-files", "-z", *mode) or "").split("\0"):
-                path = project.root / name
-                if name and (path.is_file() or (path.is_symlink() and path.is_dir())):
-                    yield name
+            listed = _git(project.root, "ls-files", "-z", *mode) or ""
+            yield from filter(None, listed.split("\0"))
         return
     for folder, subfolders, files in os.walk(project.root):
         kept = [Path(folder) / name for name in subfolders if not _skipped(Path(folder) / name)]
         subfolders[:] = [path.name for path in kept if not path.is_symlink()]
         code = [path for name in files if (path := Path(folder) / name).suffix in _CODE]
         for path in (*code, *(path for path in kept if path.is_symlink())):
-            if path.exists():
-                yield str(path.relative_to(project.root))
+            yield str(path.relative_to(project.root))
 
 
 def _skipped(folder: Path) -> bool:
@@ -179,16 +240,25 @@ def _skipped(folder: Path) -> bool:
     )
 
 
-def _add_own_packages(into: Path) -> None:
-    """Beside the project's code, or into a folder of the same name that holds none."""
+def _own_packages(root: Path, there: set[str]) -> dict[str, Source]:
+    """hpckit's own files by their names in the snapshot: beside the project's code, or in a folder
+    of the same name that holds none.
+
+    Args:
+        there: what the snapshot has of the project.
+    """
+    files = {}
     for name in PACKAGES:
         spec = find_spec(name)
-        if spec is None or spec.origin is None or (into / name / "__init__.py").exists():
+        first = f"{name}/__init__.py"
+        is_there = first in there or (name in there and (root / first).is_file())
+        if is_there or spec is None or spec.origin is None:
             continue
         package = Path(spec.origin).parent
         for path in package.rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                _copy(package.parent, str(path.relative_to(package.parent)), into)
+            if "__pycache__" not in path.parts and stat.S_ISREG((found := path.stat()).st_mode):
+                files[str(path.relative_to(package.parent))] = Source(path, state_of(found))
+    return files
 
 
 def _git(cwd: Path, *arguments: str) -> str | None:

@@ -72,7 +72,7 @@ def _inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer(typed: str) -> tuple[int, str]:
     """Exit status, and what is said, of a command line; nothing of it is a result."""
-    (run,) = Path("runs").iterdir()
+    (run,) = Path("runs").glob("first-*")
     words = shlex.split(typed.replace("first-*", run.name))
     if words[0] == "launch.py":
         words = ["hpckit", "launch", *GIVEN.split(), *words[1:]]
@@ -127,7 +127,7 @@ def test_a_config_file_of_ones_own(folder: Path) -> None:
 
 def test_a_name_that_another_config_has_is_told(folder: Path) -> None:
     result = CliRunner().invoke(app, ["launch", *GIVEN.split(), "optim.lr=0.5", "--dry-run"])
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("first-*")
     assert result.exit_code == 0
     assert result.stderr == (
         f"note: a new run; {run.name} has the same name, but optim.lr=0.0006 (here 0.5); "
