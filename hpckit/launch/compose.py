@@ -18,7 +18,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.launch.hints import did_you_mean
-from hpckit.launch.snapshot import find_project
+from hpckit.launch.snapshot import Project, find_project
 from hpckit.launch.trees import Groups, ambiguous, conf_dir, group_options, project_tree
 from hpckit.run.parse import SpecError, parse_spec, spec_values
 from hpckit.run.spec import RunSpec
@@ -28,9 +28,11 @@ _WHOLE = "experiment"
 _PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
 
 
-def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
+def compose_spec(
+    overrides: Sequence[str], conf: Path | None = None, project: Project | None = None
+) -> RunSpec:
     """The validated spec of `overrides` on the config tree `conf` (default: hpckit's own, and what
-    `conf/` of the project around the working directory adds to it).
+    `conf/` of `project` adds to it, by default of that around the working directory).
 
     Values are added with Hydra's `++`, so that unknown keys get through to the spec's own check,
     which names all of them at once and what they may have meant.
@@ -38,7 +40,7 @@ def compose_spec(overrides: Sequence[str], conf: Path | None = None) -> RunSpec:
     Raises:
         SpecError: with everything that is wrong, as far as it can be told at once.
     """
-    yours = None if conf else project_tree(find_project(Path.cwd()).root)
+    yours = None if conf else project_tree((project or find_project(Path.cwd())).root)
     conf = conf or conf_dir()
     groups = group_options(conf, yours)  # Hydra reads the whole tree each time that it is asked
     with _uncollected(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from collections.abc import Sequence
@@ -99,14 +100,14 @@ def run_command(command: Command) -> int:
         from hpckit.launch.many import run_many
 
         return run_many(command)
-    spec = with_absolute_paths(compose_spec(command.overrides), Path.cwd())
+    project = find_project(Path.cwd())
+    spec = with_absolute_paths(compose_spec(command.overrides, project=project), Path.cwd())
     if command.cfg:
         print(dump_spec(spec), end="")
         return 0
     if command.fake_world:
         return _show_fake_step(spec)
     run = run_directory(spec, Path.cwd())
-    project = find_project(Path.cwd())
     found = preflight(spec, run, project, None if command.dry_run else pack)
     if found.problems:
         raise SpecError(found.problems)
@@ -132,8 +133,6 @@ def _show_fake_step(spec: RunSpec) -> int:
 
 
 def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> int:
-    from rich.console import Console
-
     from hpckit.launch.prepare import begins_anew, move_aside, prepare
     from hpckit.launch.told import show, told
 
@@ -149,7 +148,7 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
             if command.json:
                 show(told(run, None, None))
             else:
-                _show_end(run, Console())
+                _show_end(run)
             return 0
         require_unqueued(run, spec)
         number = prepare(run, spec, command.overrides, project)
@@ -215,20 +214,17 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
     if detach:
         console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
         return 0
+    gc.enable()  # launch.py has it off, and this may take weeks
     status = follower.follow(lambda: not job.done())
     if status != REFUSED:
-        _show_end(run, console)
+        _show_end(run)
     return status
 
 
 def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     """On Slurm, and say what to type next."""
-    from rich.console import Console
-
     job = submitted_job(run, spec, number)
-    console = Console()
-    console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
-    console.print(f"job {job}", highlight=False)
+    print(f"{run.name}  {run.path}\njob {job}")
     path = shlex.quote(str(run.path))
     for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
         print(f"    hpckit {command}")
@@ -271,8 +267,11 @@ def refuse(reasons: Sequence[str]) -> int:
     return REFUSED
 
 
-def _show_end(run: RunDir, console: Console) -> None:
+def _show_end(run: RunDir) -> None:
     """The summary, and where there is more."""
+    from rich.console import Console
+
+    console = Console()
     if show_report(run, console):
         more = f"hpckit report {shlex.quote(str(run.path))}"
         console.print(f"[bold]{'more':<12}[/] {more}", highlight=False, soft_wrap=True)

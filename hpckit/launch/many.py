@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -32,6 +33,7 @@ def run_many(command: Command) -> int:
         SpecError: one of the runs cannot be used, or Slurm does not take them; none is submitted.
         RunHeldError: one of them is under way; the same.
     """
+    gc.enable()  # of a thousand configs, cycles would be left over
     base = Path.cwd()
     if command.cfg or command.fake_world:
         flag = "--cfg" if command.cfg else "--fake-world"
@@ -39,7 +41,7 @@ def run_many(command: Command) -> int:
     project = find_project(base)
     tasks = sweep.plan(
         command.overrides,
-        lambda words: with_absolute_paths(compose_spec(words), base),
+        lambda words: with_absolute_paths(compose_spec(words, project=project), base),
         partial(_check, project, command.dry_run),
         base,
     )
