@@ -110,17 +110,8 @@ def test_preempted_and_resumed_on_other_worlds(
     assert same_world == {step: losses(reference)[step] for step in same_world}
 
 
-@pytest.mark.parametrize(
-    "parallel",
-    [
-        ["parallel=fsdp_tp", "parallel.tensor=2"],
-        ["parallel=ddp", "parallel.pipeline=2", "train.micro_batch=2"],
-    ],
-    ids=["tensor", "pipeline"],
-)
-def test_divided_models_go_on_as_others_do(
-    tmp_path: Path, shards: Path, reference: RunDir, parallel: list[str]
-) -> None:
+def test_a_pipeline_goes_on_as_others_do(tmp_path: Path, shards: Path, reference: RunDir) -> None:
+    parallel = ("parallel=ddp", "parallel.pipeline=2", "train.micro_batch=2")
     drill = ("debug.drill.preempt_at=[13]", "debug.drill.nodes=[1,2]", "launch.gpus_per_node=2")
     status, output = complete(tmp_path, command(tmp_path, shards, *drill, *parallel))
     assert status == 0, output
@@ -128,6 +119,33 @@ def test_divided_models_go_on_as_others_do(
     assert [life.world_size for life in history(run).lives] == [2, 4]
     assert samples_by_step(run) == samples_by_step(reference)
     assert losses(run) == pytest.approx(losses(reference), rel=1e-3)
+
+
+def test_divided_and_sharded_models_go_on_in_other_degrees(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    """Preempted by signals, each way goes on on another world, and the second where the first was
+    stopped."""
+    worlds = {
+        ("parallel=fsdp_tp", "debug.drill.nodes=[2,1]"): (signal.SIGUSR2, signal.SIGINT),
+        ("parallel=hsdp", "debug.drill.nodes=[1,2]"): (signal.SIGTERM,),
+    }
+    begun = iter(enumerate((13, 25, 37), start=1))
+    for start, (words, signals) in enumerate(worlds.items(), start=1):
+        many = command(tmp_path, shards, "launch.gpus_per_node=2", *words)
+        with started(tmp_path, many) as it:
+            supervisor = it.wait_for("run_started", start)["pid"]
+            for number, (life, step) in zip(signals, begun, strict=False):
+                it.wait_for("training_started", life)
+                it.wait_for_step(step)
+                kill(supervisor, number)
+            status, output = it.finish()
+        assert status == (130 if signal.SIGINT in signals else 0), output
+    story = history(it.run)
+    ends = [(life.world_size, life.end) for life in story.lives]
+    assert ends == [(4, "preempted"), (2, "stopped"), (2, "preempted"), (4, "done")]
+    assert samples_by_step(it.run) == samples_by_step(reference)
+    assert losses(it.run) == pytest.approx(losses(reference), rel=1e-3)
 
 
 def test_fewer_ranks_at_a_smaller_learning_rate(
