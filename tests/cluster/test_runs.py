@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,6 +140,13 @@ def test_what_slurm_refuses_is_told(ports: Slurm, tmp_path: Path, shards: Path) 
     assert done.stderr.count("partition") == 2, "told once"
 
 
+def out_of_reach(slurm: Slurm, conf: Path) -> dict[str, str]:
+    """As `slurm.cluster.env`, with a `conf` that leads to a port on which no controller listens."""
+    text = slurm.cluster.folder.slurm_conf.read_text()
+    conf.write_text(re.sub(r"(?m)^SlurmctldPort=.*$", "SlurmctldPort=1", text))
+    return {**slurm.cluster.env, "SLURM_CONF": str(conf)}
+
+
 def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, shards: Path) -> None:
     it = launch(ports, tmp_path, shards, PACED, "train.steps=100000")
     typed = Typed(it.run, ports.cluster.env)
@@ -168,7 +176,7 @@ def test_the_commands_on_runs_know_slurms_jobs(ports: Slurm, tmp_path: Path, sha
     assert f"hpckit cancel {held.run.path}" in done.stderr
     assert len(held.jobs()) == 1
     assert "JobHeldUser: you hold it back" in typed.text("why")
-    cut_off = Typed(held.run, {**ports.cluster.env, "SLURM_CONF": "/nowhere"})
+    cut_off = Typed(held.run, out_of_reach(ports, tmp_path / "slurm.conf"))
     assert cut_off.json("status")["state"] == "unknown"
     assert "Slurm is out of reach" in cut_off.text("why")
     assert "nothing was done" in cut_off.refusal("cancel")
