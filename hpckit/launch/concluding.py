@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from hpckit.elastic.report import ExitReport
 from hpckit.elastic.verdict import Verdict
+from hpckit.launch.reserve import Reserve
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import write_json
 from hpckit.run.events import EventLog
@@ -24,10 +25,19 @@ class Conclusions:
     def __init__(self, run: RunDir, spec: RunSpec, submission: int, events: EventLog) -> None:
         self._run, self._spec, self._submission = run, spec, submission
         self._events = events
+        self._reserve = Reserve(run.path)
+
+    def begin(self) -> None:
+        """Keep the room that they take."""
+        self._reserve.keep()
 
     def conclude(
         self, generation: int, verdict: Verdict, reports: Sequence[ExitReport], saved_step: int
     ) -> None:
+        """With what is wrong with the run's disk, if it is full: nobody else could write that."""
+        if self._reserve.give_way():
+            full = f"{verdict.reason}; the disk of {self._run.path} is full"
+            verdict = replace(verdict, reason=full)
         log.info("generation %d: %s (%s)", generation, verdict.kind, verdict.reason)
         self._events.emit(
             "generation_ended",
@@ -39,9 +49,11 @@ class Conclusions:
             saved_step=saved_step,
         )
         self.record(generation, verdict, saved_step)
+        if verdict.final:
+            self._reserve.drop()
 
     def record(self, generation: int, verdict: Verdict, saved_step: int) -> None:
-        """Write `verdict.json` alone; on a full disk the log and the events have to do."""
+        """Write `verdict.json` alone; if it cannot be, the log and the events have to do."""
         record = {
             **asdict(verdict),
             "generation": generation,

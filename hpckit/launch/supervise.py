@@ -154,6 +154,7 @@ class Supervisor:
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
+        self._conclusions.begin()
         if self.spec.cluster.kind == "slurm":
             self._job = allocation(os.environ)
             leave_array(os.environ)
