@@ -6,6 +6,7 @@ import gc
 import shlex
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,8 +151,9 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
             else:
                 _show_end(run)
             return 0
-        require_unqueued(run, spec)
-        number = prepare(run, spec, command.overrides, project)
+        with ThreadPoolExecutor(1, thread_name_prefix="queue") as asker:  # beside the copying
+            unqueued = asker.submit(require_unqueued, run, spec)
+            number = prepare(run, spec, command.overrides, project, unqueued.result)
     if command.json:
         show(told(run, number, start_quietly(run, spec, number)))
         return 0

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,18 +37,30 @@ from hpckit.run.spec import RunSpec
 _RECORDED = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
 
 
-def prepare(run: RunDir, spec: RunSpec, overrides: Sequence[str], project: Project) -> int:
+def prepare(
+    run: RunDir,
+    spec: RunSpec,
+    overrides: Sequence[str],
+    project: Project,
+    allowed: Callable[[], None] = lambda: None,
+) -> int:
     """Write a new submission into the run directory; its number. The caller holds the run's lock.
 
     The submission appears whole or not at all: it is made under a hidden name, then renamed.
+
+    Args:
+        allowed: called before it appears; raises what it has to.
 
     Raises:
         SnapshotError, OSError: the submission could not be written; there is none then.
     """
     earlier = newest.newest(run.path.parent, project.root)
-    number = _add_submission(
-        run, lambda draft: _write_submission(draft, spec, overrides, project, earlier)
-    )
+
+    def write(draft: Path) -> None:
+        _write_submission(draft, spec, overrides, project, earlier)
+        allowed()
+
+    number = _add_submission(run, write)
     newest.note(run, number, project.root)
     return number
 
@@ -67,6 +80,8 @@ def _add_submission(run: RunDir, write: Callable[[Path], None]) -> int:
         draft.rename(run.submission(number))
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
+        with suppress(OSError):
+            run.submissions.rmdir()  # if there is no other
         if isinstance(error, OSError):
             raise SnapshotError(f"nothing was submitted: {_told(error, draft, run)}") from error
         raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import pkgutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import submitit
 from hpckit.elastic.devices import visible_gpus
 from hpckit.launch import batch
 from hpckit.launch.comeback import snapshot_variables
-from hpckit.launch.supervise import supervise
 from hpckit.run.directory import RunDir
 from hpckit.run.spec import RunSpec
 
@@ -27,6 +27,19 @@ _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTST
 
 class SubmitError(RuntimeError):
     """There is no job."""
+
+
+class _Supervise:
+    """`hpckit.launch.supervise.supervise`, as a job has it: it imports all that a supervisor needs,
+    of which who submits needs nothing."""
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return pkgutil.resolve_name, ("hpckit.launch.supervise:supervise",)
+
+    def __call__(self, run_path: str, submission: int, gpus: tuple[str, ...] | None = None) -> int:
+        from hpckit.launch.supervise import supervise
+
+        return supervise(run_path, submission, gpus)
 
 
 def submit(run: RunDir, submission: int) -> submitit.Job[int]:
@@ -43,7 +56,7 @@ def submit(run: RunDir, submission: int) -> submitit.Job[int]:
         _ignored(_TERMINAL_SIGNALS),
         _streams_to(run.submitit / "controller.log"),
     ):
-        job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission, gpus)
+        job: submitit.Job[int] = executor.submit(_Supervise(), str(run.path), submission, gpus)
     _close(run.submitit)
     return job
 
@@ -66,7 +79,7 @@ def submit_job(
     """
     run.logs.mkdir(exist_ok=True)
     with _executor(spec, batch.of_run(run, submission, after, exclude)) as executor:
-        job: submitit.Job[int] = executor.submit(supervise, str(run.path), submission)
+        job: submitit.Job[int] = executor.submit(_Supervise(), str(run.path), submission)
     return job
 
 
@@ -83,7 +96,7 @@ def submit_array(
         run.logs.mkdir(exist_ok=True)
     paths, numbers = zip(*((str(run.path), number) for run, number in runs), strict=True)
     with _executor(spec, place) as executor:
-        jobs: list[submitit.Job[int]] = executor.map_array(supervise, paths, numbers)
+        jobs: list[submitit.Job[int]] = executor.map_array(_Supervise(), paths, numbers)
     return jobs
 
 

@@ -13,6 +13,7 @@ from hpckit.launch.prepare import move_aside, prepare, prepare_amended
 from hpckit.launch.snapshot import Project
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import read_json
+from hpckit.run.parse import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
@@ -62,6 +63,22 @@ def test_an_amended_submission_shares_all_that_nobody_writes_to(
     run = submitted(tmp_path / "r", "t-1", project)
     assert prepare_amended(run, make_spec(), ["launch.nodes=1"], 1) == 2
     assert (run.code(2) / "a.py").samefile(run.code(1) / "a.py")
+
+
+def test_a_submission_that_is_not_allowed_leaves_nothing(tmp_path: Path, project: Project) -> None:
+    def refuse() -> None:
+        raise SpecError(["a job of it waits"])
+
+    run = RunDir(tmp_path / "r" / "t-1")
+    run.path.mkdir(parents=True)
+    with pytest.raises(SpecError, match="a job of it waits"):
+        prepare(run, make_spec(), [], project, refuse)
+    assert list((tmp_path / "r").rglob("*")) == [run.path]
+    submitted(tmp_path / "r", "t-1", project)
+    with pytest.raises(SpecError):
+        prepare(run, make_spec(), [], project, refuse)
+    assert run.submission_numbers() == [1]
+    assert list(run.submissions.iterdir()) == [run.submission(1)]
 
 
 def test_another_project_shares_nothing(tmp_path: Path, project: Project) -> None:
