@@ -31,8 +31,8 @@ class CannotError(RuntimeError):
 def refuse(processes: Sequence[int], error: str, seconds: float) -> None:
     """Have these calls of the processes, and of their threads and children, fail; then no more.
 
-    Who is killed meanwhile leaves nothing behind but these seconds: `timeout` ends it, and the
-    kernel lets go of the processes.
+    Who is killed meanwhile leaves nothing behind but these seconds: `timeout` ends strace, and the
+    kernel lets go of the processes. Who is interrupted ends it at once.
 
     Args:
         error: a key of `CALLS`.
@@ -47,10 +47,20 @@ def refuse(processes: Sequence[int], error: str, seconds: float) -> None:
     command += [f"--trace={calls}", f"--inject={calls}:error={error}"]
     command += [f"--attach={process}" for process in processes]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        status, said = _run(command)
     except OSError as missing:
         raise CannotError(f"{error} takes timeout and strace: {missing}") from missing
-    if done.returncode not in _OVER:
-        raise CannotError(f"{error} takes strace: {' '.join(done.stderr.split())}")
+    if status not in _OVER:
+        raise CannotError(f"{error} takes strace: {' '.join(said.split())}")
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """Exit status, and what went to standard error."""
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=pipe, text=True) as done:
+        try:
+            _, said = done.communicate()
+        except BaseException:
+            done.terminate()  # which it hands on, as it would not a SIGKILL
+            raise
+        return done.returncode, said

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import errno
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -107,6 +110,16 @@ def test_a_disk_refuses_for_a_while(
         struck = pool.submit(strike, str(tmp_path), fault, 1)
         until(lambda: write() == str(error))
         assert len(struck.result()) == 1
+        assert write() == "done"
+
+
+@TRACES
+def test_whoever_interrupts_it_leaves_a_disk_that_works(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hpckit.elastic.strike", str(tmp_path), "eio", "1"]
+    with writing(tmp_path) as write, subprocess.Popen(words, stderr=subprocess.DEVNULL) as striker:
+        until(lambda: write() == str(errno.EIO))
+        striker.send_signal(signal.SIGINT)
+        striker.wait()
         assert write() == "done"
 
 
