@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,14 +34,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# One worker for all tests of a file, and for those that share what takes long to start
-_TOGETHER = ("tests/cluster/", "tests/faults/test_store_nfs", "tests/integration/test_services_nfs")
+# One worker for all tests of a file, and for those that share what takes long to start; those on
+# clusters wait most of their time, and no worker is to have all of that
+_TOGETHER = {
+    "tests/cluster/test_[a-h]*": "clusters",
+    "tests/cluster/test_[i-z]*": "other clusters",
+    "tests/faults/test_store_nfs*": "nfs",
+    "tests/integration/test_services_nfs*": "nfs",
+}
 
 
 class _Together(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((start for start in _TOGETHER if file.startswith(start)), file)
+        found = (scope for files, scope in _TOGETHER.items() if fnmatchcase(file, files))
+        return next(found, file)
 
 
 @pytest.hookimpl(optionalhook=True)
