@@ -8,6 +8,7 @@
     events.jsonl                                   what happened, one JSON object per line
     verdict.json                                   how the newest generation ended, and what next
     lock                                           held by the supervisor while it lives
+    .reserve                                       room for a verdict on a full disk, until the last
     logs/supervisor.log agent-n0.log
     logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
     checkpoints/ tensorboard/ ledger/ profile/ report/

@@ -17,7 +17,7 @@ from tests.integration.runs import REPO
 
 STEPS = 100
 SCHEDULE = (
-    Planned(15, "cut", 0.9),
+    Planned(15, "parted", 0.9),
     Planned(30, "controller", 0.0),
     Planned(38, "lossy", 0.0),
     Planned(45, "daemon", 0.9),
@@ -47,5 +47,5 @@ def test_nothing_is_lost_whatever_the_site_does(
     result = json.loads(done.stdout)
     assert result["problems"] == []
     assert (result["faults"], result["steps"]) == (len(SCHEDULE), STEPS)
-    assert {"cut", "gone", "preempt"} <= {row["kind"] for row in result["rows"]}
+    assert {"parted", "gone", "preempt"} <= {row["kind"] for row in result["rows"]}
     namespaces.reset(PATIENCE_S)  # Slurm may take its time to see that a node is there again
