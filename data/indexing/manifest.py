@@ -113,6 +113,7 @@ class Manifest:
 
         Raises ShardError if the shard is gone, broken, or another than the manifest says.
         """
+        self._content.release()  # a look at one row maps up to 2 MiB of each column
         url = self.urls[i]
         wants = self.tokens if self.n_tokens is not None else None
         if access.is_url(url):

@@ -219,3 +219,23 @@ def test_one_url_among_many_paths_is_found(
 def urls_of(names: list[str], base: str) -> Urls:
     ends = np.cumsum([0, *map(len, names)])
     return Urls(ends, np.frombuffer("".join(names).encode(), np.uint8), base)
+
+
+def test_opening_shards_does_not_draw_the_manifest_into_memory(tmp_path: Path) -> None:
+    one = row("some.tar")
+    found = save_manifest([one] * 150_000, tmp_path / NAME)
+    assert not sum(found.hash(i) is not None for i in range(0, len(found), 100))
+    before = mapped_bytes(tmp_path / NAME)
+    assert before > 4 << 20
+    with pytest.raises(ShardError, match="cannot be read"):
+        found.open_shard(7)
+    assert mapped_bytes(tmp_path / NAME) < before
+
+
+def mapped_bytes(file: Path) -> int:
+    """Of a file, that are in the memory of this process."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        if line.endswith(str(file)):
+            return next(int(found.split()[1]) << 10 for found in lines if found[:4] == "Rss:")
+    return 0
