@@ -92,29 +92,36 @@ class Fetcher:
         return work.share.mask if kept is None else work.share.mask[kept]
 
     def _read(self, positions: list[int], places: Places) -> Rows:
-        rows = Rows(positions, places.datasets.tolist(), [], [], {})
-        opened: dict[tuple[int, int], tuple[Direct, int]] = {}
-        columns = (rows.datasets, places.shards.tolist(), places.samples.tolist())
-        samples, numbers = rows.samples.append, rows.numbers.append
-        total = 0
-        open_together(self.stream, rows.datasets, columns[1])
-        for row, (which, shard, sample) in enumerate(zip(*columns, strict=True)):
+        datasets, shards = places.datasets.tolist(), places.shards.tolist()
+        rows = Rows(positions, datasets, self._numbers(places), [], {})
+        opened: dict[tuple[int, int], Direct] = {}
+        keep, total = rows.samples.append, 0
+        open_together(self.stream, datasets, shards)
+        lies = zip(datasets, shards, strict=True)
+        for place, sample in zip(lies, places.samples.tolist(), strict=True):
             try:
-                found = opened.get((which, shard))
-                if found is None:
-                    dataset = self.stream.datasets[which]
-                    found = (dataset.opened(shard).reader, dataset.first[shard])
-                    opened[which, shard] = found
-                content, size = found[0](sample)
-                numbers(found[1] + sample)
-                samples(content)
+                reader = opened.get(place)
+                if reader is None:
+                    which, shard = place
+                    reader = opened[place] = self.stream.datasets[which].opened(shard).reader
+                content, size = reader(sample)
+                keep(content)
                 total += size
             except (DataError, OSError) as error:
-                rows.errors[row] = self._said(positions[row], which, shard, sample, error)
-                numbers(self.stream.datasets[which].first[shard] + sample)
-                samples(None)
+                row = len(rows.samples)
+                rows.errors[row] = self._said(positions[row], *place, sample, error)
+                keep(None)
         rows.bytes = total
         return rows
+
+    def _numbers(self, places: Places) -> list[int]:
+        """Of each sample, in its dataset."""
+        datasets = self.stream.datasets
+        if len(datasets) == 1:
+            numbers: list[int] = (datasets[0].starts[places.shards] + places.samples).tolist()
+            return numbers
+        each = zip(*(column.tolist() for column in places), strict=True)
+        return [datasets[which].first[shard] + sample for which, shard, sample in each]
 
     def _transform(self, rows: Rows) -> None:
         if self.transform is None:

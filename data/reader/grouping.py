@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
+from data.reader.alone import Alone
 from data.reader.prefetch import prefetching
 
 S = TypeVar("S")
@@ -32,12 +33,15 @@ class Grouped(Generic[S, T]):
         most: int,
         depth: int,
         threads: int,
+        alone: Alone | None = None,
     ) -> None:
         def load_all(group: list[S]) -> _Group[T]:
             return _loaded(load, group)
 
         self._most = most
-        self._groups = prefetching(load_all, _grouped(steps, most), depth=depth, threads=threads)
+        self._groups = prefetching(
+            load_all, _grouped(steps, most), depth=depth, threads=threads, alone=alone
+        )
         self._made: deque[T] = deque()
         self._error: Exception | None = None
 

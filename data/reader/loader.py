@@ -9,11 +9,12 @@ from data.errors import DataError
 from data.ordering.order import MAX_POSITION
 from data.ordering.placement import Tail, Uneven
 from data.reader.ahead import Ahead, has_far
+from data.reader.alone import Alone
 from data.reader.batch import Batch, SampleContext, Times
 from data.reader.caches import check_caches
 from data.reader.dataset import Dataset
 from data.reader.descriptors import SHARDS
-from data.reader.direct import Sample
+from data.reader.direct import WHOLE_BYTES, Sample
 from data.reader.faults import Faults, Policy
 from data.reader.fetch import Fetcher, Work
 from data.reader.grouping import Grouped
@@ -36,10 +37,10 @@ class Loader(Iterable[Batch]):
     the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
     reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
     batch is one thread's work. Small batches that nothing is done to go in groups of up to 256
-    samples. With 0 threads the consumer's own thread reads a batch when it asks for it: to debug,
-    or where nothing else is to be done meanwhile. Or in `workers` processes instead, each at most
-    `prefetch` batches ahead: for Python that does not let other threads run. None of these, nor the
-    world size, changes the order.
+    samples; and of small samples, that do not wait for a disk, a consumer which does nothing else
+    reads by itself while the threads rest, see `Alone`. With 0 threads it always does: to debug. Or
+    in `workers` processes instead, each at most `prefetch` batches ahead: for Python that does not
+    let other threads run. None of these, nor the world size, changes the order.
 
     Args:
         dataset: one that is open, or a `Stream` such as `mixed` makes; `seed`, `streams`, `window`
@@ -264,6 +265,7 @@ class _Iteration(Iterator[Batch]):
             most=_at_a_time(loader),
             depth=loader._prefetch,
             threads=loader._threads,
+            alone=Alone() if _reads_small(loader) else None,
         )
 
     @staticmethod
@@ -287,14 +289,28 @@ def _at_a_time(loader: Loader) -> int:
     """How many batches one thread makes before it hands them over: several only if they are small,
     nothing of the user's is done to them and no shard is far, so that nobody waits for it."""
     plan = loader._plan
-    own = loader._transform or loader._collate or isinstance(plan, PackPlan)
-    if own or loader._threads == 0 or has_far(plan.stream):
+    if loader._threads == 0 or not _only_reads(loader):
         return 1
     rows = -(-plan.topology.batch // plan.topology.world)
-    datasets = plan.stream.datasets
-    samples = sum(map(len, datasets))
-    each = sum(int(dataset.manifest.bytes.sum()) for dataset in datasets) / samples
-    return max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * max(each, 1)))))
+    return max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * _mean_bytes(loader)))))
+
+
+def _reads_small(loader: Loader) -> bool:
+    """Whether it does nothing but read samples that Python has more to do with than the kernel."""
+    return _only_reads(loader) and _mean_bytes(loader) <= WHOLE_BYTES
+
+
+def _only_reads(loader: Loader) -> bool:
+    plan = loader._plan
+    own = loader._transform or loader._collate or isinstance(plan, PackPlan)
+    return not own and not has_far(plan.stream)
+
+
+def _mean_bytes(loader: Loader) -> float:
+    """Of a sample, with its headers; at least 1."""
+    datasets = loader._plan.stream.datasets
+    total = sum(int(dataset.manifest.bytes.sum()) for dataset in datasets)
+    return max(1.0, total / sum(map(len, datasets)))
 
 
 _Made: TypeAlias = Grouped[Work, tuple[Batch, Times, int]] | Ring

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from data.errors import DataError
+from data.reader.alone import Alone
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -18,20 +19,29 @@ class Prefetcher(Generic[S, T]):
 
     The steps are worked out in the threads, too, one after the other. `load` and `steps` must not
     refer to the prefetcher: when it is garbage, its threads end by themselves.
+
+    Args:
+        alone: says when `next` is to call `load` itself, and the threads are to rest.
     """
 
     def __init__(
-        self, load: Callable[[S], T], steps: Iterator[S], *, depth: int, threads: int
+        self,
+        load: Callable[[S], T],
+        steps: Iterator[S],
+        *,
+        depth: int,
+        threads: int,
+        alone: Alone | None = None,
     ) -> None:
-        self._turns: _Turns[S, T] = _Turns(load, steps)
+        self._turns: _Turns[S, T] = _Turns(alone.timed(load) if alone else load, steps)
+        self._alone, self._depth = alone, depth
         self._ended: str | None = None
         self._is_over = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hpckit-data")
         # Garbage collection may run anywhere, under any lock, so it signals and does not wait.
         self._abandon = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
         self._pending: deque[Future[T]] = deque()
-        for _ in range(depth):
-            self._submit()
+        self._fill()
 
     def next(self) -> T:
         """The next result, in order; waits for it.
@@ -43,6 +53,11 @@ class Prefetcher(Generic[S, T]):
             raise self._end_error()
         if self._is_over:
             raise StopIteration
+        by_itself = not self._pending
+        if self._alone is not None:
+            self._alone.asked()
+        if by_itself:
+            self._make_one()
         try:
             result = self._pending[0].result()
         except CancelledError as error:  # another thread closed us while we waited
@@ -57,7 +72,9 @@ class Prefetcher(Generic[S, T]):
             self._let_go()
             raise
         self._pending.popleft()
-        self._submit()
+        if self._alone is not None:
+            self._alone.given(by_itself)
+        self._fill()
         return result
 
     def _let_go(self) -> None:
@@ -86,6 +103,29 @@ class Prefetcher(Generic[S, T]):
     def ready(self) -> int:
         """Results that are there already."""
         return max(0, sum(result.done() for result in list(self._pending)) - self._turns.ends)
+
+    def _make_one(self) -> None:
+        """In the calling thread; it can be interrupted there, after which nobody knows where it
+        stands."""
+        try:
+            self._pending.append(self._turns.ask())
+            self._turns.take()
+            if isinstance(self._pending[0].exception(), Exception | None):
+                return
+        except CancelledError:  # another thread closed us
+            return
+        except BaseException:
+            self._interrupted()
+            raise
+        self._interrupted()
+
+    def _interrupted(self) -> None:
+        self._stop("this iteration was interrupted", wait=False)
+
+    def _fill(self) -> None:
+        """Have threads make what is to be there ahead."""
+        while len(self._pending) < self._depth and not (self._alone and self._alone.now):
+            self._submit()
 
     def _submit(self) -> None:
         try:
@@ -116,6 +156,9 @@ class Inline(Generic[S, T]):
         except Exception:
             self._reason = "this iteration ended with an error"
             raise
+        except BaseException:  # the step that was interrupted is lost
+            self._reason = "this iteration was interrupted"
+            raise
         raise StopIteration
 
     def stop(self, reason: str) -> None:
@@ -125,12 +168,17 @@ class Inline(Generic[S, T]):
 
 
 def prefetching(
-    load: Callable[[S], T], steps: Iterator[S], *, depth: int, threads: int
+    load: Callable[[S], T],
+    steps: Iterator[S],
+    *,
+    depth: int,
+    threads: int,
+    alone: Alone | None = None,
 ) -> Prefetcher[S, T] | Inline[S, T]:
     """In so many threads, or with 0 in none."""
     if threads == 0:
         return Inline(load, steps)
-    return Prefetcher(load, steps, depth=depth, threads=threads)
+    return Prefetcher(load, steps, depth=depth, threads=threads, alone=alone)
 
 
 class _EndError(Exception):

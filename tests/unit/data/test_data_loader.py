@@ -28,7 +28,7 @@ from data import (
     pack_folder,
 )
 from data.reader.grouping import Grouped
-from data.reader.loader import _at_a_time
+from data.reader.loader import _at_a_time, _reads_small
 from data.reader.prefetch import prefetching
 
 N = 23
@@ -408,6 +408,14 @@ def test_groups_change_neither_the_order_nor_where_an_error_comes(threads: int, 
     with pytest.raises(DataError, match="ended with an error"):
         made.next()
     made.close("it is over")
+
+
+def test_a_consumer_is_to_read_by_itself_only_what_takes_python_longest(dataset: Dataset) -> None:
+    assert _reads_small(Loader(dataset, global_batch=1))
+    assert not _reads_small(Loader(dataset, global_batch=1, transform=lambda s, _: s))
+    assert not _reads_small(Loader(dataset, global_batch=1, collate=list))
+    dataset.manifest.bytes = dataset.manifest.bytes + 10 * 40_000  # what two samples would have
+    assert not _reads_small(Loader(dataset, global_batch=1))
 
 
 def test_small_batches_go_in_groups_if_nobody_can_tell(dataset: Dataset) -> None:
