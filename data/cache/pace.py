@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 LEAST_ROUND_TRIP_S = 0.05
 """To answer sooner than this is not worth a second reading of the same bytes."""
+LEAST_WATCHED_S = 0.02
+"""How fast a download gets on is not known before."""
 _FIRST = 16  # a first read of one part of so many of a shard at most
 _AGAIN = 32  # of all of them together
 
@@ -28,17 +30,16 @@ class Pace:
 def is_quicker(lead: int, watched_s: float, rate: float, round_trip_s: float) -> bool:
     """Whether a request of its own answers before a download has got as far.
 
-    A download that nothing has come of yet is given the time of three requests: it makes two.
+    A download is given the time of three requests first: it makes two before anything comes.
 
     Args:
         lead: bytes that the download has to bring before those that are wanted.
         watched_s, rate: of its `Pace`.
         round_trip_s: of one request to its source.
     """
-    round_trip_s = max(round_trip_s, LEAST_ROUND_TRIP_S)
-    if watched_s < 3 * round_trip_s:
+    if watched_s < max(3 * round_trip_s, LEAST_WATCHED_S):
         return False
-    return rate <= 0 or lead > rate * round_trip_s
+    return rate <= 0 or lead > rate * max(round_trip_s, LEAST_ROUND_TRIP_S)
 
 
 def is_borne(size: int, before: int, whole: int) -> bool:
