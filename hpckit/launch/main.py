@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from checkpointing import CheckpointError
 from hpckit.elastic.verdict import EXIT_STATUS, REFUSED, Kind
@@ -42,6 +42,11 @@ class Command:
     fake_world: bool = False
     many: bool = False
     json: bool = False
+
+    @property
+    def aside(self) -> TextIO:
+        """Where to say what is no answer: with --json, standard output is the document's alone."""
+        return sys.stderr if self.json else sys.stdout
 
 
 FLAGS = {"--dry-run": "dry_run", "--detach": "detach", "--fresh": "fresh", "--cfg": "cfg"}
@@ -138,14 +143,13 @@ def _start(spec: RunSpec, run: RunDir, project: Project, command: Command) -> in
     from hpckit.launch.told import show, told
 
     what = f"launch.py {' '.join(command.overrides)}"
-    aside = sys.stderr if command.json else sys.stdout
     if begins_anew(run, spec, command.fresh):
         with hold_all(lock_paths(spec, run), what):
             require_unqueued(run, spec)
-            print(f"moved the earlier run to {move_aside(run, spec)}", file=aside)
+            print(f"moved the earlier run to {move_aside(run, spec)}", file=command.aside)
     with hold_all(lock_paths(spec, run), what):
         if is_done(run):
-            print(f"{run.name} is done; nothing to do (--fresh begins anew)", file=aside)
+            print(f"{run.name} is done; nothing to do (--fresh begins anew)", file=command.aside)
             if command.json:
                 show(told(run, None, None))
             else:
@@ -225,12 +229,16 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
 
 def start_job(run: RunDir, spec: RunSpec, number: int) -> int:
     """On Slurm, and say what to type next."""
-    job = submitted_job(run, spec, number)
+    tell_job(run, submitted_job(run, spec, number))
+    return 0
+
+
+def tell_job(run: RunDir, job: str) -> None:
+    """What was started, and what to type next."""
     print(f"{run.name}  {run.path}\njob {job}")
     path = shlex.quote(str(run.path))
     for command in (f"status {path}", f"logs {path} -f", f"why {path}"):
         print(f"    hpckit {command}")
-    return 0
 
 
 def submitted_job(run: RunDir, spec: RunSpec, number: int) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, TextIO
+from typing import Any
 
 from hpckit.launch import sweep
 from hpckit.launch.batch import of_run, script
 from hpckit.launch.compose import compose_spec
-from hpckit.launch.main import Command, is_done, pack, start, start_quietly
+from hpckit.launch.main import Command, is_done, pack, submitted_job, tell_job
 from hpckit.launch.preflight import preflight, with_absolute_paths
 from hpckit.launch.queued import refuse_queued
 from hpckit.launch.snapshot import Project, find_project
@@ -55,19 +54,15 @@ def run_many(command: Command) -> int:
     with sweep.held(tasks, title):
         numbers = [(task, _prepare(project, task, command)) for task in tasks]
     prepared = [(task, number) for task, number in numbers if number is not None]
+    jobs = _jobs(prepared, base)
     if command.json:
-        jobs = _jobs(prepared, base)
         found = [_told(task, number, jobs.get(task.run.path)) for task, number in numbers]
         show({"runs": found})
-        return 0
-    match prepared:
-        case []:
-            print("all runs are done; nothing to do (--fresh begins anew)")
-            return 0
-        case [(task, number)]:
-            return start(task.run, task.spec, number, detach=True)
-        case _:
-            return _start_all(prepared, base)
+    elif jobs:
+        _tell_jobs([task for task, _ in prepared], jobs)
+    else:
+        print("all runs are done; nothing to do (--fresh begins anew)")
+    return 0
 
 
 def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[str]:
@@ -104,11 +99,7 @@ def _move_aside(tasks: Sequence[Task], command: Command) -> None:
     for task in tasks:
         if begins_anew(task.run, task.spec, command.fresh):
             moved = move_aside(task.run, task.spec)
-            print(f"moved the earlier run to {moved}", file=_aside(command))
-
-
-def _aside(command: Command) -> TextIO:
-    return sys.stderr if command.json else sys.stdout
+            print(f"moved the earlier run to {moved}", file=command.aside)
 
 
 def _prepare(project: Project, task: Task, command: Command) -> int | None:
@@ -116,7 +107,7 @@ def _prepare(project: Project, task: Task, command: Command) -> int | None:
     from hpckit.launch.prepare import prepare
 
     if is_done(task.run):
-        print(f"{task.run.name} is done  {task.differs}", file=_aside(command))
+        print(f"{task.run.name} is done  {task.differs}", file=command.aside)
         return None
     return prepare(task.run, task.spec, task.overrides, project)
 
@@ -127,17 +118,19 @@ def _jobs(prepared: Sequence[tuple[Task, int]], base: Path) -> dict[Path, str]:
         case []:
             return {}
         case [(task, number)]:
-            return {task.run.path: start_quietly(task.run, task.spec, number)}
+            return {task.run.path: submitted_job(task.run, task.spec, number)}
         case _:
             return _submit_all(prepared, base)
 
 
-def _start_all(prepared: Sequence[tuple[Task, int]], base: Path) -> int:
-    jobs = _submit_all(prepared, base)
-    for task, _ in prepared:
+def _tell_jobs(tasks: Sequence[Task], jobs: dict[Path, str]) -> None:
+    """What was started, and what to type next."""
+    if len(tasks) == 1:
+        tell_job(tasks[0].run, jobs[tasks[0].run.path])
+        return
+    for task in tasks:
         print(f"job {jobs[task.run.path]}  {task.run.path}  {task.differs}")
     print(f"    squeue --job {next(iter(jobs.values())).partition('_')[0]}")
-    return 0
 
 
 def _submit_all(prepared: Sequence[tuple[Task, int]], base: Path) -> dict[Path, str]:

@@ -112,21 +112,21 @@ def switch(launcher: Launcher, link: str, state: str) -> None:
 
 def lose(launcher: Launcher, pid: int, percent: int) -> None:
     """Lose so many of the packets that come to the network of `pid`, and of those that go."""
-    chains = (
-        f"add chain inet {_TABLE} {way} {{ type filter hook {way} priority 0; }}; "
-        f"add rule inet {_TABLE} {way} meta {face} != lo numgen random mod 100 < {percent} drop"
-        for way, face in (("input", "iif"), ("output", "oif"))
-    )
-    lose_none(launcher, pid)
-    launcher.run(*_inside(pid), "nft", f"add table inet {_TABLE}; {'; '.join(chains)}")
+    some = f"!= lo numgen random mod 100 < {percent}"
+    _drop(launcher, pid, arriving=f"meta iif {some}", leaving=f"meta oif {some}")
 
 
 def part(launcher: Launcher, pid: int, address: str) -> None:
     """Lose all packets between the network of `pid` and this address, and no others."""
+    _drop(launcher, pid, arriving=f"ip saddr {address}", leaving=f"ip daddr {address}")
+
+
+def _drop(launcher: Launcher, pid: int, arriving: str, leaving: str) -> None:
+    """Lose the packets that match, and no longer those that were lost until now."""
     chains = (
         f"add chain inet {_TABLE} {way} {{ type filter hook {way} priority 0; }}; "
-        f"add rule inet {_TABLE} {way} ip {end} {address} drop"
-        for way, end in (("input", "saddr"), ("output", "daddr"))
+        f"add rule inet {_TABLE} {way} {which} drop"
+        for way, which in (("input", arriving), ("output", leaving))
     )
     lose_none(launcher, pid)
     launcher.run(*_inside(pid), "nft", f"add table inet {_TABLE}; {'; '.join(chains)}")
