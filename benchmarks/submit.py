@@ -1,12 +1,14 @@
 """What it takes to look at a run, and to submit it, beside a bare sbatch.
 
-    .venv/bin/python -m benchmarks.submit [--rounds 20]
+    .venv/bin/python -m benchmarks.submit [--rounds 20] [--other CHECKOUT]
 
 A Slurm of two nodes on this machine (`slurm.devcluster`), whose jobs are held back: nothing of them
-runs. In turns: `launch.py --dry-run` and `launch.py` of the same run, a process of Python each; and
-`sbatch` of the very script that the dry run prints. What is submitted is cancelled, and the run
-directory is removed, between two measurements. `submit` less `sbatch` is what hpckit adds: config,
-checks, a copy of the code, submitit.
+runs. In turns, a process of Python each: `launch.py --dry-run`; `launch.py` in a root that has no
+run yet (`first submit`), and once more for a run whose job is gone (`submit`), with whose copy of
+the code it shares the files that are older than five minutes; and `sbatch` of the very script that
+the dry run prints. With --other, so do `launch.py` and the code of another checkout. What is
+submitted is cancelled, and new directories are removed, between two measurements. A submit less
+`sbatch` is what hpckit adds: config, checks, a copy of the code, submitit.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -38,40 +40,75 @@ _RUN = (
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster, and the folder of its runs and shards."""
+    """A cluster, the folder of its runs and shards, and the code that is tried."""
 
     cluster: Cluster
     folder: Path
+    checkout: Path
 
-    def launch(self, *flags: str) -> str:
-        """What `launch.py` says."""
-        places = (f"root={self.folder / 'runs'}", f"data.shards={self.folder / 'shards'}")
-        return self.call([sys.executable, str(_REPO / "launch.py"), *_RUN, *places, *flags])
+    def launch(self, root: str, *flags: str) -> str:
+        """What `launch.py` says.
+
+        Args:
+            root: below the folder, of this checkout's own.
+        """
+        places = (f"root={self.runs(root)}", f"data.shards={self.folder / 'shards'}")
+        words = [sys.executable, str(self.checkout / "launch.py"), *_RUN]
+        return self.call([*words, *places, *flags])
+
+    def runs(self, root: str) -> Path:
+        return self.folder / self.checkout.name / root
 
     def call(self, words: list[str]) -> str:
         done = subprocess.run(
-            words, env=self.cluster.env, cwd=_REPO, check=True, capture_output=True, text=True
+            words,
+            env=self.cluster.env,
+            cwd=self.checkout,
+            check=True,
+            capture_output=True,
+            text=True,
         )
         return done.stdout
 
-    def clean(self) -> None:
-        """No job is left, and no run directory."""
+    def cancel(self) -> None:
         self.call(["scancel", "--user", self.cluster.plan.user])
-        shutil.rmtree(self.folder / "runs", ignore_errors=True)
 
 
-def seconds(site: Site, act: Callable[[], object]) -> float:
-    """Of one call; what it has left is gone afterwards."""
-    begun_s = time.perf_counter()
-    act()
-    took_s = time.perf_counter() - begun_s
-    site.clean()
-    return took_s
+@dataclass(frozen=True)
+class Arm:
+    """One of what is measured. What it has left in a root that is to be new is gone afterwards."""
+
+    site: Site
+    act: Callable[[], object]
+    processor_s: list[float] = field(default_factory=list)
+    """Of each call: what it and its own processes have had of the processors."""
+
+    def seconds(self) -> float:
+        """Of one call."""
+        before, begun_s = os.times(), time.perf_counter()
+        self.act()
+        took_s, after = time.perf_counter() - begun_s, os.times()
+        user_s = after.children_user - before.children_user
+        self.processor_s.append(user_s + after.children_system - before.children_system)
+        self.site.cancel()
+        shutil.rmtree(self.site.runs("new"), ignore_errors=True)
+        return took_s
+
+
+def arms_of(site: Site, prefix: str = "") -> dict[str, Arm]:
+    """Those of one checkout, whose earlier run is there."""
+    site.launch("kept")
+    site.cancel()
+    return {
+        f"{prefix}dry run": Arm(site, lambda: site.launch("new", "--dry-run")),
+        f"{prefix}first submit": Arm(site, lambda: site.launch("new")),
+        f"{prefix}submit": Arm(site, lambda: site.launch("kept")),
+    }
 
 
 def batch_script(site: Site) -> Path:
     """The script of the run, as the dry run prints it, without the folders that it would make."""
-    _, head, text = site.launch("--dry-run").partition("#!/bin/bash\n")
+    _, head, text = site.launch("new", "--dry-run").partition("#!/bin/bash\n")
     lines = [line for line in (head + text).splitlines() if "--output" not in line]
     path = site.folder / "bare.sh"
     path.write_text("\n".join(lines) + "\n")
@@ -81,24 +118,26 @@ def batch_script(site: Site) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--other", type=Path, help="a checkout of another version")
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
         Cluster.up(Path(name) / "slurm", Options(nodes=2)) as cluster,
     ):
-        site = Site(cluster, Path(name))
-        pack(site.folder)
+        folder = Path(name)
+        pack(folder)
+        site = Site(cluster, folder, _REPO)
         bare = ["sbatch", f"--output={os.devnull}", str(batch_script(site))]
-        arms = {
-            "sbatch": lambda: seconds(site, lambda: site.call(bare)),
-            "dry run": lambda: seconds(site, lambda: site.launch("--dry-run")),
-            "submit": lambda: seconds(site, site.launch),
-        }
-        measured = interleave(arms, asked.rounds)
+        arms = {"sbatch": Arm(site, lambda: site.call(bare)), **arms_of(site)}
+        if asked.other:
+            arms |= arms_of(Site(cluster, folder, asked.other.resolve()), "other ")
+        measured = interleave({name: arm.seconds for name, arm in arms.items()}, asked.rounds)
     report(Comparison("submit", "sbatch", "s", measured), {"rounds": asked.rounds})
-    pairs = zip(measured["submit"], measured["sbatch"], strict=True)
-    added = [ours - bare_s for ours, bare_s in pairs]
-    print(f"submit less sbatch: {median(added):.3f} s (median)")
+    for name, arm in arms.items():
+        pairs = zip(measured[name], measured["sbatch"], strict=True)
+        added_s = median(ours - bare_s for ours, bare_s in pairs)
+        print(f"{name}: {added_s:.3f} s more than sbatch (median of the rounds), ", end="")
+        print(f"{median(arm.processor_s):.2f} s of processors (median)")
 
 
 if __name__ == "__main__":
