@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,9 +47,23 @@ class Follower:
         self._console = console
         self._tail = tail
         self._status: int | None = None
+        self._is_interrupted = False
         self._asked_to_stop = False
         self._heard = False
         self._last_line = 0.0
+
+    @contextmanager
+    def noting_interrupts(self) -> Iterator[None]:
+        """Ctrl-C raises nothing meanwhile: `follow` obeys it as soon as it looks. From before the
+        submission on, or one that comes between the two would leave a run that nobody stops."""
+        before = signal.signal(signal.SIGINT, self._note_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _note_interrupt(self, *_: object) -> None:
+        self._is_interrupted = True
 
     def follow(self, job_alive: Callable[[], bool]) -> int:
         """Until the run has ended, or its job has without a word; the run's exit status."""
@@ -57,6 +71,9 @@ class Follower:
             task = bar.add_task("starting", total=self._steps, metrics="")
             while self._status is None:
                 try:
+                    if self._is_interrupted:
+                        self._is_interrupted = False
+                        raise KeyboardInterrupt
                     alive = job_alive() or holder(self._run.lock) is not None
                     self._show_new(bar, task)
                     if self._status is None and not alive:

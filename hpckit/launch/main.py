@@ -216,12 +216,13 @@ def start_and_follow(run: RunDir, number: int, steps: int, detach: bool) -> int:
     console = Console()
     console.print(f"[bold]{run.name}[/]  {run.path}", highlight=False, soft_wrap=True)
     follower = Follower(run, number, steps, console, EventTail(run.events, from_end=True))
-    job = submit(run, number)
-    if detach:
-        console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
-        return 0
-    gc.enable()  # launch.py has it off, and this may take weeks
-    status = follower.follow(lambda: not job.done())
+    with follower.noting_interrupts():
+        job = submit(run, number)
+        if detach:
+            console.print(f"job {job.job_id} of submitit's local executor", highlight=False)
+            return 0
+        gc.enable()  # launch.py has it off, and this may take weeks
+        status = follower.follow(lambda: not job.done())
     if status != REFUSED:
         _show_end(run)
     return status

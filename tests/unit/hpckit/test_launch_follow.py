@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,19 @@ with RunLock(Path(sys.argv[1]), "supervisor"):
         assert Follower(run, 1, 10, console, EventTail(run.events)).follow(interrupt) == 75
         assert line_of(supervisor) == "asked to stop"
         assert supervisor.poll() is None
+
+
+def test_ctrl_c_before_anything_is_followed_is_obeyed_then(tmp_path: Path) -> None:
+    file = io.StringIO()
+    run = RunDir(tmp_path)
+    follower = Follower(run, 1, 10, Console(file=file, width=200), EventTail(run.events))
+    with follower.noting_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        alive = iter([True, False])
+        assert follower.follow(lambda: next(alive)) == 75
+    assert "stopping after a save" in file.getvalue()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_supervisor_that_has_not_said_who_it_is_is_asked_later(tmp_path: Path) -> None:
