@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from hpckit.elastic.report import ExitReport
-from hpckit.elastic.verdict import Verdict
+from hpckit.elastic.verdict import LEAVES, Kind, Verdict
+from hpckit.launch.lastcurves import finish_curves
 from hpckit.launch.reserve import Reserve
 from hpckit.run.directory import RunDir
 from hpckit.run.durable import write_json
@@ -51,6 +52,11 @@ class Conclusions:
         self.record(generation, verdict, saved_step)
         if verdict.final:
             self._reserve.drop()
+
+    def leave(self, verdict: Verdict, is_asked_to_leave: Callable[[], bool]) -> None:
+        """Once the last generation is over. Who asked for that waits, and had all written."""
+        if verdict.final and verdict.kind not in (*LEAVES, Kind.STOPPED):
+            finish_curves(self._run, self._events, is_asked_to_leave)
 
     def record(self, generation: int, verdict: Verdict, saved_step: int) -> None:
         """Write `verdict.json` alone; if it cannot be, the log and the events have to do."""

@@ -55,6 +55,10 @@ class Requests:
         self._take_answers()
         return self.now
 
+    def has_any(self) -> bool:
+        """Whether something is asked that is not carried out, heard of or not."""
+        return bool(self._came) or self.now is not Request.NONE
+
     def settled(self) -> Request:
         """What is asked, once it is known what the signals so far mean: that takes a while."""
         wait(self._answers)

@@ -168,6 +168,7 @@ class Supervisor:
         with self._continued(told) as self._chain:
             self._prepare(told)
             verdict = self._supervised()
+        self._conclusions.leave(verdict, self._requests.has_any)
         self._events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
         return verdict
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from hpckit.run.durable import read_json, write_json
 from hpckit.run.events import Event, EventLog, EventTail
-from hpckit.training.scalars import Scalars
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,9 @@ class Curves:
 
     def __init__(self, events: Path, folder: Path) -> None:
         self._folder = folder
-        self._told = _told(folder)
+        from hpckit.training.scalars import Scalars  # which imports TensorBoard
+
+        self._told = bytes_told(folder)
         self._tail = EventTail(events, offset=self._told)
         self._scalars = Scalars(folder)
         self._begun: tuple[int, float] | None = None
@@ -91,8 +92,9 @@ class Curves:
         self._scalars.close()
 
 
-def _told(folder: Path) -> int:
-    """Bytes; 0 where that is not known: TensorBoard does without what is there twice."""
+def bytes_told(folder: Path) -> int:
+    """Bytes of the events that the files have; 0 where that is not known: TensorBoard does without
+    what is there twice."""
     found: Any = read_json(folder / MARK)
     told = found.get("bytes") if isinstance(found, dict) else None
     return told if isinstance(told, int) and told >= 0 else 0

@@ -38,11 +38,15 @@ def nobody() -> bool:
 )
 def test_each_asks_for_something(requests: Requests, number: int, asked: Request) -> None:
     assert requests.hear((), nobody) is Request.NONE
+    assert not requests.has_any()
     os.kill(os.getpid(), number)
+    assert requests.has_any(), "though nobody has looked"
     assert requests.hear((), nobody) is asked
     assert requests.settled() is asked
+    assert requests.has_any()
     requests.end(asked)
     assert requests.hear((), nobody) is Request.NONE
+    assert not requests.has_any()
 
 
 @pytest.mark.parametrize("through_an_agent", [False, True])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpckit.elastic.drill import Drill
+from hpckit.elastic.verdict import Kind, Verdict
 from hpckit.launch import submit as submit_module
 from hpckit.launch import supervise as module
 from hpckit.launch.doing import describe_failure
@@ -68,6 +69,18 @@ def test_the_successor_of_a_supervisor_that_fails_goes_on(
     kinds = [event.kind for event in read_events(in_a_job.events)]
     assert "successor_queued" in kinds
     assert "successor_cancelled" not in kinds
+
+
+def test_a_run_that_is_over_lacks_no_curve(
+    in_a_job: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = Verdict(Kind.INFRA, True, "the node with rank 0 was lost")
+    monkeypatch.setattr(Supervisor, "_prepare", lambda *_: None)
+    monkeypatch.setattr(Supervisor, "_supervised", lambda _: verdict)
+    with EventLog(in_a_job.events, submission=1) as events:
+        events.emit("step", step=1, loss=2.0)
+        assert Supervisor(in_a_job, 1, (), events).run() is verdict
+    assert list(in_a_job.tensorboard.glob("events.out.tfevents.*"))
 
 
 class Agents:
