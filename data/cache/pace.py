@@ -6,7 +6,7 @@ from dataclasses import dataclass
 LEAST_ROUND_TRIP_S = 0.05
 """To answer sooner than this is not worth a second reading of the same bytes."""
 LEAST_WATCHED_S = 0.02
-"""How fast a download gets on is not known before."""
+"""How fast a download gets on is not known before, though it does."""
 _FIRST = 16  # a first read of one part of so many of a shard at most
 _AGAIN = 32  # of all of them together
 
@@ -30,16 +30,17 @@ class Pace:
 def is_quicker(lead: int, watched_s: float, rate: float, round_trip_s: float) -> bool:
     """Whether a request of its own answers before a download has got as far.
 
-    A download is given the time of three requests first: it makes two before anything comes.
+    A download that nothing has come of yet is given the time of three requests: it makes two.
 
     Args:
         lead: bytes that the download has to bring before those that are wanted.
         watched_s, rate: of its `Pace`.
         round_trip_s: of one request to its source.
     """
-    if watched_s < max(3 * round_trip_s, LEAST_WATCHED_S):
-        return False
-    return rate <= 0 or lead > rate * max(round_trip_s, LEAST_ROUND_TRIP_S)
+    least_s = max(round_trip_s, LEAST_ROUND_TRIP_S)
+    if rate <= 0:
+        return watched_s >= 3 * least_s
+    return watched_s >= max(3 * round_trip_s, LEAST_WATCHED_S) and lead > rate * least_s
 
 
 def is_borne(size: int, before: int, whole: int) -> bool:

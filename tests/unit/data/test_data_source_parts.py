@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from data.cache.entry import Entry, ShardRef, url_key
 from data.cache.mounts import find_kind
-from data.cache.pace import LEAST_ROUND_TRIP_S, LEAST_WATCHED_S, Pace, is_borne, is_quicker
+from data.cache.pace import LEAST_ROUND_TRIP_S, Pace, is_borne, is_quicker
 from data.errors import DataError
 from data.source.address import Address, masked
 from data.source.http import divided
@@ -180,14 +180,15 @@ class TestPace:
         least_s = max(round_trip_s, LEAST_ROUND_TRIP_S)
         if watched_s < 3 * round_trip_s or (rate > 0 and lead / rate < 0.999 * least_s):
             assert not found
-        elif watched_s > LEAST_WATCHED_S and (rate == 0 or lead / rate > 1.001 * least_s):
+        elif watched_s > 3 * least_s and (rate == 0 or lead / rate > 1.001 * least_s):
             assert found
 
-    def test_it_is_watched_for_the_time_of_its_requests_and_no_longer(self) -> None:
+    def test_one_that_gets_on_is_watched_for_the_time_of_its_requests_and_no_longer(self) -> None:
         far, rate = 10**9, 1e8
         assert is_quicker(far, 0.021, rate, round_trip_s=0.001)
         assert not is_quicker(far, 0.019, rate, round_trip_s=0.001)
         assert not is_quicker(far, 0.021, rate, round_trip_s=0.01)
+        assert not is_quicker(far, 0.021, 0.0, round_trip_s=0.001)  # nothing has come of it yet
 
     @given(st.integers(1, 2**40), st.lists(st.integers(0, 2**30), max_size=50))
     def test_little_is_read_twice(self, whole: int, sizes: list[int]) -> None:
