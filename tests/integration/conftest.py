@@ -1,4 +1,4 @@
-"""What tests of the checkpoint service share: a folder in which all of a test's services are."""
+"""What tests share: a folder in which all of a test's services are; shards, and who serves them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.data_commands import write_shards
 from tests.integration.service_nodes import end_all, note_memfds
+from tests.services.range_server import RangeServer, range_server
 
 
 @pytest.fixture
@@ -27,3 +29,16 @@ def store(folder: Path) -> Path:
 @pytest.fixture
 def runtime(folder: Path) -> Path:
     return folder / "rt"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards on this machine, which a test leaves as they are: see `write_shards`."""
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture
+def server() -> Iterator[RangeServer]:
+    """Serves nothing yet."""
+    with range_server() as server:
+        yield server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -14,16 +14,10 @@ from data import Dataset, Loader, NodeStore, Sources, StreamingDataset, build_in
 from data.cache.entry import ShardRef
 from data.indexing.manifest import NAME, Manifest
 from data.reader import ahead
-from tests.services.range_server import RangeServer, range_server
+from tests.services.range_server import RangeServer
 from tests.unit.data.tars import write_tar
 
 SHARDS, EACH, WORLD = 16, 32, 4
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with range_server() as server:
-        yield server
 
 
 @pytest.fixture

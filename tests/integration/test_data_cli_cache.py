@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,22 +18,10 @@ from tests.integration.data_commands import (
     hpckit,
     refused,
     serve,
-    write_shards,
 )
-from tests.services.range_server import RangeServer, range_server
+from tests.services.range_server import RangeServer
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with range_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,20 +25,9 @@ from data.source.protocol import short_tag
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.integration.data_commands import EACH, SHARDS, write_shards
-from tests.services.range_server import Gate, RangeServer, range_server
+from tests.services.range_server import Gate, RangeServer
 
 QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with range_server() as server:
-        yield server
 
 
 @pytest.fixture

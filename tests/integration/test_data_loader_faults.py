@@ -23,7 +23,7 @@ from data.source.sources import Sources
 from tests.integration.data_commands import EACH, SHARDS, write_shards
 from tests.services.fault_proxy import FaultProxy, fault_proxy
 from tests.services.faults import SLOW_DOWN
-from tests.services.range_server import RangeServer, range_server
+from tests.services.range_server import RangeServer
 
 QUICK = Retry(budget_s=0.3, first_s=0.01, longest_s=0.05, least_tries=2)
 BAD = 2  # the shard
@@ -36,12 +36,6 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_shards(tmp_path_factory.mktemp("shards"))
     build_index(folder, hash=True)
     return folder
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with range_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import webdataset as wds
 
 from data import DataError, IndexingError, Loader, Sources, from_wds, open_dataset
-from tests.integration.data_commands import EACH, SHARDS, write_shards
+from tests.integration.data_commands import EACH, SHARDS
 
 EVERYTHING = [f"{number:03d}" for number in range(SHARDS * EACH)]
 
@@ -16,11 +16,6 @@ EVERYTHING = [f"{number:03d}" for number in range(SHARDS * EACH)]
 @pytest.fixture(autouse=True)
 def _indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
 
 
 def test_they_are_read_by_a_loader(local: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from data import Dataset, Loader, build_index, open_dataset, open_manifest
 from data.indexing.manifest import NAME
 from data.source.retry import Retry
 from data.source.sources import Sources
-from tests.integration.data_commands import EACH, SHARDS, document, serve, write_shards
+from tests.integration.data_commands import EACH, SHARDS, document, serve
 from tests.services.range_server import RangeServer, range_server
 
 QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
@@ -20,17 +19,6 @@ QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
 @pytest.fixture(autouse=True)
 def _indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("shards"))
-
-
-@pytest.fixture
-def server() -> Iterator[RangeServer]:
-    with range_server() as server:
-        yield server
 
 
 def opened(place: str | Path, cache: Path) -> Dataset:
