@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 S = TypeVar("S")
 T = TypeVar("T")
 
-_REST = 32  # results that threads make after a read alone that waited; then twice as many
+_REST = 4  # results that threads make after a read alone that waited; then twice as many
 _MOST_REST = 4096
 
 
