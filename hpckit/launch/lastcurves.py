@@ -47,7 +47,8 @@ def _is_any_left(run: RunDir) -> bool:
 
 def _write(run: RunDir, is_asked_to_leave: Callable[[], bool]) -> str | None:
     """Why they were not written."""
-    command = [sys.executable, "-m", "hpckit.training.curves", run.events, run.tensorboard]
+    files = (str(run.events), str(run.tensorboard))
+    command = [sys.executable, "-m", "hpckit.training.curves", *files]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:

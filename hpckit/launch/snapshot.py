@@ -122,7 +122,8 @@ def take_snapshot(project: Project, into: Path, earlier: Path | None = None) -> 
     files = {one.name: one.source for one in found if one.kind is _Kind.FILE and one.source}
     links = {one.name for one in found if one.kind is _Kind.LINK}
     files |= _own_packages(project.root, {*files, *links})
-    copies = copy_files(files, into, earlier and read_copies(earlier, _states(earlier)))
+    before = None if earlier is None else read_copies(earlier, _states(earlier))
+    copies = copy_files(files, into, before)
     for name in sorted(links):
         _link(project.root, name, into)
     write_states(_states(into), copies, begun_s)
