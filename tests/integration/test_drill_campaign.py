@@ -97,7 +97,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Iterator[P
 
 def runs_of(folder: Path) -> tuple[RunDir, RunDir]:
     """That which was broken, and the one that was not."""
-    (run,), (reference,) = folder.glob("1/runs/*"), folder.glob("reference/*")
+    (run,), (reference,) = (folder.glob(f"{name}/campaign-*") for name in ("1/runs", "reference"))
     return RunDir(run), RunDir(reference)
 
 
