@@ -165,7 +165,7 @@ def gradients_of_block(model: DecoderSpec, batch: Batch) -> int:
         inner = 3 * model.hidden
     else:
         taken = model.experts.per_token if model.experts else 1
-        inner = taken * 2 * expert_hidden(model)
+        inner = taken * expert_hidden(model)  # what the last matrix took is gone with its gradient
     tokens, wide = batch.samples * model.seq_len, inner * batch.size
     if batch.is_plain:
         left = (model.width * (1 + batch.tensor) + _of_perceptron(model)) * batch.size

@@ -23,15 +23,29 @@ _INDEX = 8  # bytes of the place of a largest value
 
 @dataclass(frozen=True)
 class _Part:
-    """A block, or all that is beside them; bytes are those of a micro-batch."""
+    """A block; bytes are those of a micro-batch."""
 
     parameters: list[Parameter]
     kept: int
     """For the backward pass."""
     taken: int
-    """What it is given; all that is kept of a block that is computed again."""
+    """All that is left of it where it is computed again: what it takes, or the next one does."""
     widest: int
     """Gradients of activations, when most of them are there."""
+    again: int = 0
+    """More of them, at the end of computing it again."""
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """All that is beside the blocks, likewise."""
+
+    parameters: list[Parameter]
+    head: list[Parameter]
+    """Those of them behind the blocks, whose gradients wait for the others'."""
+    kept: int
+    gone: int
+    """Of what is kept, what blocks that go backward find no longer."""
 
 
 def checkpoint_numbers(spec: RunSpec, model: ImageSpec) -> int:
@@ -98,6 +112,8 @@ class _Wrapping:
     """Bytes of what is computed with in place of a parameter."""
     reducing: int
     """Bytes of a gradient while it is reduced."""
+    waiting: int
+    """Bytes of one that others are reduced with."""
 
     @property
     def layer(self) -> int:
@@ -108,10 +124,10 @@ class _Wrapping:
 def _wrapping(spec: RunSpec, world: int) -> _Wrapping:
     found = degrees(spec.parallel, world)
     if not is_wrapped(spec, world):
-        return _Wrapping(gathers_layers=False, copy=0, reducing=0)
+        return _Wrapping(gathers_layers=False, copy=0, reducing=0, waiting=0)
     compute = BYTES[spec.precision.compute]
     gathers = gathers_layers(spec.parallel.zero, found) and found.shard > 1
-    return _Wrapping(gathers, compute, compute + BYTES[spec.precision.reduce])
+    return _Wrapping(gathers, compute, compute + BYTES[spec.precision.reduce], compute)
 
 
 def kept_by_images(model: ImageSpec, batch: Batch) -> int:
@@ -122,7 +138,7 @@ def kept_by_images(model: ImageSpec, batch: Batch) -> int:
 def _backward(
     spec: RunSpec,
     loss: Memory,
-    ends: _Part,
+    ends: _Ends,
     inside: list[_Part],
     number: int,
     shard: int,
@@ -133,18 +149,25 @@ def _backward(
     here, behind = inside[number], inside[number + 1 :]
     ahead = [one for part in inside[max(0, number - 1) : number + 1] for one in part.parameters]
     alone = ends.parameters if fsdp.gathers_layers else [*ends.parameters, *_all(inside)]
-    done = 0 if loss.gradients else BYTES[spec.precision.master]
+    # where there are only copies, a gradient is reduced in place
+    settled = behind[1:] if shard == 1 and fsdp.reducing else behind
+    done = BYTES[spec.precision.master] * elements(_all(settled), shard=shard)
+    if loss.gradients:  # earlier micro-batches have left them whole until they are reduced, or here
+        is_whole = spec.parallel.reduce == "last"
+        done -= BYTES[spec.precision.reduce] * elements(_all(behind)) if is_whole else done
     moving = behind[0].parameters if behind else []
     return replace(
         loss,
         gathered=fsdp.copy * elements(alone) + fsdp.layer * elements(ahead),
-        gradients=loss.gradients + done * elements(_all(behind), shard=shard),
+        gradients=loss.gradients + done,
         activations=ends.kept
+        - ends.gone
         + sum(_left(spec, part) for part in inside[:number])
         + here.kept
-        + here.widest,
+        + here.widest
+        + (0 if spec.memory.recompute == "none" else here.again),
         logits=0,
-        buffers=fsdp.reducing * elements(moving),
+        buffers=fsdp.reducing * elements(moving) + fsdp.waiting * elements(ends.head),
     )
 
 
@@ -158,7 +181,7 @@ def _computed_with(spec: RunSpec, gradients: int) -> int:
     return 0 if spec.optim.kind == "adamw" else gradients
 
 
-def _parts(model: ImageSpec, batch: Batch) -> tuple[_Part, list[_Part]]:
+def _parts(model: ImageSpec, batch: Batch) -> tuple[_Ends, list[_Part]]:
     """What is beside the blocks, and these, in the order of the forward pass."""
     image = batch.samples * 3 * model.image_size**2
     if isinstance(model, VitSpec):
@@ -166,36 +189,37 @@ def _parts(model: ImageSpec, batch: Batch) -> tuple[_Part, list[_Part]]:
     return _resnet(model, batch, image * batch.size)
 
 
-def _vit(model: VitSpec, batch: Batch, image: int) -> tuple[_Part, list[_Part]]:
+def _vit(model: VitSpec, batch: Batch, image: int) -> tuple[_Ends, list[_Part]]:
     """Its blocks are those of GPT-2."""
     places, width = (model.image_size // model.patch) ** 2, model.width
     like = GptSpec("gpt", model.classes, model.layers, model.heads, width, places, None)
     vector, table = Parameter((width,)), Parameter((places, width))
     beside = [Parameter((width, patches_of(model) // width)), vector, vector, vector]
     beside += [table] if model.positions == "learned" else []
-    beside += [Parameter((model.classes, width)), Parameter((model.classes,))]
+    head = [Parameter((model.classes, width)), Parameter((model.classes,))]
     taken = of_input(like, batch)
-    ends = _Part(beside, image + taken, image, 0)
+    ends = _Ends([*beside, *head], head, kept=image + taken, gone=taken)
     one = _Part(block(like), of_block(like, batch), taken, gradients_of_block(like, batch))
     return ends, [one] * model.layers
 
 
-def _resnet(model: ResnetSpec, batch: Batch, image: int) -> tuple[_Part, list[_Part]]:
+def _resnet(model: ResnetSpec, batch: Batch, image: int) -> tuple[_Ends, list[_Part]]:
     size, first = batch.samples * batch.size, stem(model)
     given = first.given * first.places
     pooled = first.given * (-(-model.image_size // 4)) ** 2
     kept = image + size * (2 * given + pooled) + batch.samples * _INDEX * pooled
-    found, taken = [], size * pooled
+    found = []
     for convolutions in blocks(model):
-        out = convolutions[2]
+        out = convolutions[2].given * convolutions[2].places
         # of each convolution what it gives, and behind all but the shortcut's what is above zero
         numbers = sum(c.given * c.places for c in (*convolutions, *convolutions[:3]))
-        widest = 2 * size * out.given * out.places
-        found.append(_Part(_of_layers(convolutions), size * numbers, taken, widest))
-        taken = size * out.given * out.places
+        # what goes into the last sum, and comes out, are there before the latter's positive part
+        again = size * out if len(convolutions) > 3 else 0
+        parameters = _of_layers(convolutions)
+        found.append(_Part(parameters, size * numbers, size * out, 2 * size * out, again))
     features = found[-1].parameters[-1].shape[0]
     head = [Parameter((model.classes, features)), Parameter((model.classes,))]
-    return _Part([*_of_layers([first]), *head], kept, image, 0), found
+    return _Ends([*_of_layers([first]), *head], head, kept, gone=0), found
 
 
 def _of_layers(convolutions: Iterable[Layer]) -> list[Parameter]:
