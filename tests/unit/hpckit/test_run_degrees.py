@@ -22,7 +22,6 @@ from hpckit.run.parse import SpecError, parse_spec
 from hpckit.run.spec import ParallelSpec
 from tests.unit.hpckit.hpckit_parts import make_values
 
-
 MICRO = "train.micro_batch=4"
 
 
