@@ -4,7 +4,7 @@
     spec.yaml overrides.yaml manifest.json code/   of the newest submission (links into `current`)
     current -> submissions/002
     submissions/001/ 002/ ...                      what was submitted each time, never changed; of
-                                                   code/, what is unchanged is that of the one before
+                                                   code/, unchanged files are one with those before
     events.jsonl                                   what happened, one JSON object per line
     verdict.json                                   how the newest generation ended, and what next
     lock                                           held by the supervisor while it lives
