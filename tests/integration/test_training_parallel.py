@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -88,10 +88,17 @@ class Training:
         state = {"model": self.trainee.module, "optimizer": self.optimizer}
         return {**state, "ema": self._ema} if self._ema else state
 
-    def steps(self, count: int = STEPS) -> Iterator[Step]:
-        """(mean loss over all ranks, gradient norm) of each, in micro-batches of two samples."""
-        mine = batch().chunk(self._place.data_size)[self._place.data]
-        for _ in range(count):
+    def steps(
+        self, count: int = STEPS, batch_of: Callable[[int], torch.Tensor] | None = None
+    ) -> Iterator[Step]:
+        """(mean loss over all ranks, gradient norm) of each, in micro-batches of two samples.
+
+        Args:
+            batch_of: the step's of all ranks, by its number from 0; `batch` if it is not given.
+        """
+        for number in range(count):
+            given = batch() if batch_of is None else batch_of(number)
+            mine = given.chunk(self._place.data_size)[self._place.data]
             self.optimizer.zero_grad()
             loss = self._gradients(*shifted(mine))
             norm = self.trainee.clip(self._clip)

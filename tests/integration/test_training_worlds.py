@@ -8,11 +8,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from checkpointing import Checkpointer
 from hpckit.launch.compose import compose_spec
 from hpckit.run.spec import RunSpec
-from tests.integration.test_training_parallel import BATCHES, KINDS, SIZES, Step, Training
+from hpckit.training.text import VOCAB
+from tests.integration.test_training_parallel import (
+    BATCH,
+    BATCHES,
+    KINDS,
+    LENGTH,
+    SIZES,
+    Step,
+    Training,
+)
 from tests.integration.worlds import run_world
 
 BEFORE, AFTER = 2, 2
@@ -24,6 +34,7 @@ GOES_ON: dict[str, tuple[str, ...]] = {
     "hsdp": ("optim=muon",),
     "fsdp": ("precision=fp16",),
     "tp": (),
+    "fsdp_tp": (),
     "pp": ("precision=bf16",),
     "gpipe_ddp": (),
     "interleaved": ("memory.recompute=full",),
@@ -46,6 +57,13 @@ def _spec(kind: str, levers: tuple[str, ...], world: int) -> RunSpec:
     return compose_spec([*model, *SIZES, *BATCHES, *way, f"launch.nodes={world}", *levers])
 
 
+def batch_of(number: int, begun: int) -> torch.Tensor:
+    """Of all ranks, another one in each step since the run began; one learns from the others, as
+    only few bytes are in them."""
+    drawn = torch.Generator().manual_seed(begun + number)
+    return torch.randint(0, VOCAB // 16, (BATCH, LENGTH + 1), generator=drawn)
+
+
 def trained(rank: int, tmp: Path, runs: list[RunSpec], steps: int) -> list[list[Step]]:
     """Each goes on from where its checkpoint stands, and leaves one."""
     found = []
@@ -54,7 +72,7 @@ def trained(rank: int, tmp: Path, runs: list[RunSpec], steps: int) -> list[list[
         state = {**training.state, **training.trainee.loss_scale.tracked}
         checkpointer = Checkpointer(tmp / kind, run=kind)
         begun = checkpointer.restore(state) or 0
-        found.append([*training.steps(steps)])
+        found.append([*training.steps(steps, partial(batch_of, begun=begun))])
         checkpointer.save(begun + steps, state)
         checkpointer.close()
     return found
