@@ -40,10 +40,9 @@ demo: setup
 	$(BIN)/python launch.py experiment=demo --fresh
 	@$(BIN)/hpckit report "$$(ls -td runs/demo-*/ | head -n 1)" --format html
 
-# Most tests wait for more than half of their time, for processes, servers and Slurm: with 3 workers on
-# 2 cores one of the cores had nothing to do.
+# Many tests are of several processes themselves, and many wait for servers and Slurm.
 # Thousands of processes import the project: not from source each time, whatever the environment says.
-WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 5 }')
+WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 4 }')
 
 test: setup services
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
