@@ -21,7 +21,7 @@ def records(*steps):
     return [Record("step", at, 1000.0 + at, {"loss": 1 / at, "bad": bad}) for at in steps]
 """
 WANDB = """
-import struct, time
+import struct, wandb
 from hpckit.training.trackers import weights_and_biases
 from wandb.proto.wandb_internal_pb2 import Record as Stored
 
@@ -48,8 +48,8 @@ def stored(path):  # blocks of 32 KiB, as of LevelDB's log
 
 weights_and_biases.INIT_S = 1.0
 first = attempt(None, "http://127.0.0.1:9", "online", 1, 2)
-time.sleep(1.1)  # W&B names the files of an attempt by the second that it begins in
 second = attempt(first.run, None, "offline", 3)
+wandb.teardown()  # as at the end of a process: W&B's own one has written all then
 told = []
 for path in sorted(tmp.glob("wandb/offline-run-*/*.wandb")):
     for record in stored(path):
