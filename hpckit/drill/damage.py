@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from hpckit.elastic.spoil import flip
+
 NEWEST = 3
 """Objects of which one is chosen."""
 PACKS, MANIFESTS = "packs/*/*.pack", "runs/*/steps/*.manifest"
@@ -31,8 +33,4 @@ def flip_bit(path: Path) -> None:
         OSError: it is not there, or cannot be changed.
     """
     with path.open("r+b") as file:
-        at = random.Random(path.name).randrange(file.seek(0, 2))
-        file.seek(at)
-        (old,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([old ^ 1]))
+        flip(file, random.Random(path.name).randrange(file.seek(0, 2)))

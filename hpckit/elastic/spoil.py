@@ -38,7 +38,7 @@ def spoil(cache: Path, number: int) -> Path:
     path = left[number % len(left)]
     with tarfile.open(path) as tar, _writable(path) as file:
         for member in tar:
-            _flip(file, member.offset_data - BLOCK + random.randrange(BLOCK))
+            flip(file, member.offset_data - BLOCK + random.randrange(BLOCK))
     return path
 
 
@@ -54,7 +54,8 @@ def _writable(path: Path) -> BinaryIO:
             path.chmod(WHOLE)
 
 
-def _flip(file: BinaryIO, at: int) -> None:
+def flip(file: BinaryIO, at: int) -> None:
+    """A bit of the byte at `at`."""
     file.seek(at)
     (old,) = file.read(1)
     file.seek(at)

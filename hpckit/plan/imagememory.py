@@ -12,9 +12,9 @@ from itertools import chain
 
 from hpckit.plan.activations import Batch, gradients_of_block, of_block, of_input
 from hpckit.plan.images import Layer, blocks, patches_of, stem
-from hpckit.plan.moments import BYTES, Memory, kept_by_optimizer, micro_batches
+from hpckit.plan.moments import BYTES, Memory, Wrapping, kept_by_optimizer, micro_batches, wrapping
 from hpckit.plan.shapes import Parameter, block, elements
-from hpckit.run.degrees import degrees, gathers_layers, is_wrapped
+from hpckit.run.degrees import degrees, gathers_layers
 from hpckit.run.spec import GptSpec, ImageSpec, ResnetSpec, RunSpec, VitSpec
 
 _FP32 = 4
@@ -61,7 +61,8 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
     found = degrees(spec.parallel, world)
     count, samples = micro_batches(spec, world)
     compute, master = BYTES[spec.precision.compute], BYTES[spec.precision.master]
-    fsdp = _wrapping(spec, world)
+    gathers = gathers_layers(spec.parallel.zero, found) and found.shard > 1
+    fsdp = wrapping(spec, world, gathers_layers=gathers)
     ends, inside = _parts(
         model, Batch(samples, compute, 1, is_plain=spec.memory.attention == "math")
     )
@@ -103,33 +104,6 @@ def moments_of_images(spec: RunSpec, model: ImageSpec, world: int) -> dict[str, 
     }
 
 
-@dataclass(frozen=True)
-class _Wrapping:
-    """What FSDP2 adds to a rank's memory, if it has anything to do."""
-
-    gathers_layers: bool
-    copy: int
-    """Bytes of what is computed with in place of a parameter."""
-    reducing: int
-    """Bytes of a gradient while it is reduced."""
-    waiting: int
-    """Bytes of one that others are reduced with."""
-
-    @property
-    def layer(self) -> int:
-        """Bytes of a parameter that is gathered with its layer."""
-        return self.copy if self.gathers_layers else 0
-
-
-def _wrapping(spec: RunSpec, world: int) -> _Wrapping:
-    found = degrees(spec.parallel, world)
-    if not is_wrapped(spec, world):
-        return _Wrapping(gathers_layers=False, copy=0, reducing=0, waiting=0)
-    compute = BYTES[spec.precision.compute]
-    gathers = gathers_layers(spec.parallel.zero, found) and found.shard > 1
-    return _Wrapping(gathers, compute, compute + BYTES[spec.precision.reduce], compute)
-
-
 def kept_by_images(model: ImageSpec, batch: Batch) -> int:
     """Bytes that all blocks keep of a micro-batch."""
     return sum(part.kept for part in _parts(model, batch)[1])
@@ -142,7 +116,7 @@ def _backward(
     inside: list[_Part],
     number: int,
     shard: int,
-    fsdp: _Wrapping,
+    fsdp: Wrapping,
 ) -> Memory:
     """When the block of that number goes backward: those behind it have left gradients, of which
     the newest are on their way, and the one before it comes."""
@@ -167,7 +141,7 @@ def _backward(
         + here.widest
         + (0 if spec.memory.recompute == "none" else here.again),
         logits=0,
-        buffers=fsdp.reducing * elements(moving) + fsdp.waiting * elements(ends.head),
+        buffers=fsdp.reducing * elements(moving) + fsdp.copy * elements(ends.head),
     )
 
 

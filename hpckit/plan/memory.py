@@ -8,7 +8,15 @@ from itertools import chain
 from hpckit.plan import activations as of
 from hpckit.plan.activations import Batch, Recompute
 from hpckit.plan.imagememory import checkpoint_numbers, kept_by_images, moments_of_images
-from hpckit.plan.moments import BYTES, Footprint, Memory, kept_by_optimizer, micro_batches
+from hpckit.plan.moments import (
+    BYTES,
+    Footprint,
+    Memory,
+    Wrapping,
+    kept_by_optimizer,
+    micro_batches,
+    wrapping,
+)
 from hpckit.plan.shapes import (
     Parameter,
     adapter_count,
@@ -19,7 +27,7 @@ from hpckit.plan.shapes import (
     parameters,
 )
 from hpckit.plan.stages import Stage, stages_of_rank
-from hpckit.run.degrees import Degrees, degrees, gathers_layers, is_wrapped
+from hpckit.run.degrees import Degrees, degrees, gathers_layers
 from hpckit.run.levercheck import masks_attention
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.spec import DecoderSpec, ImageSpec, RunSpec
@@ -89,8 +97,7 @@ class _Rank:
     trained_block: int
     """Those that have gradients, likewise the next one."""
     trained_ends: int
-    is_wrapped: bool
-    """By FSDP2, which computes with copies of parameters, and reduces copies of gradients."""
+    fsdp: Wrapping
 
     @property
     def model(self) -> DecoderSpec:
@@ -112,23 +119,6 @@ class _Rank:
     @property
     def reduce(self) -> int:
         return BYTES[self.spec.precision.reduce]
-
-    @property
-    def gathers_layers(self) -> bool:
-        """Where ranks share them."""
-        found = self.degrees
-        only_copies = found.replicate > 1 and found.shard == found.tensor == 1
-        return gathers_layers(self.spec.parallel.zero, found) and not only_copies
-
-    @property
-    def gathered(self) -> int:
-        """Bytes of a copy of a parameter to compute with."""
-        return self.compute if self.is_wrapped else 0
-
-    @property
-    def reducing(self) -> int:
-        """Bytes of a gradient while it is reduced."""
-        return self.compute + self.reduce if self.is_wrapped else 0
 
     @property
     def accumulated(self) -> int:
@@ -166,8 +156,14 @@ def _rank(spec: RunSpec, world: int, rank: int) -> _Rank:
         ends=elements(of_ends, found.tensor),
         trained_block=elements(trained, found.tensor, 1, found.expert),
         trained_ends=elements(trained_ends, found.tensor),
-        is_wrapped=is_wrapped(spec, world),
+        fsdp=wrapping(spec, world, gathers_layers=_gathers_layers(spec, found)),
     )
+
+
+def _gathers_layers(spec: RunSpec, found: Degrees) -> bool:
+    """Where ranks share them."""
+    only_copies = found.replicate > 1 and found.shard == found.tensor == 1
+    return gathers_layers(spec.parallel.zero, found) and not only_copies
 
 
 def _trained(spec: RunSpec) -> list[Parameter]:
@@ -178,22 +174,22 @@ def _trained(spec: RunSpec) -> list[Parameter]:
 
 def _moments(rank: _Rank) -> dict[str, Memory]:
     recompute = rank.spec.memory.recompute
-    gathered = rank.ends if rank.gathers_layers else rank.ends + rank.blocks
+    gathered = rank.ends if rank.fsdp.gathers_layers else rank.ends + rank.blocks
     kept, room = _kept(rank, recompute), _handed_on(rank)
-    first = rank.block if rank.gathers_layers else 0  # to go backward; it is asked for beforehand
+    first = rank.fsdp.layer * rank.block  # to go backward; it is asked for beforehand
     loss = Memory(
         parameters=rank.held * rank.mine,
-        gathered=rank.gathered * (gathered + first),
+        gathered=rank.fsdp.copy * gathered + first,
         gradients=rank.accumulated,
         optimizer=rank.held * rank.kept,
         activations=kept,
         logits=_logits(rank),
         buffers=room + _summed_up(rank),
     )
-    ahead = min(_AHEAD * rank.block, rank.blocks) if rank.gathers_layers else 0
+    ahead = rank.fsdp.layer * min(_AHEAD * rank.block, rank.blocks)
     backward = replace(
         loss,
-        gathered=rank.gathered * (gathered + ahead),
+        gathered=rank.fsdp.copy * gathered + ahead,
         activations=kept + _in_backward(rank, recompute),
         logits=_waiting_logits(rank, 1),
         buffers=room + _gradients_on_their_way(rank, recompute),
@@ -203,7 +199,7 @@ def _moments(rank: _Rank) -> dict[str, Memory]:
         gradients=rank.held * rank.trained,
         activations=0,
         logits=0,
-        buffers=room + rank.trained_ends * rank.reducing,
+        buffers=room + rank.trained_ends * rank.fsdp.reducing,
     )
     optimizer = replace(
         reduced,
@@ -285,6 +281,6 @@ def _gradients_on_their_way(rank: _Rank, recompute: Recompute) -> int:
     for those of the embedding."""
     model, batch = rank.model, rank.batch
     left = of.of_blocks(model, batch, 1, recompute)
-    reducing = max(0, rank.trained_block * rank.reducing - left)
+    reducing = max(0, rank.trained_block * rank.fsdp.reducing - left)
     waiting = 0 if rank.accumulated else rank.trained_ends * rank.compute
     return of.gradients_of_block(model, batch) + reducing + waiting

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from hpckit.plan.shapes import Parameter, elements
 from hpckit.run.batch import micro_batch_count, share_of_rank
+from hpckit.run.degrees import is_wrapped
 from hpckit.run.spec import OptimSpec, RunSpec
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
@@ -38,6 +39,31 @@ class Memory:
     def parts(self) -> dict[str, int]:
         """By name, in the order of definition."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """What FSDP2 has beside a rank's parameters and gradients; nothing where it has nothing to
+    do."""
+
+    copy: int
+    """Bytes of what is computed with in place of a parameter."""
+    reducing: int
+    """Bytes of a gradient while it is reduced."""
+    gathers_layers: bool
+    """When their turn comes, and not all at once."""
+
+    @property
+    def layer(self) -> int:
+        """Bytes of a parameter that is gathered with its layer."""
+        return self.copy if self.gathers_layers else 0
+
+
+def wrapping(spec: RunSpec, world: int, *, gathers_layers: bool) -> Wrapping:
+    if not is_wrapped(spec, world):
+        return Wrapping(0, 0, gathers_layers=False)
+    compute = BYTES[spec.precision.compute]
+    return Wrapping(compute, compute + BYTES[spec.precision.reduce], gathers_layers)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.cluster.slurm import Slurm
 from tests.integration.damage import check
 from tests.integration.run_commands import Typed
 from tests.integration.runs import history, losses, samples_by_step
-from tests.services import fault_fs
+from tests.services.fixtures import disk_of
 
 FULL_S = 3.0
 
@@ -23,9 +22,7 @@ FULL_S = 3.0
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """With room for a run, and for not much more."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a small disk; run the tests as root")
-    with fault_fs.small_disk(tmp_path, 48) as path:
+    with disk_of(48, tmp_path) as path:
         yield path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -101,9 +101,16 @@ def faulty_folder(tmp_path: Path) -> Iterator[fault_fs.FaultFs]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""
+    with disk_of(4, tmp_path) as path:
+        yield path
+
+
+@contextmanager
+def disk_of(mib: int, folder: Path) -> Iterator[Path]:
+    """A file system of that size; the test is skipped for who cannot mount one."""
     if os.geteuid() != 0:
         pytest.skip("only root mounts a small disk; run the tests as root")
-    with fault_fs.small_disk(tmp_path, 4) as path:
+    with fault_fs.small_disk(folder, mib) as path:
         yield path
 
 
