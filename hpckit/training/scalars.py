@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+_BEGUN = re.compile(r"events\.out\.tfevents\.(\d+)\.")
+_VERSION = "brain.Event:2"
 
 
 class Scalars:
@@ -19,7 +26,7 @@ class Scalars:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file: EventFileWriter | None = None
+        self._file: RecordWriter | None = None
 
     def restart(self, step: int, time_s: float) -> None:
         """A life begins that has finished `step` steps: what one before it wrote of later ones does
@@ -33,8 +40,11 @@ class Scalars:
         self._add(Event(wall_time=time_s, step=step, summary=Summary(value=values)))
 
     def _add(self, entry: Event) -> None:
-        self._file = self._file or EventFileWriter(str(self._folder))
-        self._file.add_event(entry)
+        if self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = RecordWriter(_after_all(self._folder, time.time()).open("xb"))
+            self._add(Event(wall_time=entry.wall_time, file_version=_VERSION))
+        self._file.write(entry.SerializeToString())
 
     def flush(self) -> None:
         """Write out what is buffered."""
@@ -45,3 +55,11 @@ class Scalars:
         """The same, for the last time."""
         if self._file is not None:
             self._file.close()
+
+
+def _after_all(folder: Path, now_s: float) -> Path:
+    """A new file that TensorBoard reads after those that are there: it goes by their names, which
+    begin with a time in seconds. Two attempts may begin within one, or a clock be behind."""
+    begun = [int(found[1]) for path in folder.iterdir() if (found := _BEGUN.match(path.name))]
+    second = max(int(now_s), *(one + 1 for one in begun), 0)
+    return folder / f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"

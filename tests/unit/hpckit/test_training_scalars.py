@@ -17,6 +17,7 @@ from hpckit.run.events import EventLog, read_events
 from hpckit.run.processes import strays
 from hpckit.training.curves import MARK, write_until
 from hpckit.training.records import Records
+from hpckit.training.scalars import Scalars
 
 STEPS = 40
 
@@ -64,6 +65,20 @@ def test_what_is_told_of_a_life_before_its_first_record_is_not_lost(tmp_path: Pa
         events.emit("step", step=5, loss=5.0)
     catch_up(tmp_path)
     assert read(tmp_path / "tensorboard", "loss") == [(5, 5.0)]
+
+
+def test_files_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    """Within one second, after a clock went back, and beside a file of somebody else."""
+    folder = tmp_path / "tensorboard"
+    folder.mkdir()
+    for number in range(12):
+        scalars = Scalars(folder)
+        scalars.restart(number, 0.0)
+        scalars.write(number + 1, 0.0, {"loss": float(number)})
+        scalars.close()
+        ahead = folder / f"events.out.tfevents.{int(time.time()) + 10_000 * number:010d}.z.1.0"
+        ahead.touch()
+    assert read(folder, "loss") == [(number + 1, float(number)) for number in range(12)]
 
 
 @pytest.mark.parametrize("mark", ["", "{}", '{"bytes": -5}', '{"bytes": "all"}', "[1]"])
