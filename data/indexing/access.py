@@ -1,7 +1,7 @@
 """Reading shards that are to be indexed: local files, and URLs by way of any source."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,12 +79,14 @@ def through(size: int, read: Read) -> Opened:
     return Opened(size, None, read, Window(read, size, REMOTE_NEAR_BYTES, REMOTE_FAR_BYTES))
 
 
-def hash_of(read: Read, size: int) -> str:
-    """BLAKE3 (hex) of all bytes."""
+def hash_of(read: Read, size: int, passed: Callable[[bytes], object] | None = None) -> str:
+    """BLAKE3 (hex) of all bytes; `passed` is given them, too."""
     digest = blake3()
     offset = 0
     while offset < size and (chunk := read(offset, min(_CHUNK, size - offset))):
         digest.update(chunk)
+        if passed is not None:
+            passed(chunk)
         offset += len(chunk)
     return digest.hexdigest()
 

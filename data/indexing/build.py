@@ -31,7 +31,8 @@ def build_index(
     """Index all shards, each with its sidecar, and write the manifest `out`.
 
     `shards` as in `list_shards`; `out` is a file or a folder, by default `dataset.index` in the
-    folder of the shards. `hash` reads every shard whole for its BLAKE3. `tokens` says how to count
+    folder of the shards. `hash` reads every shard whole for its BLAKE3 and the checksums of what
+    its members hold, which `check="content"` of `open_dataset` needs. `tokens` says how to count
     tokens (see `data.indexing.tokens`). `source` reads URLs. `progress(done, total)` is called in
     shards. `workers` processes (threads for URLs, and if `tokens` is a function).
 
@@ -132,9 +133,17 @@ def _known(
         at = numbers.get(shard)
         if old is None or at is None or not old.is_version(at, size, tag):
             rest_bytes += size
-        elif _has(old, at, job) and sidecar.is_kept(shard, size, tag, job.index_folder):
+        elif _has(old, at, job) and _is_kept(shard, size, tag, job):
             known[i] = old.row(at)._replace(tag=tag)
     return known, rest_bytes
+
+
+def _is_kept(shard: str, size: int, tag: str | None, job: Job) -> bool:
+    """Whether there is a sidecar with all that is asked for now."""
+    if not job.hash:
+        return sidecar.is_kept(shard, size, tag, job.index_folder)
+    found = sidecar.find(shard, size, tag, job.index_folder)
+    return found is not None and found.has_content_sums
 
 
 def _old(place: Path) -> Manifest | None:

@@ -30,11 +30,11 @@ class Grouping:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add(self, name: str, start: int, offset: int, size: int, header: int) -> None:
-        """The next regular file of the tar."""
+    def add(self, name: str, start: int, offset: int, size: int, header: int) -> bool:
+        """The next regular file of the tar; whether it is a member of a sample."""
         split = split_name(name)
         if split is None:
-            return
+            return False
         key, extension = split
         number = self._extensions.get(extension)
         if number is None:
@@ -46,6 +46,7 @@ class Grouping:
             raise ShardError(self._shard, start, problem)
         self._present.append(number)
         self._members.extend((offset, size, number, header))
+        return True
 
     def columns(self) -> dict[str, Column]:
         """The columns of a `ShardIndex`."""

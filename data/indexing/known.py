@@ -29,11 +29,14 @@ class Known:
     """How its tokens were counted; None: they were not."""
     way: str | None
     """The same, where that can be done again."""
+    content: bool = False
+    """Whether the checksums of members are needed."""
 
     def fits(self, index: ShardIndex) -> bool:
         """Whether it is of the same samples; where they lie, every read compares by itself."""
         same = (len(index), index.bytes, index.digest) == (self.samples, self.bytes, self.digest)
-        return same and (self.tokens is None or index.tokens == self.tokens)
+        has_all = index.has_content_sums or not self.content
+        return same and has_all and (self.tokens is None or index.tokens == self.tokens)
 
 
 def find(
@@ -69,13 +72,13 @@ def _beside(known: Known, source: Source | None) -> ShardIndex | None:
         return None
     found = sidecar.load_remote(known.url, source)
     if found is not None and not known.fits(found):
-        _log.info("%s: the index beside it is of other samples", masked(known.url))
+        _log.info("%s: the index beside it is not the one that is needed", masked(known.url))
         return None
     return found
 
 
 def _passed(known: Known, passing: Read | None) -> ShardIndex | None:
-    if passing is None or (known.tokens is not None and known.way is None):
+    if passing is None or known.content or (known.tokens is not None and known.way is None):
         return None
     try:
         index = scan_passing(known.url, known.bytes, passing, known.way)

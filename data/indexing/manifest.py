@@ -103,13 +103,15 @@ class Manifest:
         index_folder: Path | None = None,
         passing: Read | None = None,
         whole: bool = False,
+        content: bool = False,
     ) -> ShardIndex:
         """The index of shard i, which must be the one that was indexed.
 
         That of a URL is one that is kept here, else the one beside the shard, which is kept then,
         and the shard is not asked for: its reader compares every header. One that nobody has is
         made of what `passing` reads, as of a download that is under way anyway; and at once if
-        `whole`, so that a shard in the cache needs no source.
+        `whole`, so that a shard in the cache needs no source. With `content`, one without the
+        checksums of members is passed over for one that has them.
 
         Raises ShardError if the shard is gone, broken, or another than the manifest says.
         """
@@ -117,7 +119,7 @@ class Manifest:
         url = self.urls[i]
         wants = self.tokens if self.n_tokens is not None else None
         if access.is_url(url):
-            known = self._known(i, url, wants)
+            known = self._known(i, url, wants, content)
             found = find(known, source=source, folder=index_folder, passing=passing, whole=whole)
             if found is not None:
                 return found
@@ -133,10 +135,10 @@ class Manifest:
             raise ShardError(place, 0, problem)
         return index
 
-    def _known(self, i: int, url: str, tokens: str | None) -> Known:
+    def _known(self, i: int, url: str, tokens: str | None, content: bool) -> Known:
         tag = int(self.columns["tags"][i])
         samples, size = int(self.samples[i]), int(self.bytes[i])
-        return Known(url, samples, size, tag, self.digest(i), tokens, _spec(tokens))
+        return Known(url, samples, size, tag, self.digest(i), tokens, _spec(tokens), content)
 
 
 def open_manifest(place: str | Path, *, source: Source | None = None) -> Manifest:

@@ -11,6 +11,7 @@ from data.errors import DataError
 from data.indexing import access, foreign, sidecar, tokens
 from data.indexing.access import Opened
 from data.indexing.columns import Column
+from data.indexing.content import ContentSums
 from data.indexing.grouping import Grouping
 from data.indexing.shard import ShardIndex
 from data.indexing.tar import Read, TarFeed, TarWalk, walk
@@ -28,9 +29,9 @@ def scan_shard(
 ) -> ShardIndex:
     """Index the uncompressed tar (ustar, pax or GNU) at a path or URL by its headers.
 
-    `hash` reads the whole shard for its BLAKE3, `tokens` says how to count each sample's tokens
-    (see `data.indexing.tokens`). Raises ShardError for a shard that is missing, no tar, cut short
-    or broken, and for a key or an extension that occurs twice.
+    `hash` reads the whole shard for its BLAKE3 and the checksum of each member, `tokens` says how
+    to count each sample's tokens (see `data.indexing.tokens`). Raises ShardError for a shard that
+    is missing, no tar, cut short or broken, and for a key or an extension that occurs twice.
     """
     shard = str(shard)
     with access.opened(shard, source) as file:
@@ -85,9 +86,9 @@ def _piped(
 
 
 def has(index: ShardIndex, hash: bool, way: Tokens | None) -> bool:
-    """Whether an index has the hash and the tokens that are asked for."""
+    """Whether an index has the hashes and the tokens that are asked for."""
     has_tokens = way is None or index.tokens == tokens.name_of(way)
-    return has_tokens and (index.hash is not None or not hash)
+    return has_tokens and (not hash or (index.hash is not None and index.has_content_sums))
 
 
 def scan_passing(shard: str, size: int, read: Read, way: Tokens | None) -> ShardIndex:
@@ -102,21 +103,25 @@ class PassingIndex:
     """The index of a shard whose bytes pass by, as while it is downloaded or written."""
 
     def __init__(self, shard: str | Path) -> None:
-        self._shard = shard
-        self._grouping = Grouping(shard)
-        self._feed = TarFeed(TarWalk(shard, self._grouping.add))
+        self._grouping, self._sums = Grouping(shard), ContentSums()
+        self._feed = TarFeed(TarWalk(shard, self._add))
         self._digest = blake3()
 
     def feed(self, chunk: bytes | memoryview) -> None:
         """The next bytes of the tar. Raises ShardError once they cannot be of one."""
         self._digest.update(chunk)
         self._feed.feed(chunk)
+        self._sums.feed(chunk)
+
+    def _add(self, name: str, start: int, offset: int, size: int, header: int) -> None:
+        if self._grouping.add(name, start, offset, size, header):
+            self._sums.expect(offset, size)
 
     def finish(self, tag: str | None = None) -> ShardIndex:
-        """The index, with the hash of all bytes. Raises ShardError for a tar cut short."""
+        """The index, with the hashes of all bytes. Raises ShardError for a tar cut short."""
         self._feed.finish()
         facts = _facts(self._feed.bytes, tag, self._digest.hexdigest())
-        return ShardIndex(facts, self._grouping.columns())
+        return ShardIndex(facts, {**self._grouping.columns(), "content": self._sums.column()})
 
 
 def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> ShardIndex:
@@ -130,8 +135,13 @@ def _scan(shard: str, file: Opened, hash: bool, way: Tokens | None) -> ShardInde
     place = shard if access.is_url(shard) else Path(shard)
     grouping = Grouping(place)
     walk(file.scan, file.bytes, TarWalk(place, grouping.add))
-    whole = access.hash_of(file.read, file.bytes) if hash else None
-    index = ShardIndex(_facts(file.bytes, file.tag, whole), grouping.columns())
+    columns, whole = grouping.columns(), None
+    if hash:
+        members = zip(columns["offset"].tolist(), columns["size"].tolist(), strict=True)
+        sums = ContentSums(members)
+        whole = access.hash_of(file.read, file.bytes, sums.feed)
+        columns["content"] = sums.column()
+    index = ShardIndex(_facts(file.bytes, file.tag, whole), columns)
     if isinstance(place, Path):
         foreign.compare(place, index)
     if way is None:

@@ -40,7 +40,8 @@ class ShardIndex:
 
     Columns, of n samples, m members and e extensions: begin[n] (offset of the sample's first
     header), first[n + 1] (its members are first[i] .. first[i + 1]), offset, size, extension and
-    header[m], key_at[n + 1] into keys, extension_at[e + 1] into extensions, maybe tokens[n].
+    header[m], key_at[n + 1] into keys, extension_at[e + 1] into extensions, maybe tokens[n], and
+    maybe content[m], see `data.indexing.content`, where all bytes were read.
     """
 
     def __init__(self, meta: Mapping[str, Any], columns: Mapping[str, Column]) -> None:
@@ -52,6 +53,11 @@ class ShardIndex:
         self.tokens: str | None = meta.get("tokens")
         self.n_tokens: npt.NDArray[np.uint32] | None = columns.get("tokens")
         self._first, self._key_at = columns["first"], columns["key_at"]
+
+    @property
+    def has_content_sums(self) -> bool:
+        """Whether a read can compare more than headers."""
+        return "content" in self.columns
 
     def __len__(self) -> int:
         return len(self._first) - 1
@@ -149,7 +155,7 @@ def _wrong_columns(meta: Mapping[str, Any], columns: Mapping[str, Column]) -> st
         return f"no column {min(missing)!r}"
     n, m = len(columns["begin"]), len(columns["offset"])
     lengths = {"first": n + 1, "key_at": n + 1, "size": m, "extension": m, "header": m}
-    lengths |= {"tokens": n} if "tokens" in columns else {}
+    lengths |= {name: rows for name, rows in (("tokens", n), ("content", m)) if name in columns}
     for name, length in lengths.items():
         if len(columns[name]) != length:
             return f"column {name!r} has {len(columns[name])} rows, expected {length}"

@@ -13,7 +13,7 @@ from data.indexing.header import BLOCK, Extended, HeaderError
 # (offset, size) -> the bytes there, fewer only where the file ends
 Read: TypeAlias = Callable[[int, int], bytes]
 # (name, offset of its first header, offset of its data, size, CRC-32 of the header before its data)
-Sink: TypeAlias = Callable[[str, int, int, int, int], None]
+Sink: TypeAlias = Callable[[str, int, int, int, int], object]
 
 MOST_EXTENDED = 1 << 20  # bytes of an extended header: names and attributes need a few KB at most
 

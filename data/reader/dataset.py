@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ from data.indexing.manifest import NAME, Manifest, is_manifest, open_manifest
 from data.indexing.shard import ShardIndex
 from data.reader.descriptors import SHARDS
 from data.reader.direct import Sample
-from data.reader.opened import OpenedShard
+from data.reader.opened import Check, OpenedShard
+from data.source.address import masked
 from data.source.sources import Sources
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -35,9 +36,12 @@ _log = logging.getLogger(__name__)
 class Dataset:
     """The samples 0 .. len - 1 of a manifest's shards, in order. Safe to read from many threads."""
 
-    def __init__(self, manifest: Manifest, store: NodeStore) -> None:
+    def __init__(self, manifest: Manifest, store: NodeStore, check: Check = "auto") -> None:
+        if check not in get_args(Check):
+            raise DataError(f"check must be one of {get_args(Check)}, got {check!r}")
         self.manifest = manifest
         self.store = store
+        self.check: Check = check
         self.starts: Ints = np.concatenate([[0], np.cumsum(manifest.samples, dtype=np.int64)])
         """[shards + 1]: the number of each shard's first sample."""
         self.first = self.starts.data
@@ -47,9 +51,9 @@ class Dataset:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __reduce__(self) -> tuple[type["Dataset"], tuple[Manifest, NodeStore]]:
+    def __reduce__(self) -> tuple[type["Dataset"], tuple[Manifest, NodeStore, Check]]:
         """In another process the shards are opened anew."""
-        return Dataset, (self.manifest, self.store)
+        return Dataset, (self.manifest, self.store, self.check)
 
     @property
     def fingerprint(self) -> str:
@@ -85,12 +89,26 @@ class Dataset:
         """Whether it takes requests to open it: it was not yet, and is not read where it lies."""
         return not self._opened.has(shard) and not self.store.is_in_place(self.manifest.urls[shard])
 
-    def index(self, shard: int, opened: OpenShard) -> ShardIndex:
-        """The index of a shard, which may be made of what is `opened`. Raises as `opened`."""
-        passing = opened.pread if is_url(self.manifest.urls[shard]) else None
-        return self.manifest.open_shard(
-            shard, source=self.store.sources, passing=passing, whole=opened.local
+    def index(self, shard: int, opened: OpenShard | None = None) -> ShardIndex:
+        """The index of a shard, which may be made of what is `opened`.
+
+        Raises as `opened`; DataError if it lacks what reads are to compare.
+        """
+        url = self.manifest.urls[shard]
+        passing = opened.pread if opened is not None and is_url(url) else None
+        index = self.manifest.open_shard(
+            shard,
+            source=self.store.sources,
+            passing=passing,
+            whole=opened is not None and opened.local,
+            content=self.check == "content",
         )
+        if self.check == "content" and not index.has_content_sums:
+            raise DataError(
+                f"{masked(url)}: its index has no checksums of what is in the shard, which"
+                " check=content compares; `hpckit data index --hash` makes them"
+            )
+        return index
 
     def close(self) -> None:
         """Close the shards; a later read opens them again."""
@@ -143,7 +161,13 @@ class _Opened:
         opened = dataset.store.open(ref)
         index = dataset.index(shard, opened)
         store = dataset.store
-        return OpenedShard(index, lambda: SHARDS.opening(lambda: store.open(ref)), ref.url, opened)
+        return OpenedShard(
+            index,
+            lambda: SHARDS.opening(lambda: store.open(ref)),
+            ref.url,
+            opened,
+            dataset.check,
+        )
 
     def _keep(self, shard: int, found: OpenedShard) -> None:
         with self._lock:
@@ -175,6 +199,7 @@ def open_dataset(
     cache_bytes: int = 0,
     cache_local: CacheLocal = False,
     sources: Sources | None = None,
+    check: Check = "auto",
 ) -> Dataset:
     """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
 
@@ -189,13 +214,20 @@ def open_dataset(
         cache_local: copy shards that are files into the cache, too; "auto": those on file systems
             that machines share, such as NFS and Lustre.
 
+        check: what of each sample that is read is compared with the index. "content": its very
+            bytes, so that anything which a disk has changed since is found; that takes indexes with
+            checksums, as shards have that hpckit wrote, or `hpckit data index --hash` makes.
+            "headers": the tar headers, which tells another shard or version. "auto": its bytes,
+            where the index has their checksums.
+
     Raises DataError if nothing is found, a shard is given twice or is broken.
     """
     reach = sources or Sources()
     given = [shards] if isinstance(shards, str | Path) else shards
     if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
         raise DataError(PIPE_WITHOUT_CACHE)
-    return Dataset(_manifest(shards, reach), _store(cache, cache_bytes, cache_local, reach))
+    store = _store(cache, cache_bytes, cache_local, reach)
+    return Dataset(_manifest(shards, reach), store, check)
 
 
 def _manifest(shards: Shards, sources: Sources) -> Manifest:

@@ -3,14 +3,21 @@
 import builtins
 import threading
 from collections.abc import Callable
+from typing import Literal, TypeAlias
 from zlib import crc32
 
 from data.cache.shard import OpenShard
 from data.errors import DamagedShardError, ShardError
+from data.indexing.content import content_sum
 from data.indexing.header import BLOCK
 from data.indexing.shard import ShardIndex
+from data.reader.compared import comparing_reader
 from data.reader.descriptors import SHARDS
 from data.reader.direct import WHOLE_BYTES, Direct, Sample, direct_reader, keys_of
+
+Check: TypeAlias = Literal["auto", "content", "headers"]
+"""What of each member a read compares with the index: the bytes of it, or the tar header before it;
+auto: its bytes, where the index has their checksum."""
 
 _TODO = "index the dataset again (`hpckit data index`)"
 
@@ -20,10 +27,16 @@ class OpenedShard:
 
     Args:
         reopen: opens the shard anew, after each `release`.
+        check: what a read compares with the index, which must have it.
     """
 
     def __init__(
-        self, index: ShardIndex, reopen: Callable[[], OpenShard], url: str, shard: OpenShard
+        self,
+        index: ShardIndex,
+        reopen: Callable[[], OpenShard],
+        url: str,
+        shard: OpenShard,
+        check: Check = "auto",
     ) -> None:
         self.index = index
         self.used = True
@@ -36,6 +49,9 @@ class OpenedShard:
         self._first = columns["first"].data
         self._offset, self._size = columns["offset"].data, columns["size"].data
         self._header = columns["header"].data
+        self._sums = columns["content"].data if index.has_content_sums else None
+        if check == "headers":
+            self._sums = None
         self._extension = columns["extension"].data
         self._names = index.extensions
         self._key = keys_of(index)
@@ -58,7 +74,7 @@ class OpenedShard:
         return self._direct or self.read
 
     def read(self, i: int) -> tuple[Sample, int]:
-        """Sample i, each member checked against its header, and how many bytes that are.
+        """Sample i, each member checked, and how many bytes that are.
 
         Raises IndexError; ShardError if the shard is not what its index says, FetchError if it
         cannot be had.
@@ -69,7 +85,7 @@ class OpenedShard:
             repairs = self._repairs
             try:
                 return self._read(i)
-            except _BadHeaderError as error:
+            except _OtherBytesError as error:
                 self._repair(error, repairs)
 
     def _read(self, i: int) -> tuple[Sample, int]:
@@ -88,9 +104,13 @@ class OpenedShard:
         total = 0
         for member in members:
             at, length = self._offset[member], self._size[member]
-            if crc32(read(at - BLOCK, BLOCK)) != self._header[member]:
-                raise _BadHeaderError(at - BLOCK)
-            sample[self._names[self._extension[member]]] = read(at, length)
+            content = read(at, length)
+            if self._sums is None:
+                if crc32(read(at - BLOCK, BLOCK)) != self._header[member]:
+                    raise _OtherBytesError(at - BLOCK, "the tar header here is")
+            elif content_sum(content) != self._sums[member]:
+                raise _OtherBytesError(at, "the bytes of the member here are")
+            sample[self._names[self._extension[member]]] = content
             total += length
         return sample, total
 
@@ -102,7 +122,8 @@ class OpenedShard:
         shard = self._opened()
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
-            self._direct = direct_reader(self.index, self._key, self._url, file, self._indirect)
+            make = direct_reader if self._sums is None else comparing_reader
+            self._direct = make(self.index, self._key, self._url, file, self._indirect)
         return shard.pread(offset, size)
 
     def _opened(self) -> OpenShard:
@@ -117,7 +138,7 @@ class OpenedShard:
         self._direct = None
         return self.read(i)
 
-    def _repair(self, error: "_BadHeaderError", repairs: int) -> None:
+    def _repair(self, error: "_OtherBytesError", repairs: int) -> None:
         """Have the shard fetched once more, if that was not done since the read began."""
         shard = self._opened()
         with self._lock:
@@ -133,9 +154,9 @@ class OpenedShard:
             self._repairs += 1
 
 
-class _BadHeaderError(Exception):
-    """What lies at `offset` is not the tar header that was indexed."""
+class _OtherBytesError(Exception):
+    """What lies at `offset` is not what was indexed."""
 
-    def __init__(self, offset: int) -> None:
-        super().__init__("the tar header here is not the indexed one: the shard was changed")
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"{what} not the indexed one: the shard was changed, or is damaged")
         self.offset = offset

@@ -14,6 +14,7 @@ from data.indexing.listing import Shards
 from data.reader.dataset import Dataset
 from data.reader.faults import Policy
 from data.reader.metrics import Usage
+from data.reader.opened import Check
 from data.reader.stream import Stream
 from data.source.sources import Sources
 from data.wds import cursor, topology
@@ -41,7 +42,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     Args:
         shards: as of `open_dataset`; or a `Dataset` that is open, or a `Stream` such as `mixed`
             makes, which cannot be sent to workers that are spawned.
-        cache, cache_bytes, sources: as of `open_dataset`.
+        cache, cache_bytes, sources, check: as of `open_dataset`.
         global_batch: samples of a step over all ranks; by default the size of `batched` times
             the ranks, or without `batched` one each.
         rank, world_size: by default those of torch.distributed, or of the environment.
@@ -70,6 +71,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         cache: str | Path | None = None,
         cache_bytes: int = 0,
         sources: Sources | None = None,
+        check: Check = "auto",
         global_batch: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -85,7 +87,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         downloads: int = 4,
     ) -> None:
         super().__init__()
-        origin = Origin(shards, cache, cache_bytes, sources, seed, streams, window, shuffle=shuffle)
+        order: dict[str, Any] = {"streams": streams, "window": window, "shuffle": shuffle}
+        origin = Origin(shards, cache, cache_bytes, sources, seed, check=check, **order)
         settings = Settings(
             origin=origin,
             global_batch=global_batch,

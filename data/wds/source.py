@@ -20,6 +20,7 @@ from data.reader.descriptors import SHARDS
 from data.reader.faults import Faults
 from data.reader.fetch import Fetcher, Work
 from data.reader.grouping import Grouped
+from data.reader.opened import Check
 from data.reader.stream import Mixed, One, Places, Stream, live_shards, order_of
 from data.reader.together import settle
 from data.source.sources import Sources
@@ -42,6 +43,7 @@ class Origin:
     streams: int = 48
     window: int = 8
     shuffle: bool = True
+    check: Check = "auto"
     manifest: Manifest | None = None
     """Of the shards, once they were opened: another process need not index them again."""
 
@@ -68,13 +70,17 @@ class Origin:
             return shards
         if self.manifest is None:
             opened = open_dataset(
-                shards, cache=self.cache, cache_bytes=self.cache_bytes, sources=self.sources
+                shards,
+                cache=self.cache,
+                cache_bytes=self.cache_bytes,
+                sources=self.sources,
+                check=self.check,
             )
             return self._ordered(opened)
         folder = Path(self.cache or ".")
         budget = self.cache_bytes if self.cache else 0
         store = NodeStore(folder, budget, sources=self.sources or Sources())
-        return self._ordered(Dataset(self.manifest, store))
+        return self._ordered(Dataset(self.manifest, store, self.check))
 
     def opened_as(self, stream: Stream) -> "Origin":
         """For another process, which is not to index the shards again."""
@@ -93,7 +99,7 @@ class Origin:
 
 def after_fork(stream: Stream) -> Stream:
     """The same, with none of the locks that threads of the parent may have held."""
-    datasets = [Dataset(dataset.manifest, dataset.store) for dataset in stream.datasets]
+    datasets = [Dataset(each.manifest, each.store, each.check) for each in stream.datasets]
     if isinstance(stream, One):
         return One(datasets[0], stream.order)
     if isinstance(stream, Mixed):

@@ -192,7 +192,7 @@ def _plan_cache(it: Overview, number: int, node: int) -> Plan:
             "cache: the run has none: data.cache names no absolute path, or its shards are files"
             " and data.cache_local=false"
         )
-    what = f"a bit of each tar header of a shard in {cache} of node {node} is flipped"
+    what = f"a bit of each sample of a shard in {cache} of node {node} is flipped"
     expect = "whoever reads it next finds it, puts it aside, and has it fetched again"
     return Plan(DrillKind.CACHE, what, expect, number, node, cache=cache)
 

@@ -1,8 +1,8 @@
 """Bits of a cached shard that are not what came, on the machine where the cache is: run there as
 `python -m hpckit.elastic.spoil FOLDER NUMBER`.
 
-They are in its tar headers, in each of them, so that whoever reads any sample of it next is to see
-it. What lies between headers is compared with a hash when it comes, and not when it is read.
+They are in each of its tar headers and in what follows it, so that whoever reads any sample of it
+next is to see it, whichever of both is compared with the index (`data.check`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def spoil(cache: Path, number: int) -> Path:
     with tarfile.open(path) as tar, _writable(path) as file:
         for member in tar:
             flip(file, member.offset_data - BLOCK + random.randrange(BLOCK))
+            if member.size:
+                flip(file, member.offset_data + random.randrange(member.size))
     return path
 
 

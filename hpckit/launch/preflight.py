@@ -61,6 +61,7 @@ def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
             spec.data,
             shards=_absolute(spec.data.shards, base),
             validation=spec.data.validation and _absolute(spec.data.validation, base),
+            cache=spec.data.cache and _absolute(spec.data.cache, base),
             pack=pack,
         ),
         checkpoint=replace(
@@ -134,7 +135,8 @@ def _validation_problems(spec: RunSpec) -> list[str]:
     from data import open_dataset
 
     try:
-        return _dataset_problems(spec, key, shards, open_dataset(shards, sources=patient_sources()))
+        dataset = open_dataset(shards, sources=patient_sources(), check=spec.data.check)
+        return _dataset_problems(spec, key, shards, dataset)
     except (DataError, OSError) as error:
         return _unreadable(key, error)
 
@@ -159,6 +161,11 @@ def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) ->
             f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
             f"{shards}` makes it anew"
         ]
+    if spec.data.check == "content":
+        try:
+            dataset.index(0)
+        except (DataError, OSError) as error:
+            return _unreadable(key, error)
     if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
         return []
     if dataset.manifest.n_tokens is None:
@@ -213,7 +220,7 @@ def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Da
         pack(spec.data.pack, folder)
     from data import open_dataset
 
-    return open_dataset(spec.data.shards, sources=patient_sources())
+    return open_dataset(spec.data.shards, sources=patient_sources(), check=spec.data.check)
 
 
 def _unwritable(key: str, folder: Path) -> list[str]:

@@ -29,6 +29,7 @@ ADDED: tuple[Added, ...] = (
     Added("hang.validate_s", None),
     Added("hang.save_s", None),
     Added("data.cache_local", False),
+    Added("data.check", "auto"),
 )
 """In the order in which they came. Nothing goes from here, nor from the spec: whoever stored it
 could not go on."""

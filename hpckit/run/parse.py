@@ -53,6 +53,7 @@ _NOT_IDENTITY = (
     ("data", "cache"),
     ("data", "cache_gb"),
     ("data", "cache_local"),
+    ("data", "check"),
 )
 
 

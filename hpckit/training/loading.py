@@ -50,6 +50,7 @@ def _opened(cfg: RunSpec, shards: str) -> Dataset:
         cache=cfg.data.cache,
         cache_bytes=cfg.data.cache_gb * 10**9,
         cache_local=cfg.data.cache_local,
+        check=cfg.data.check,
     )
 
 

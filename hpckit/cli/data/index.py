@@ -30,7 +30,11 @@ def index(
         typer.Option(help="The manifest's file or folder; by default in the shards' folder."),
     ] = None,
     hash: Annotated[
-        bool, typer.Option("--hash", help="Read all bytes too, so that damage can be told.")
+        bool,
+        typer.Option(
+            "--hash",
+            help="Read all bytes too, so that damage can be told; data.check=content needs it.",
+        ),
     ] = False,
     tokens: Annotated[
         str | None,

@@ -71,3 +71,8 @@ class DataSpec:
     cache_local: bool | Literal["auto"]
     """Whether `cache` is for shards that are files, too. true: all; auto: those on file systems
     that machines share, such as NFS and Lustre; false: files are read where they lie."""
+    check: Literal["auto", "content", "headers"]
+    """What of each sample is compared with the index as it is read. content: its very bytes, so
+    that anything which a disk has changed since is found; needs an index made with `--hash`, as
+    that of shards is which hpckit wrote. headers: the tar headers, which tells another shard or
+    version. auto: the bytes, where the index has their checksums."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from data import Loader, open_dataset, pack_folder
+from data.reader.opened import Check
 from hpckit.elastic.refusal import CANNOT
 from hpckit.elastic.spoil import main
 
@@ -22,23 +24,24 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-def epoch(shards: Path, cache: Path) -> list[bytes]:
-    dataset = open_dataset(shards, cache=cache, cache_bytes=1 << 20, cache_local=True)
+def epoch(shards: Path, cache: Path, check: Check) -> list[bytes]:
+    dataset = open_dataset(shards, cache=cache, cache_bytes=1 << 20, cache_local=True, check=check)
     loader = Loader(dataset, global_batch=4, epochs=1)
     return sorted(sample["txt"] for batch in loader for sample in batch.data)
 
 
+@pytest.mark.parametrize("check", get_args(Check))
 def test_each_shard_is_found_damaged_once_and_no_wrong_sample_is_read(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], check: Check
 ) -> None:
     cache = tmp_path / "cache"
     assert main([str(cache), "0"]) == 1, "there is no shard yet"
     assert "has no whole shard" in capsys.readouterr().err
-    due = epoch(shards, cache)
+    due = epoch(shards, cache, check)
     for number in range(2):
         assert main([str(cache), "1"]) == 0
         assert Path(capsys.readouterr().out.strip()).stat().st_mode & 0o777 == 0o400
-        assert epoch(shards, cache) == due
+        assert epoch(shards, cache, check) == due
         assert len(list((cache / "quarantine").iterdir())) == number + 1
     assert main([str(cache), "1"]) == CANNOT
     assert "damaged already" in capsys.readouterr().err

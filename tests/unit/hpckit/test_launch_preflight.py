@@ -13,11 +13,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from checkpointing import Store
-from data import Tokeniser, pack_folder
+from data import Tokeniser, build_index, pack_folder
 from hpckit.launch.packing import pack_shards, stdlib_place
 from hpckit.launch.preflight import Preflight, preflight, with_absolute_paths
 from hpckit.launch.snapshot import Project
 from hpckit.run.directory import RunDir
+from tests.unit.data.tars import write_tar
 from tests.unit.hpckit.hpckit_parts import line_of, make_spec, python
 
 PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
@@ -84,6 +85,23 @@ def test_a_model_without_room_for_all_tokens_is_a_problem_before_the_start(
     assert look(project, {**tokens, "entry": "os:getcwd"}).problems == []
     (line,) = look(project, {**tokens, "data.shards": "bytes", "data.pack": PACK}).problems
     assert "no token counts" in line
+
+
+def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:
+    checks = {"data.check": "content"}
+    assert look(project, checks).problems == [], "as hpckit packs them"
+    place = project.root.parent / "tars"
+    place.mkdir()
+    write_tar(place / "a.tar", [("1.txt", b"1")])
+    others: dict[str, Any] = {**checks, "data.pack": None, "data.shards": "tars"}
+    others |= {"data.validation": "tars", "train.validate_every": 5}
+    shards, validation = look(project, others).problems
+    assert shards.startswith("data.shards: ")
+    assert validation.startswith("data.validation: ")
+    for line in (shards, validation):
+        assert "a.tar: its index has no checksums of what is in the shard" in line
+    build_index(place, hash=True)
+    assert look(project, others).problems == []
 
 
 def test_missing_shards_are_left_unmade_where_nothing_is_to_be_made(project: Project) -> None:
@@ -289,6 +307,7 @@ def test_relative_paths_are_taken_from_where_the_user_stands(
         "data.shards": "shards/train-{000..127}.tar",
         "data.pack": {**PACK, "source": "~/texts"},
         "checkpoint.url": "ckpts",
+        "data.cache": "~/cache",
     }
     spec = with_absolute_paths(make_spec(changes), Path("/projects/me"))
     assert spec.root == "/projects/runs"
@@ -296,6 +315,7 @@ def test_relative_paths_are_taken_from_where_the_user_stands(
     assert spec.data.pack is not None
     assert spec.data.pack.source == "/home/me/texts"
     assert spec.checkpoint.url == "/projects/me/ckpts"
+    assert spec.data.cache == "/home/me/cache"
 
 
 def test_what_is_absolute_a_name_or_a_url_stays() -> None:

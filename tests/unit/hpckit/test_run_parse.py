@@ -149,6 +149,7 @@ ANOTHER_VALUE: dict[str, Any] = {
     "data.cache": "/local/shards",
     "data.cache_gb": 7,
     "data.cache_local": "auto",
+    "data.check": "content",
     "optim.kind": "muon",
     "optim.lr": 1e-3,
     "optim.schedule": "linear",
@@ -270,7 +271,7 @@ NOR_THESE = (
     "train.require_finite",
     *("train.validate_every", "train.validate_samples", "data.validation"),
     *("data.prefetch", "data.threads"),
-    *("data.cache", "data.cache_gb", "data.cache_local"),
+    *("data.cache", "data.cache_gb", "data.cache_local", "data.check"),
 )
 
 

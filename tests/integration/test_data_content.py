@@ -1,0 +1,157 @@
+"""A bit that changed within a sample: found by a read that compares contents, and mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data import DataError, Dataset, Loader, SampleError, ShardError, ShardWriter, open_dataset
+from data.indexing import sidecar
+from data.indexing.build import build_index
+from data.indexing.scan import scan_shard
+from data.indexing.shard import ShardIndex
+from data.wds.dataset import StreamingDataset
+from tests.services.range_server import RangeServer
+
+Sample = dict[str, bytes]
+SMALL: list[Sample] = [{"txt": f"text {number}".encode() * 40} for number in range(12)]
+TWO: list[Sample] = [{**one, "json": b"{}", "none": b""} for one in SMALL]
+LARGE: list[Sample] = [{"bin": bytes([number]) * 50_000} for number in range(12)]
+OF_ANY_SIZE = pytest.mark.parametrize("samples", [SMALL, TWO, LARGE], ids=["one", "two", "large"])
+
+
+def write(folder: Path, samples: list[Sample]) -> Path:
+    """Two shards, of six samples each."""
+    with ShardWriter(folder / "shard-%06d.tar", max_samples=6) as writer:
+        for number, sample in enumerate(samples):
+            writer.write({"__key__": f"{number:02}", **sample})
+    return folder
+
+
+def flip(path: Path, content: bytes) -> None:
+    """A bit in the middle of where this is."""
+    whole = path.read_bytes()
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        at = whole.index(content) + len(content) // 2
+        file.seek(at)
+        file.write(bytes([whole[at] ^ 4]))
+    path.chmod(mode)
+
+
+def contents(dataset: Dataset) -> list[Sample]:
+    """Of all samples in their order, read twice: the second time by the shortest way."""
+    found = [[dataset.read(number) for number in range(len(dataset))]]
+    readers = [dataset.opened(shard).reader for shard in range(2)]
+    found.append([readers[number // 6](number % 6)[0] for number in range(len(dataset))])
+    assert found[0] == found[1]
+    return [
+        {name: content for name, content in sample.items() if not name.startswith("__")}
+        for sample in found[0]
+    ]
+
+
+@OF_ANY_SIZE
+def test_in_a_file_that_is_read_where_it_lies(tmp_path: Path, samples: list[Sample]) -> None:
+    shards = write(tmp_path / "shards", samples)
+    checked = open_dataset(shards)
+    assert contents(checked) == samples
+    bad = next(iter(samples[8].values()))
+    flip(shards / "shard-000001.tar", bad)
+    assert contents(open_dataset(shards, check="headers")) != samples, "headers do not tell"
+    for dataset in (checked, open_dataset(shards, check="content")):
+        for read in (lambda number: checked.opened(1).reader(number - 6), dataset.read):
+            with pytest.raises(ShardError, match="bytes of the member here are not") as caught:
+                read(8)
+            assert caught.value.offset == scan_shard(caught.value.path).members(2)[0].offset
+        assert dataset.read(9)["__key__"] == "09"
+
+
+@OF_ANY_SIZE
+@pytest.mark.parametrize("is_open", [True, False])
+def test_in_the_cache_it_is_fetched_again(
+    tmp_path: Path, samples: list[Sample], is_open: bool
+) -> None:
+    shards, cache = write(tmp_path / "shards", samples), tmp_path / "cache"
+
+    def opened() -> Dataset:
+        return open_dataset(shards, cache=cache, cache_bytes=1 << 24, cache_local=True)
+
+    dataset = opened()
+    assert contents(dataset) == samples
+    bad = next(iter(samples[3].values()))
+    (path,) = (path for path in cache.glob("*.shard") if bad in path.read_bytes())
+    flip(path, bad)
+    assert contents(dataset if is_open else opened()) == samples
+    assert len(list((cache / "quarantine").iterdir())) == 1
+
+
+def test_policies_bear_it(tmp_path: Path) -> None:
+    shards = write(tmp_path / "shards", SMALL)
+    flip(shards / "shard-000001.tar", SMALL[8]["txt"])
+    dataset = open_dataset(shards)
+    with pytest.raises(SampleError, match=r"shard-000001\.tar"):
+        list(Loader(dataset, global_batch=4, epochs=1))
+    for workers in (0, 2):
+        loader = Loader(dataset, global_batch=4, epochs=1, errors="skip", workers=workers)
+        keys = sorted(key for batch in loader for key in batch.keys)
+        assert keys == [f"{number:02}" for number in range(12) if number != 8]
+        loader.close()
+    pipeline = StreamingDataset(str(shards), errors="skip").to_tuple("__key__")
+    assert sorted(key for (key,) in pipeline) == keys
+
+
+def without_sums(shards: Path) -> None:
+    """As if an hpckit that knew none had made their indexes."""
+    for path in shards.glob("*.tar"):
+        place = Path(sidecar.beside(str(path)))
+        index = sidecar.load(place)
+        assert index is not None
+        del (columns := dict(index.columns))["content"]
+        place.write_bytes(sidecar.to_bytes(ShardIndex(index.meta, columns)))
+
+
+def test_an_index_without_checksums_is_refused_and_can_be_made_anew(tmp_path: Path) -> None:
+    shards = write(tmp_path / "shards", SMALL)
+    without_sums(shards)
+    assert contents(open_dataset(shards)) == SMALL
+    dataset = open_dataset(shards, check="content")
+    with pytest.raises(DataError, match=r"no checksums .* `hpckit data index --hash` makes them"):
+        dataset.read(0)
+    build_index(shards)
+    with pytest.raises(DataError, match="no checksums"):
+        open_dataset(shards, check="content").read(0)
+    build_index(shards, hash=True)
+    assert contents(open_dataset(shards, check="content")) == SMALL
+
+
+def test_no_other_way_of_checking_is_known(tmp_path: Path) -> None:
+    shards = write(tmp_path / "shards", SMALL)
+    with pytest.raises(DataError, match=r"must be one of .*'content', 'headers'.*got 'all'"):
+        open_dataset(shards, check="all")  # type: ignore[arg-type]
+
+
+def publish(server: RangeServer, shards: Path) -> None:
+    for path in shards.iterdir():
+        server.put(f"/{path.name}", path.read_bytes())
+
+
+def test_at_a_url_the_index_beside_it_is_taken_that_has_them(
+    tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = write(tmp_path / "shards", SMALL)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+
+    def opened() -> Dataset:
+        cache = tmp_path / "cache"
+        return open_dataset(f"{server.url}/", cache=cache, cache_bytes=1 << 24, check="content")
+
+    without_sums(shards)
+    publish(server, shards)
+    with pytest.raises(DataError, match="no checksums"):
+        opened().read(0)
+    build_index(shards, hash=True)
+    publish(server, shards)
+    assert contents(opened()) == SMALL, "the one that is kept here has none"
