@@ -60,8 +60,12 @@ class OpenShard:
         """Whether all of it is known to be in a file of this machine."""
         return self._whole
 
-    def pread(self, offset: int, size: int) -> bytes:
+    def pread(self, offset: int, size: int, *, compares: bool = False) -> bytes:
         """Bytes [offset, offset + size), as soon as they are there.
+
+        Args:
+            compares: the caller knows what they must be, and compares them: so nobody is to be told
+                if the hash of the shard, which is seen later, proves wrong.
 
         Raises FetchError if they cannot be had, with every attempt; ObjectChangedError and
         DamagedShardError if bytes read before may have been wrong; ShardError if the shard ends
@@ -71,13 +75,13 @@ class OpenShard:
             raise DataError(f"shard {self._url}: no such range: {offset}, {size} bytes")
         if self.ref.bytes is not None:
             self._check_end(offset + size, self.ref.bytes)
-        data = self._attempt(offset, size)
+        data = self._attempt(offset, size, compares)
         if data is None:
             began_s = time.monotonic()
             while data is None:
                 self._jobs.wait(POLL_S)
                 waited_s = time.monotonic() - began_s
-                data = self._attempt(offset, size)
+                data = self._attempt(offset, size, compares)
             self._disk.metrics.add(waits=1, wait_s=waited_s)
         return data
 
@@ -89,16 +93,21 @@ class OpenShard:
     def quarantine(self, reason: str) -> None:
         """What was read is damaged: the shard is fetched once more, and later reads are of that.
 
+        If it was still on its way, that is waited for: if its hash is known, what comes is right.
+
         Raises DamagedShardError where that does not help, or is not ours to do.
         """
         with self._lock:
-            self._complaints += 1
             if self._entry is None and self._whole:
                 raise DamagedShardError(self._url, f"{reason}; the file itself is damaged")
+            was_whole = self._whole
         while not self._whole and not self._direct:
             if self._attempt(0, 0, whole=True) is None:
                 self._jobs.wait(POLL_S)
         with self._lock:
+            if self._whole and not was_whole and self.ref.hash is not None:
+                return
+            self._complaints += 1
             file, entry = self._file, self._entry
             if self._complaints > 1 or file is None or entry is None:
                 raise DamagedShardError(self._url, f"{reason}; it came from its source like that")
@@ -130,7 +139,9 @@ class OpenShard:
         """Read from the source."""
         self._direct = True
 
-    def _attempt(self, offset: int, size: int, whole: bool = False) -> bytes | None:
+    def _attempt(
+        self, offset: int, size: int, compares: bool = False, *, whole: bool = False
+    ) -> bytes | None:
         """The bytes, or None if they have to be waited for; with `whole`, the verified shard."""
         end = offset + size
         with self._lock:
@@ -140,14 +151,14 @@ class OpenShard:
                 self._look()
             file, direct = self._file, self._direct
             is_coming = not self._whole and not direct
-            if is_coming and (whole or not self._there(file, end)):
+            if is_coming and (whole or not self._there(file, end, compares)):
                 direct = not whole and self._goes_past(file, offset, size)
                 if not direct:
                     if file is not None:
                         self._see_to()
                     return None
         if direct:
-            return b"" if whole else self._read_source(offset, size)
+            return b"" if whole else self._read_source(offset, size, compares)
         return None if file is None else self._read_file(file, offset, size)
 
     def _look(self) -> None:
@@ -212,7 +223,7 @@ class OpenShard:
         elif job.done or job.pid != os.getpid():  # what grows, if it does, is another file
             self._file = None
 
-    def _there(self, file: OpenFile | None, end: int) -> bool:
+    def _there(self, file: OpenFile | None, end: int, compares: bool) -> bool:
         """Whether the growing file reaches `end`, and may be read.
 
         Not if all of it is there: it will be known to be right or wrong in a moment, so whoever
@@ -225,10 +236,15 @@ class OpenShard:
         size = file.size
         if not self._patience.read_growing or not end <= size < self._entry.bytes:
             return False
+        if not compares:
+            self._serve(file)
+        return True
+
+    def _serve(self, file: OpenFile | None) -> None:
+        """Bytes of it, None: of its source, are given, and nobody knows yet if they are right."""
         self._served = True
         if self._job is not None:
             self._unverified.served(self._url, self._job, file)
-        return True
 
     def _goes_past(self, file: OpenFile | None, offset: int, size: int) -> bool:
         """Whether to ask the source for a range rather than wait for the download."""
@@ -271,10 +287,9 @@ class OpenShard:
                 self._file, self._whole, self._direct = None, False, True
                 self._disk.forget(entry)
 
-    def _read_source(self, offset: int, size: int) -> bytes:
-        self._served = True
-        if self._job is not None:
-            self._unverified.served(self._url, self._job, None)
+    def _read_source(self, offset: int, size: int, compares: bool) -> bytes:
+        if not compares:
+            self._serve(None)
         origin = self._job.origin if self._job is not None else None
         tag = None if origin is None else origin.tag
         began_s = time.monotonic()

@@ -124,7 +124,7 @@ class OpenedShard:
         if file is not None and self._shard is shard:
             make = direct_reader if self._sums is None else comparing_reader
             self._direct = make(self.index, self._key, self._url, file, self._indirect)
-        return shard.pread(offset, size)
+        return shard.pread(offset, size, compares=self._sums is not None)
 
     def _opened(self) -> OpenShard:
         shard = self._shard

@@ -18,13 +18,13 @@ from data import (
 )
 from data.indexing import sidecar
 from data.indexing.manifest import NAME, Manifest, make_manifest
-from data.indexing.rows import row_of
+from data.indexing.rows import ShardRow, row_of
 from data.reader.faults import Policy
 from data.source.limits import Limits
 from data.source.protocol import short_tag
 from data.source.retry import Retry
 from data.source.sources import Sources
-from tests.integration.data_commands import EACH, SHARDS, write_shards
+from tests.integration.data_commands import EACH, SHARDS, SIZE, write_shards
 from tests.services.range_server import Gate, RangeServer
 
 QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
@@ -89,6 +89,44 @@ def test_an_epoch_does_not_end_before_its_bytes_are_known_to_be_right(
     server: RangeServer, tmp_path: Path, workers: int, errors: Policy
 ) -> None:
     """All samples are there early, headers and all; the hash is seen when the rest has come."""
+    _, row = damaged_on_its_way(server, tmp_path)
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
+        dataset = Dataset(make_manifest([row]), store, "headers")
+        loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors=errors)
+        with pytest.raises(DamagedShardError, match=r"x\.tar: .* in the batches before"):
+            list(loader)
+        loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_where_contents_are_compared_nothing_wrong_is_given(
+    server: RangeServer, tmp_path: Path, workers: int, is_mended: bool
+) -> None:
+    """So no batch is to be taken back: what is damaged on its way comes once more, and if it is so
+    at its source, it is left out with what is read after it was found."""
+    body, row = damaged_on_its_way(server, tmp_path)
+    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
+        dataset = Dataset(make_manifest([row]), store, "content")
+        loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors="skip")
+        keys: list[str] = []
+        for batch in loader:
+            keys += batch.keys
+            for key, sample in zip(batch.keys, batch.data, strict=True):
+                assert sample["bin"] == int(key).to_bytes(2, "little") * (SIZE // 2)
+            if is_mended:
+                server.put("/x.tar", body)
+        loader.close()
+        store.settle()
+    every = [f"{number:03}" for number in range(EACH)]
+    if is_mended:
+        assert sorted(keys) == every
+    else:
+        assert {"003"} <= set(every) - set(keys) < set(every)
+
+
+def damaged_on_its_way(server: RangeServer, tmp_path: Path) -> tuple[bytes, ShardRow]:
+    """What it is, and its row in a manifest; its server has it with a bit of sample 3 flipped."""
     (shard,) = write_shards(tmp_path / "shards", shards=1).glob("*.tar")
     body = shard.read_bytes() + bytes(300_000)
     shard.write_bytes(body)
@@ -97,13 +135,8 @@ def test_an_epoch_does_not_end_before_its_bytes_are_known_to_be_right(
     server.bytes_per_s = 200_000
     url = server.put("/x.tar", body[:flipped] + bytes([body[flipped] ^ 1]) + body[flipped + 1 :])
     row = row_of(url, index)
-    with NodeStore(tmp_path / "cache", 10**9, free_reserve=0) as store:
-        dataset = Dataset(make_manifest([row]), store)
-        sidecar.keep_at(sidecar.in_folder(url, row.bytes, short_tag(row.tag), None), url, index)
-        loader = Loader(dataset, global_batch=5, epochs=1, workers=workers, errors=errors)
-        with pytest.raises(DamagedShardError, match=r"x\.tar: .* in the batches before"):
-            list(loader)
-        loader.close()
+    sidecar.keep_at(sidecar.in_folder(url, row.bytes, short_tag(row.tag), None), url, index)
+    return body, row
 
 
 def test_equal_names_over_one_cache_are_not_mixed_up(

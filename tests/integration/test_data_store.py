@@ -434,6 +434,20 @@ class TestDamage:
             store.settle()
         store.check()
 
+    def test_who_compares_what_it_reads_is_told_of_nothing(
+        self, store: NodeStore, server: RangeServer
+    ) -> None:
+        """What is not right on its way comes right in the end, or not at all."""
+        bad = bytes([BODY[0] ^ 1]) + BODY[1:]
+        server.bytes_per_s = 8.0 * MIB
+        with store.open(whole(server.put("/x.tar", bad))) as shard:
+            assert shard.pread(0, 10, compares=True) == bad[:10]
+            server.put("/x.tar", BODY)
+            shard.quarantine("other bytes")
+            assert shard.pread(0, 10, compares=True) == BODY[:10]
+        store.settle()
+        assert store.metrics.quarantined == 1
+
     def test_a_reported_shard_is_fetched_anew_once(
         self, store: NodeStore, server: RangeServer, tmp_path: Path
     ) -> None:
@@ -457,6 +471,7 @@ class TestDamage:
         self, store: NodeStore, server: RangeServer
     ) -> None:
         ref = whole(server.put("/x.tar", BODY))
+        store.prefetch(ref)
         with store.open(ref) as shard:
             with pytest.raises(DamagedShardError, match="damaged when it was written"):
                 shard.quarantine("bad header")
