@@ -23,7 +23,7 @@ from data.reader.metrics import Meter, Usage
 from data.reader.packed import Packing, PackPlan
 from data.reader.plan import Plan, SamplePlan, Topology
 from data.reader.ring import Ring, StartMethod
-from data.reader.stream import One, Stream, live_shards, order_of, store_counts
+from data.reader.stream import One, Stream, live_shards, mean_bytes, order_of, store_counts
 from data.reader.together import settle
 
 _GROUP = 256  # samples
@@ -259,13 +259,14 @@ class _Iteration(Iterator[Batch]):
                 depth=loader._prefetch,
                 start=loader._start_method,
             )
+        most, alone = _grouping(loader)
         return Grouped(
             lambda work: (*fetcher.fetch(work), work.share.after),
             work,
-            most=_at_a_time(loader),
+            most=most,
             depth=loader._prefetch,
             threads=loader._threads,
-            alone=Alone() if _reads_small(loader) else None,
+            alone=alone,
         )
 
     @staticmethod
@@ -285,32 +286,17 @@ class _Iteration(Iterator[Batch]):
         return Ahead(plan.stream, reading, of_rank, end=end, downloads=loader._downloads)
 
 
-def _at_a_time(loader: Loader) -> int:
-    """How many batches one thread makes before it hands them over: several only if they are small,
-    nothing of the user's is done to them and no shard is far, so that nobody waits for it."""
-    plan = loader._plan
-    if loader._threads == 0 or not _only_reads(loader):
-        return 1
-    rows = -(-plan.topology.batch // plan.topology.world)
-    return max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * _mean_bytes(loader)))))
-
-
-def _reads_small(loader: Loader) -> bool:
-    """Whether it does nothing but read samples that Python has more to do with than the kernel."""
-    return _only_reads(loader) and _mean_bytes(loader) <= WHOLE_BYTES
-
-
-def _only_reads(loader: Loader) -> bool:
+def _grouping(loader: Loader) -> tuple[int, Alone | None]:
+    """How many batches one thread makes before it hands them over, and who decides whether the
+    consumer reads by itself: several, and somebody, only if they are small, nothing of the user's
+    is done to them and no shard is far, so that nobody waits for it."""
     plan = loader._plan
     own = loader._transform or loader._collate or isinstance(plan, PackPlan)
-    return not own and not has_far(plan.stream)
-
-
-def _mean_bytes(loader: Loader) -> float:
-    """Of a sample, with its headers; at least 1."""
-    datasets = loader._plan.stream.datasets
-    total = sum(int(dataset.manifest.bytes.sum()) for dataset in datasets)
-    return max(1.0, total / sum(map(len, datasets)))
+    if own or loader._threads == 0 or has_far(plan.stream):
+        return 1, None
+    rows, mean = -(-plan.topology.batch // plan.topology.world), mean_bytes(plan.stream)
+    most = max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * mean))))
+    return most, Alone() if mean <= WHOLE_BYTES else None
 
 
 _Made: TypeAlias = Grouped[Work, tuple[Batch, Times, int]] | Ring

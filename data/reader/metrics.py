@@ -1,7 +1,7 @@
 """Where the time of a loader goes, and one line that says what to do about it."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from data.reader.batch import Batch, Times
@@ -45,11 +45,11 @@ class Usage:
     """Shards that were opened with no cache."""
 
     def __sub__(self, before: "Usage") -> "Usage":
-        both = zip(astuple(self), astuple(before), strict=True)
+        both = zip(vars(self).values(), vars(before).values(), strict=True)
         return replace(Usage(*(a - b for a, b in both)), ready=self.ready)
 
     def __add__(self, other: "Usage") -> "Usage":
-        both = zip(astuple(self), astuple(other), strict=True)
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
         return Usage(*(a + b for a, b in both))
 
     @property
@@ -100,6 +100,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._usage = Usage()
+        self._wait_s = self._elapsed_s = self._transform_s = 0.0  # for items of batches
 
     def delivered(self, batch: Batch, times: Times, *, wait_s: float, elapsed_s: float) -> None:
         """One more batch, and the seconds since the one before."""
@@ -122,15 +123,18 @@ class Meter:
 
     def waited(self, *, wait_s: float, elapsed_s: float, transform_s: float) -> None:
         """For an item of a batch that was read; of it so long for work of its consumer's thread."""
-        self._usage += Usage(wait_s=wait_s, elapsed_s=elapsed_s, transform_s=transform_s)
+        self._wait_s += wait_s
+        self._elapsed_s += elapsed_s
+        self._transform_s += transform_s
 
     def usage(self, *, ready: int, counts: Mapping[str, float]) -> Usage:
         """What it has come to; `counts` are those of the node stores, by their names."""
         of_stores = {
             name: counts[name] for name in ("past_s", "no_room", "disk_errors", "uncached")
         }
+        items = Usage(wait_s=self._wait_s, elapsed_s=self._elapsed_s, transform_s=self._transform_s)
         return replace(
-            self._usage,
+            self._usage + items,
             ready=ready,
             download_s=counts["wait_s"],
             **of_stores,  # type: ignore[arg-type]

@@ -188,6 +188,12 @@ def live_shards(stream: Stream, reads: Sequence[Collection[int]]) -> int:
     return sum(min(len(dataset.manifest), order.window * len(of)) for dataset, order, of in each)
 
 
+def mean_bytes(stream: Stream) -> float:
+    """Of a sample in its shard, with its headers; at least 1."""
+    total = sum(int(dataset.manifest.bytes.sum()) for dataset in stream.datasets)
+    return max(1.0, total / sum(map(len, stream.datasets)))
+
+
 def store_counts(stream: Stream) -> dict[str, float]:
     """What the node stores of its datasets have done for this process, in sum: the counters of
     `data.cache.metrics.Metrics` by their names."""

@@ -49,6 +49,17 @@ _KINDS: dict[Any, Kind] = dict.fromkeys(_EACH, Kind.EACH) | {
 }
 
 
+_DRAWS_NOTHING = (
+    filters._rename,
+    filters._to_tuple,
+    filters._extract_keys,
+    filters._rename_keys,
+    filters._info,
+    filters._log_keys,
+    filters._rsample,  # which is made one of positions
+)
+
+
 class per_sample:  # noqa: N801 (stages of webdataset have such names)
     """Says of a stage of one's own, a generator over samples, that it gives one for one or none.
 
@@ -76,6 +87,16 @@ def kind_of(stage: Stage) -> Kind:
     if isinstance(stage, PipelineStage) or callable(stage):
         return Kind.MANY
     raise DataError(f"{stage!r} is no stage: expected a callable from an iterable to an iterable")
+
+
+def may_draw(stage: Stage) -> bool:
+    """Whether it may ask the generators of random, numpy or torch for numbers."""
+    if not isinstance(stage, filters.FilterFunction):
+        return True
+    if stage.f is filters._decode:
+        own = any(not isinstance(each, str) for each in stage.args)
+        return own or not stage.kw.keys() <= {"handler", "only", "partial"}
+    return stage.f not in _DRAWS_NOTHING
 
 
 def arguments(stage: Stage) -> dict[str, Any]:

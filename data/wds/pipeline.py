@@ -104,9 +104,11 @@ class Pipeline:
             stages = inexact_stages(settings.stages)
             yield from InexactRunner(stages).make(reads, at)
             return
-        restore = topology.worker() is None
-        seeder = Seeder(seed, restore=restore) if settings.seeded else None
-        runner = Runner(settings.plan, reader, seeder, seed, self._policy)
+        plan, is_ours = settings.plan, topology.worker() is not None
+        # in a worker, torch's loader may collate after it, by what the user has given it
+        seeds = settings.seeded and (is_ours or plan.may_draw)
+        seeder = Seeder(seed, restore=not is_ours) if seeds else None
+        runner = Runner(plan, reader, seeder, seed, self._policy)
         for read in reads:
             yield from runner.make(read, within)
             within = 0

@@ -9,7 +9,7 @@ from webdataset import filters
 
 from data.errors import DataError
 from data.wds.chain import Chain
-from data.wds.kinds import Kind, Stage, arguments, kind_of, told
+from data.wds.kinds import Kind, Stage, arguments, kind_of, may_draw, told
 
 _log = logging.getLogger(__name__)
 _noted: set[str] = set()
@@ -34,6 +34,13 @@ class Plan:
     """Done to each batch."""
     filters: bool = False
     """Whether some of them leave samples out by their nature."""
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether anything of it may ask the generators of random, numpy or torch for numbers."""
+        collate = None if self.batching is None else self.batching.collate
+        own = collate not in (None, filters.default_collation_fn)
+        return own or any(may_draw(stage) for stage in (*self.samples, *self.batches))
 
 
 def plan_of(stages: Sequence[Stage]) -> Plan:

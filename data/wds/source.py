@@ -14,14 +14,16 @@ from data.indexing.listing import Shards
 from data.indexing.manifest import Manifest
 from data.ordering.placement import Share
 from data.reader.ahead import Ahead, has_far
+from data.reader.alone import Alone
 from data.reader.batch import Batch, Times
 from data.reader.dataset import Dataset, open_dataset
 from data.reader.descriptors import SHARDS
+from data.reader.direct import WHOLE_BYTES
 from data.reader.faults import Faults
 from data.reader.fetch import Fetcher, Work
 from data.reader.grouping import Grouped
 from data.reader.opened import Check
-from data.reader.stream import Mixed, One, Places, Stream, live_shards, order_of
+from data.reader.stream import Mixed, One, Places, Stream, live_shards, mean_bytes, order_of
 from data.reader.together import settle
 from data.source.sources import Sources
 from data.wds.cursor import Cursor
@@ -138,15 +140,18 @@ class Reader:
         streams = self.stream.streams_of(*self.steps.ranks, self.steps.size)
         SHARDS.check(live_shards(self.stream, streams))
         most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
+        is_far = has_far(self.stream)
+        is_small = not is_far and mean_bytes(self.stream) <= WHOLE_BYTES
         made: Grouped[tuple[Work, int], Read] = Grouped(
             lambda found: Read(*fetch(found[0]), found[0].share, found[1]),
             self._works(cursor, stride),
             most=most if self.threads else 1,
             depth=self.depth,
             threads=self.threads,
+            alone=Alone() if is_small else None,
         )
         ahead = None
-        if has_far(self.stream):
+        if is_far:
             ahead = Ahead(
                 self.stream,
                 lambda: at.position,

@@ -28,7 +28,7 @@ from data import (
     pack_folder,
 )
 from data.reader.grouping import Grouped
-from data.reader.loader import _at_a_time, _reads_small
+from data.reader.loader import _grouping
 from data.reader.prefetch import prefetching
 
 N = 23
@@ -411,19 +411,22 @@ def test_groups_change_neither_the_order_nor_where_an_error_comes(threads: int, 
 
 
 def test_a_consumer_is_to_read_by_itself_only_what_takes_python_longest(dataset: Dataset) -> None:
-    assert _reads_small(Loader(dataset, global_batch=1))
-    assert not _reads_small(Loader(dataset, global_batch=1, transform=lambda s, _: s))
-    assert not _reads_small(Loader(dataset, global_batch=1, collate=list))
+    def may(**more: Any) -> bool:
+        return _grouping(Loader(dataset, global_batch=1, **more))[1] is not None
+
+    assert may()
+    assert not may(transform=lambda s, _: s)
+    assert not may(collate=list)
     dataset.manifest.bytes = dataset.manifest.bytes + 10 * 40_000  # what two samples would have
-    assert not _reads_small(Loader(dataset, global_batch=1))
+    assert not may()
 
 
 def test_small_batches_go_in_groups_if_nobody_can_tell(dataset: Dataset) -> None:
     """The position is that of what was delivered, not of what is there."""
     loader = Loader(dataset, global_batch=1, threads=1, prefetch=1)
-    assert _at_a_time(loader) > 8
-    assert _at_a_time(Loader(dataset, global_batch=1, transform=lambda s, _: s)) == 1
-    assert _at_a_time(Loader(dataset, global_batch=200)) == 1
+    assert _grouping(loader)[0] > 8
+    assert _grouping(Loader(dataset, global_batch=1, transform=lambda s, _: s))[0] == 1
+    assert _grouping(Loader(dataset, global_batch=200))[0] == 1
     iterator = iter(loader)
     for delivered in range(1, 20):
         next(iterator)
