@@ -51,7 +51,7 @@ class OpenShard:
         self._job: Job | None = None
         self._whole = self._direct = self._closed = False
         self._served = False  # bytes that were not verified
-        self._starts = self._complaints = 0
+        self._starts = 0
         self._pace = Pace(time.monotonic())
         self._ranged = 0  # bytes that were not waited for
 
@@ -107,12 +107,12 @@ class OpenShard:
         with self._lock:
             if self._whole and not was_whole and self.ref.hash is not None:
                 return
-            self._complaints += 1
             file, entry = self._file, self._entry
-            if self._complaints > 1 or file is None or entry is None:
+            if file is None or entry is None:
                 raise DamagedShardError(self._url, f"{reason}; it came from its source like that")
             self._disk.report(self.ref, entry, file, reason)
             self._file, self._whole, self._served = None, False, False
+            self._starts = 0  # it did not vanish
             self._begin()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 import builtins
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, TypeAlias
 from zlib import crc32
 
@@ -81,12 +82,17 @@ class OpenedShard:
         """
         if not 0 <= i < len(self.index):
             raise IndexError(f"sample {i} is not in 0..{len(self.index) - 1}")
-        while True:
-            repairs = self._repairs
-            try:
-                return self._read(i)
-            except _OtherBytesError as error:
-                self._repair(error, repairs)
+        with suppress(_OtherBytesError):
+            return self._read(i)
+        repairs = self._repairs
+        try:  # once more: it may be the memory of this process that was wrong
+            return self._read(i)
+        except _OtherBytesError as error:
+            self._repair(error, repairs)
+        try:
+            return self._read(i)
+        except _OtherBytesError as error:
+            raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from error
 
     def _read(self, i: int) -> tuple[Sample, int]:
         members = range(self._first[i], self._first[i + 1])
@@ -104,12 +110,11 @@ class OpenedShard:
         total = 0
         for member in members:
             at, length = self._offset[member], self._size[member]
+            if self._sums is None and crc32(read(at - BLOCK, BLOCK)) != self._header[member]:
+                raise _OtherBytesError(at - BLOCK, "the tar header here is not the indexed one")
             content = read(at, length)
-            if self._sums is None:
-                if crc32(read(at - BLOCK, BLOCK)) != self._header[member]:
-                    raise _OtherBytesError(at - BLOCK, "the tar header here is")
-            elif content_sum(content) != self._sums[member]:
-                raise _OtherBytesError(at, "the bytes of the member here are")
+            if self._sums is not None and content_sum(content) != self._sums[member]:
+                raise _OtherBytesError(at, "the bytes of the member here are not the indexed ones")
             sample[self._names[self._extension[member]]] = content
             total += length
         return sample, total
@@ -144,8 +149,6 @@ class OpenedShard:
         with self._lock:
             if self._repairs != repairs:
                 return
-            if self._repairs:
-                raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from error
             self._direct = None
             try:
                 shard.quarantine(str(error))
@@ -157,6 +160,6 @@ class OpenedShard:
 class _OtherBytesError(Exception):
     """What lies at `offset` is not what was indexed."""
 
-    def __init__(self, offset: int, what: str) -> None:
-        super().__init__(f"{what} not the indexed one: the shard was changed, or is damaged")
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(f"{problem}: the shard was changed, or is damaged")
         self.offset = offset

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -12,6 +14,7 @@ from data.indexing.build import build_index
 from data.indexing.scan import scan_shard
 from data.indexing.shard import ShardIndex
 from data.wds.dataset import StreamingDataset
+from tests.integration.runs import eventually
 from tests.services.range_server import RangeServer
 
 Sample = dict[str, bytes]
@@ -39,6 +42,15 @@ def flip(path: Path, content: bytes) -> None:
         file.seek(at)
         file.write(bytes([whole[at] ^ 4]))
     path.chmod(mode)
+
+
+def with_content(cache: Path, content: bytes) -> Path:
+    """The shard with this; there may be readers of it before it is whole."""
+
+    def look() -> Path | None:
+        return next((path for path in cache.glob("*.shard") if content in path.read_bytes()), None)
+
+    return eventually(look)
 
 
 def contents(dataset: Dataset) -> list[Sample]:
@@ -82,10 +94,40 @@ def test_in_the_cache_it_is_fetched_again(
     dataset = opened()
     assert contents(dataset) == samples
     bad = next(iter(samples[3].values()))
-    (path,) = (path for path in cache.glob("*.shard") if bad in path.read_bytes())
-    flip(path, bad)
+    flip(with_content(cache, bad), bad)
     assert contents(dataset if is_open else opened()) == samples
     assert len(list((cache / "quarantine").iterdir())) == 1
+
+
+def test_it_is_fetched_again_whenever_that_happens_but_not_twice_in_an_hour(tmp_path: Path) -> None:
+    """Otherwise it is taken for damaged where it comes from."""
+    shards, cache = write(tmp_path / "shards", SMALL), tmp_path / "cache"
+    dataset = open_dataset(shards, cache=cache, cache_bytes=1 << 24, cache_local=True)
+    assert contents(dataset) == SMALL
+    bad = SMALL[3]["txt"]
+    for again in range(3):
+        path = with_content(cache, bad)
+        flip(path, bad)
+        assert contents(dataset) == SMALL
+        assert len(list((cache / "quarantine").iterdir())) == again + 1
+        marker = path.with_suffix(".damaged")
+        long_ago = marker.stat().st_mtime - 3700
+        os.utime(marker, (long_ago, long_ago))
+    flip(with_content(cache, bad), bad)
+    assert contents(dataset) == SMALL
+    flip(with_content(cache, bad), bad)
+    with pytest.raises(ShardError, match="bytes of the member here are not"):
+        dataset.read(3)
+
+
+def test_memory_that_was_wrong_once_harms_no_shard(tmp_path: Path) -> None:
+    dataset = open_dataset(write(tmp_path / "shards", SMALL))
+    opened = dataset.opened(0)
+    right = opened._pread
+    with mock.patch.object(opened, "_pread", side_effect=right) as read:
+        read.side_effect = lambda at, size: bytes(size) if read.call_count == 1 else right(at, size)
+        assert opened.read(3)[0]["txt"] == SMALL[3]["txt"]
+        assert read.call_count == 2
 
 
 def test_policies_bear_it(tmp_path: Path) -> None:
