@@ -49,7 +49,9 @@ def shard_index(
     """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
 
     Kept ones: of this very version of the shard, then one beside it that came with a copy; that of
-    a URL is kept here then. What a `pipe:` command writes has no version: it is run each time.
+    a URL is kept here then. With `hash`, a file of another version is read: a copy has the same
+    bytes, but one that was written over need not. What a `pipe:` command writes has no version: it
+    is run each time.
     """
     shard = str(shard)
     if access.is_pipe(shard):
@@ -58,9 +60,10 @@ def shard_index(
         found = sidecar.find(shard, file.bytes, file.tag, index_folder)
         if found and has(found, hash, tokens):
             return found
-        fitting = sidecar.find_fitting(shard, file, source if access.is_url(shard) else None)
-        if fitting and has(fitting, hash, tokens):
-            if not access.is_url(shard):
+        is_file = not access.is_url(shard)
+        fitting = sidecar.find_fitting(shard, file, None if is_file else source)
+        if fitting and has(fitting, hash, tokens) and not (hash and is_file):
+            if is_file:
                 return fitting
             index = ShardIndex({**fitting.meta, "tag": file.tag}, fitting.columns)
         else:

@@ -20,7 +20,7 @@ Check: TypeAlias = Literal["auto", "content", "headers"]
 """What of each member a read compares with the index: the bytes of it, or the tar header before it;
 auto: its bytes, where the index has their checksum."""
 
-_TODO = "index the dataset again (`hpckit data index`)"
+_TODO = "fetch it again; if that was meant, index the dataset again (`hpckit data index --hash`)"
 
 
 class OpenedShard:

@@ -169,6 +169,18 @@ def test_an_index_without_checksums_is_refused_and_can_be_made_anew(tmp_path: Pa
     assert contents(open_dataset(shards, check="content")) == SMALL
 
 
+def test_what_was_changed_on_purpose_is_indexed_again(tmp_path: Path) -> None:
+    """Its size and its headers are what they were."""
+    shards = write(tmp_path / "shards", SMALL)
+    path = shards / "shard-000001.tar"
+    before = SMALL[8]["txt"]
+    path.write_bytes(path.read_bytes().replace(before, before.upper()))
+    with pytest.raises(ShardError, match=r"if that was meant, .*`hpckit data index --hash`"):
+        open_dataset(shards).read(8)
+    build_index(shards, hash=True)
+    assert open_dataset(shards).read(8)["txt"] == before.upper()
+
+
 def test_no_other_way_of_checking_is_known(tmp_path: Path) -> None:
     shards = write(tmp_path / "shards", SMALL)
     with pytest.raises(DataError, match=r"must be one of .*'content', 'headers'.*got 'all'"):

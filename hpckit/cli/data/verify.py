@@ -59,6 +59,6 @@ def verify_shards(
     outcome = f"{len(wrong):,} damaged" if wrong else "all whole"
     screen.line(f"{count(len(verdicts), 'shard')} of {total} checked: {outcome}")
     if wrong:
-        screen.line("next: fetch these shards again, or `hpckit data index` if they were changed")
+        screen.line("next: fetch these again; `hpckit data index --hash`, if the change was meant")
     screen.document({"full": full, "shards": [asdict(verdict) for verdict in verdicts]})
     return DAMAGED if wrong else 0
