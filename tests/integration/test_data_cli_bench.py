@@ -33,7 +33,8 @@ def test_bench_measures_every_way(shards: Path) -> None:
             assert name != "hpckit" or all(one["samples"] % 16 == 0 for one in arm["rounds"])
             assert all(one["bytes"] == 3000 * one["samples"] for one in arm["rounds"])
     assert told["arms"]["raw read"]["of_raw"] == 1
-    assert "waiting for data" in told["diagnosis"]
+    said = told["diagnosis"]  # the latter on a machine so slow that there was no second one
+    assert "waiting for data" in said or said.startswith("the first batch took")
 
 
 def test_bench_for_people(shards: Path) -> None:
