@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from hpckit.run.environment import STORE_TOKEN
 from hpckit.run.rendezvous import name_of
 from hpckit.training.nodestore import Connection, NodeStore
+from hpckit.training.ports import free_port
 
 BACKEND = "hpckit"
 _JOINED, _COMPLETE = "joined", "complete"
@@ -60,6 +61,7 @@ class KnownNodes(RendezvousHandler):
 
         Raises:
             RendezvousConnectionError: they do not come in time, or the store is gone.
+            OSError: there is no port for the workers' store.
         """
         self._round += 1
         store = self._of(self._round)
@@ -67,7 +69,8 @@ class KnownNodes(RendezvousHandler):
             if store.add(_JOINED, 1) == self._nodes:
                 store.set(_COMPLETE, "")
             store.wait([_COMPLETE])
-            meet = RendezvousStoreInfo.build(self._place, store, self._address)
+            port = free_port() if self._place == 0 else None
+            meet = RendezvousStoreInfo.build(self._place, store, self._address, port)
             self._next_began = self._of(self._round + 1).expect([_JOINED])
         except DistError as error:
             raise RendezvousConnectionError(f"round {self._round}: {error}") from error

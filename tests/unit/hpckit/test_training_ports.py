@@ -1,0 +1,46 @@
+"""Ports that are listened on later: nobody has them, and no connection takes them meanwhile."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from hpckit.training import ports
+from hpckit.training.ports import free_port
+
+
+@pytest.fixture
+def ephemeral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "range"
+    path.write_text("32768\t60999\n")
+    monkeypatch.setattr(ports, "_EPHEMERAL", path)
+    return path
+
+
+def test_they_are_none_of_those_that_connections_get(ephemeral: Path) -> None:
+    found = {free_port() for _ in range(20)}
+    assert len(found) > 10
+    assert all(20_000 <= port < 32_768 for port in found)
+    for port in found:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", port))
+
+
+def test_one_that_somebody_has_is_passed_over(
+    ephemeral: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = free_port()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        drawn = iter((server.getsockname()[1], free))
+        monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: next(drawn))
+        assert free_port() == free
+
+
+def test_where_all_are_given_to_connections_the_kernel_chooses(ephemeral: Path) -> None:
+    ephemeral.write_text("1024 65535\n")
+    assert free_port() >= 1024
