@@ -40,10 +40,11 @@ def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     with beside(LOOP, reference, *STEPS, launcher=TORCHRUN) as finished:
         first = run(LOOP, root, *STEPS, launcher=TORCHRUN, kill_at=45)
         kill_service(root / "checkpoint", RUN)
+        durable = steps_kept(root / "checkpoint", RUN)  # none, if the disk is slower than the steps
         second = run(LOOP, root, *STEPS, launcher=TORCHRUN)
         whole = finished.result().losses
     assert sorted(whole) == list(range(1, 61))
-    assert min(second.losses) > 1
+    assert min(second.losses) > max(durable, default=0)
     assert first.losses.items() <= whole.items()
     assert second.losses.items() <= whole.items()
     assert_same_end(root / "checkpoint", reference / "checkpoint", RUN)
