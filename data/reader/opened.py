@@ -50,9 +50,8 @@ class OpenedShard:
         self._first = columns["first"].data
         self._offset, self._size = columns["offset"].data, columns["size"].data
         self._header = columns["header"].data
-        self._sums = columns["content"].data if index.has_content_sums else None
-        if check == "headers":
-            self._sums = None
+        compares = check != "headers" and index.has_content_sums
+        self._sums = columns["content"].data if compares else None
         self._extension = columns["extension"].data
         self._names = index.extensions
         self._key = keys_of(index)

@@ -87,8 +87,17 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         downloads: int = 4,
     ) -> None:
         super().__init__()
-        order: dict[str, Any] = {"streams": streams, "window": window, "shuffle": shuffle}
-        origin = Origin(shards, cache, cache_bytes, sources, seed, check=check, **order)
+        origin = Origin(
+            shards,
+            cache,
+            cache_bytes,
+            sources,
+            seed,
+            streams,
+            window,
+            shuffle=shuffle,
+            check=check,
+        )
         settings = Settings(
             origin=origin,
             global_batch=global_batch,
