@@ -10,8 +10,9 @@ import numpy as np
 from data.errors import DataError, SampleError
 from data.ordering.placement import Bools, Share
 from data.reader.batch import Batch, SampleContext, Times
-from data.reader.direct import Direct, Sample
+from data.reader.direct import Sample
 from data.reader.faults import SUBSTITUTES, Faults
+from data.reader.pieces import Piece, Reader, failing, read_pieces
 from data.reader.stream import Places, Stream
 from data.reader.together import open_together
 
@@ -92,20 +93,21 @@ class Fetcher:
         return work.share.mask if kept is None else work.share.mask[kept]
 
     def _read(self, positions: list[int], places: Places) -> Rows:
-        datasets, shards = places.datasets.tolist(), places.shards.tolist()
+        """All that is to be read is, before the first sample is made of it: see `pieces`."""
+        datasets, shards, samples = (column.tolist() for column in places)
         rows = Rows(positions, datasets, self._numbers(places), [], {})
-        opened: dict[tuple[int, int], Direct] = {}
-        keep, total = rows.samples.append, 0
         open_together(self.stream, datasets, shards)
-        lies = zip(datasets, shards, strict=True)
-        for place, sample in zip(lies, places.samples.tolist(), strict=True):
+        lies = list(zip(datasets, shards, strict=True))
+        readers = {place: self._reader(*place) for place in dict.fromkeys(lies)}
+        pieces: list[Piece] = []
+        for place, sample in zip(lies, samples, strict=True):
+            readers[place].ask(sample, pieces)
+        contents = read_pieces(pieces)
+        keep, total = rows.samples.append, 0
+        for place, sample in zip(lies, samples, strict=True):
             try:
-                reader = opened.get(place)
-                if reader is None:
-                    which, shard = place
-                    reader = opened[place] = self.stream.datasets[which].opened(shard).reader
-                content, size = reader(sample)
-                keep(content)
+                made, size = readers[place].make(sample, contents)
+                keep(made)
                 total += size
             except (DataError, OSError) as error:
                 row = len(rows.samples)
@@ -113,6 +115,12 @@ class Fetcher:
                 keep(None)
         rows.bytes = total
         return rows
+
+    def _reader(self, which: int, shard: int) -> Reader:
+        try:
+            return self.stream.datasets[which].opened(shard).reader
+        except (DataError, OSError) as error:  # told of each of its samples
+            return failing(error)
 
     def _numbers(self, places: Places) -> list[int]:
         """Of each sample, in its dataset."""

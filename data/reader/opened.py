@@ -14,7 +14,8 @@ from data.indexing.header import BLOCK
 from data.indexing.shard import ShardIndex
 from data.reader.compared import comparing_reader
 from data.reader.descriptors import SHARDS
-from data.reader.direct import WHOLE_BYTES, Direct, Sample, direct_reader, keys_of
+from data.reader.direct import WHOLE_BYTES, Sample, direct_reader, keys_of
+from data.reader.pieces import Reader, at_once
 
 Check: TypeAlias = Literal["auto", "content", "headers"]
 """What of each member a read compares with the index: the bytes of it, or the tar header before it;
@@ -43,7 +44,7 @@ class OpenedShard:
         self.used = True
         self._reopen, self._url = reopen, url
         self._shard: OpenShard | None = shard
-        self._direct: Direct | None = None  # once all of it lies in a file of this machine
+        self._direct: Reader | None = None  # once all of it lies in a file of this machine
         self._repairs = 0
         self._lock = threading.Lock()
         columns = index.columns
@@ -68,10 +69,10 @@ class OpenedShard:
         return self._shard is not None
 
     @property
-    def reader(self) -> Callable[[int], tuple[Sample, int]]:
+    def reader(self) -> Reader:
         """`read`, faster where the file is known: to be used for a batch, then asked for again."""
         self.used = True
-        return self._direct or self.read
+        return self._direct or at_once(self.read)
 
     def read(self, i: int) -> tuple[Sample, int]:
         """Sample i, each member checked, and how many bytes that are.
@@ -126,8 +127,9 @@ class OpenedShard:
         shard = self._opened()
         file = shard.whole_file() if self._direct is None else None
         if file is not None and self._shard is shard:
-            make = direct_reader if self._sums is None else comparing_reader
-            self._direct = make(self.index, self._key, self._url, file, self._indirect)
+            args = self.index, self._key, self._url, file, self._indirect
+            direct = self._sums is None
+            self._direct = at_once(direct_reader(*args)) if direct else comparing_reader(*args)
         return shard.pread(offset, size, compares=self._sums is not None)
 
     def _opened(self) -> OpenShard:

@@ -98,7 +98,8 @@ class SamplePlan:
         of, count = self.topology, 1
         steps = steps_from(position, of.batch, self.stream.samples, of.tail, of.end(self.stream))
         while block := self._block(steps, count):
-            count = min(2 * count, max(1, _LOCATED // of.batch), _MOST_STEPS)
+            most = min(_LOCATED, self.stream.samples) // of.batch  # an order keeps few epochs
+            count = min(2 * count, max(1, most), _MOST_STEPS)
             found = self._shares(block)
             places = self.stream.locate(np.concatenate([share.positions for share in found]))
             ends = np.cumsum([len(share.positions) for share in found]).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +14,8 @@ from data.indexing import sidecar
 from data.indexing.build import build_index
 from data.indexing.scan import scan_shard
 from data.indexing.shard import ShardIndex
+from data.reader import pieces
+from data.reader.pieces import Piece, read_pieces
 from data.wds.dataset import StreamingDataset
 from tests.integration.runs import eventually
 from tests.services.range_server import RangeServer
@@ -21,7 +24,12 @@ Sample = dict[str, bytes]
 SMALL: list[Sample] = [{"txt": f"text {number}".encode() * 40} for number in range(12)]
 TWO: list[Sample] = [{**one, "json": b"{}", "none": b""} for one in SMALL]
 LARGE: list[Sample] = [{"bin": bytes([number]) * 50_000} for number in range(12)]
-OF_ANY_SIZE = pytest.mark.parametrize("samples", [SMALL, TWO, LARGE], ids=["one", "two", "large"])
+MANY: list[Sample] = [
+    {**one, "txt": bytes([65 + number]), "none": b""} for number, one in enumerate(LARGE)
+]
+OF_ANY_SIZE = pytest.mark.parametrize(
+    "samples", [SMALL, TWO, LARGE, MANY], ids=["one", "two", "large", "many"]
+)
 
 
 def write(folder: Path, samples: list[Sample]) -> Path:
@@ -53,16 +61,25 @@ def with_content(cache: Path, content: bytes) -> Path:
     return eventually(look)
 
 
+def read_apart(dataset: Dataset, number: int) -> Sample:
+    """As a loader does: first what is to be read is asked for, then the sample is made of it."""
+    reader = dataset.opened(number // 6).reader
+    pieces: list[Piece] = []
+    reader.ask(number % 6, pieces)
+    return reader.make(number % 6, read_pieces(pieces))[0]
+
+
 def contents(dataset: Dataset) -> list[Sample]:
     """Of all samples in their order, read twice: the second time by the shortest way."""
     found = [[dataset.read(number) for number in range(len(dataset))]]
-    readers = [dataset.opened(shard).reader for shard in range(2)]
-    found.append([readers[number // 6](number % 6)[0] for number in range(len(dataset))])
+    found.append([read_apart(dataset, number) for number in range(len(dataset))])
     assert found[0] == found[1]
-    return [
-        {name: content for name, content in sample.items() if not name.startswith("__")}
-        for sample in found[0]
-    ]
+    return [given(sample) for sample in found[0]]
+
+
+def given(sample: Sample) -> Sample:
+    """Its members."""
+    return {name: content for name, content in sample.items() if not name.startswith("__")}
 
 
 @OF_ANY_SIZE
@@ -74,7 +91,7 @@ def test_in_a_file_that_is_read_where_it_lies(tmp_path: Path, samples: list[Samp
     flip(shards / "shard-000001.tar", bad)
     assert contents(open_dataset(shards, check="headers")) != samples, "headers do not tell"
     for dataset in (checked, open_dataset(shards, check="content")):
-        for read in (lambda number: checked.opened(1).reader(number - 6), dataset.read):
+        for read in (partial(read_apart, checked), dataset.read):
             with pytest.raises(ShardError, match="bytes of the member here are not") as caught:
                 read(8)
             assert caught.value.offset == scan_shard(caught.value.path).members(2)[0].offset
@@ -130,19 +147,50 @@ def test_memory_that_was_wrong_once_harms_no_shard(tmp_path: Path) -> None:
         assert read.call_count == 2
 
 
-def test_policies_bear_it(tmp_path: Path) -> None:
-    shards = write(tmp_path / "shards", SMALL)
-    flip(shards / "shard-000001.tar", SMALL[8]["txt"])
+@OF_ANY_SIZE
+def test_policies_bear_it(tmp_path: Path, samples: list[Sample]) -> None:
+    """Nor is another sample of the batch made of what was read for the bad one."""
+    shards = write(tmp_path / "shards", samples)
+    flip(shards / "shard-000001.tar", next(iter(samples[8].values())))
     dataset = open_dataset(shards)
     with pytest.raises(SampleError, match=r"shard-000001\.tar"):
         list(Loader(dataset, global_batch=4, epochs=1))
     for workers in (0, 2):
-        loader = Loader(dataset, global_batch=4, epochs=1, errors="skip", workers=workers)
-        keys = sorted(key for batch in loader for key in batch.keys)
+        loader = Loader(dataset, global_batch=4, epochs=3, errors="skip", workers=workers)
+        found = [sample for batch in loader for sample in batch.data]
+        for sample in found:
+            assert given(sample) == samples[int(sample["__key__"])]
+        keys = sorted(sample["__key__"] for sample in found[:11])
         assert keys == [f"{number:02}" for number in range(12) if number != 8]
+        assert len(found) == 3 * 11
         loader.close()
     pipeline = StreamingDataset(str(shards), errors="skip").to_tuple("__key__")
     assert sorted(key for (key,) in pipeline) == keys
+
+
+@OF_ANY_SIZE
+def test_what_cannot_be_read_at_once_is_read_by_itself(
+    tmp_path: Path, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = open_dataset(write(tmp_path / "shards", samples))
+    assert contents(dataset) == samples
+    whole = os.pread
+    count = 0
+
+    def sometimes(fd: int, size: int, at: int) -> bytes:
+        nonlocal count
+        count += 1
+        if count % 3 == 0:
+            raise OSError(5, "a disk's error")
+        return whole(fd, size - (count % 3 == 1), at)
+
+    monkeypatch.setattr(pieces, "pread", sometimes)
+    found = list(Loader(dataset, global_batch=4, epochs=1, threads=0))
+    assert count > 8
+    each = [sample for batch in found for sample in batch.data]
+    assert {sample["__key__"]: given(sample) for sample in each} == {
+        f"{number:02}": sample for number, sample in enumerate(samples)
+    }
 
 
 def without_sums(shards: Path) -> None:

@@ -1,0 +1,59 @@
+"""All that a batch wants of files, read one piece after another, with next to nothing in between.
+
+Threads that read at the same time wait for the interpreter's lock after each read. The less they do
+with it until the next one, the less they wait: samples of 100 KB come a third faster from two
+threads than where each sample is made as soon as it is read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from os import pread
+from typing import NamedTuple, TypeAlias
+
+from xxhash import xxh3_64_intdigest
+
+from data.indexing.content import LOW
+from data.reader.direct import Direct, Sample
+
+# (descriptor, offset, bytes, checksum as of `content_sum`, or None: whoever asked will compare it)
+Piece: TypeAlias = tuple[int, int, int, int | None]
+# None: could not be read, or is not what the checksum says
+Contents: TypeAlias = Iterator[bytes | None]
+
+
+class Reader(NamedTuple):
+    """Reads samples of one shard in two steps; a number is that of the sample in the shard."""
+
+    ask: Callable[[int, list[Piece]], None]
+    """Adds what is to be read for a sample; perhaps nothing."""
+    make: Callable[[int, Contents], tuple[Sample, int]]
+    """The sample, and how many bytes its members have, of what was asked for it: the next ones of
+    all that was read, which it takes whatever happens. Raises as `OpenedShard.read`."""
+
+
+def at_once(read: Direct) -> Reader:
+    """One that asks for nothing, and reads as it makes."""
+    return Reader(lambda _, __: None, lambda i, _: read(i))
+
+
+def failing(error: Exception) -> Reader:
+    """One of a shard that could not be opened."""
+
+    def fail(_: int) -> tuple[Sample, int]:
+        raise error
+
+    return at_once(fail)
+
+
+def read_pieces(pieces: Sequence[Piece]) -> Contents:
+    """What they hold, in their order. The descriptors must stay open meanwhile."""
+    found: list[bytes | None] = []
+    keep = found.append
+    for fd, at, size, said in pieces:
+        try:
+            content = pread(fd, size, at)
+        except OSError:  # said, and got around if that can be, by the shard
+            keep(None)
+            continue
+        right = said is None or xxh3_64_intdigest(content) & LOW == said
+        keep(content if right and len(content) == size else None)
+    return iter(found)
