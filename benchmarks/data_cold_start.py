@@ -1,36 +1,48 @@
 """How soon the first bytes of a cold cache come, and what a cold epoch takes beyond its bytes.
 
     python -m benchmarks.data_cold_start [--shards 6] [--mib 64] [--mb-per-s 100] [--kb 100]
+        [--latency-ms 0 30] [--rounds 7]
 
 A loopback server gives each answer no more than that many bytes per second; the shards are read one
 after the other, in pieces of 1 MiB, through an empty node store. The server runs in a process of
 its own. Printed: seconds until the first 100 KiB are there, the time of the epoch divided by bytes
 over bandwidth (1 is the best there is), and the same for a second, warm epoch in GB/s.
 
-Then a loader reads the same shards through another empty cache, shuffled: told are the times of
-its first batch, of one sample and of 64, beside what their bytes alone would take.
+Then loaders read the same shards through other empty caches, shuffled, from a server that waits
+before each answer. Told is the time of the first batch, of one sample and of 64, divided by that of
+as many bare requests for so many bytes, by a new client, 32 at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import random
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 
+from benchmarks.ab import interleave
 from benchmarks.data_sets import Samples
 from data import Loader, open_dataset
 from data.cache.entry import ShardRef
 from data.cache.store import NodeStore
+from data.source.sources import Sources
 from tests.services.range_server import range_server
 
 _PIECE = 1 << 20
 _BATCHES = (1, 64)
+_AT_A_TIME = 32
 
 
 def _serve(pipe: Connection, samples: Samples, bytes_per_s: float) -> None:
+    """Until it is told None; another number is how long to wait before each answer, in seconds."""
     with tempfile.TemporaryDirectory() as folder, range_server() as server:
         samples.write(Path(folder))
         for path in sorted(Path(folder).iterdir()):
@@ -38,7 +50,23 @@ def _serve(pipe: Connection, samples: Samples, bytes_per_s: float) -> None:
         server.bytes_per_s = bytes_per_s
         tars = {path.name: path.stat().st_size for path in sorted(Path(folder).glob("*.tar"))}
         pipe.send([(f"{server.url}/{name}", size) for name, size in tars.items()])
-        pipe.recv()
+        while (delay_s := pipe.recv()) is not None:
+            server.delay_s = delay_s
+            pipe.send(True)
+
+
+@contextmanager
+def served(samples: Samples, bytes_per_s: float) -> Iterator[tuple[Connection, list[ShardRef]]]:
+    """A server in a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    server = context.Process(target=_serve, args=(theirs, samples, bytes_per_s))
+    server.start()
+    try:
+        yield ours, [ShardRef(url, length) for url, length in ours.recv()]
+    finally:
+        ours.send(None)
+        server.join()
 
 
 def epoch_s(store: NodeStore, refs: list[ShardRef]) -> tuple[float, float]:
@@ -68,6 +96,37 @@ def first_batch_s(url: str, batch: int) -> float:
     return seconds
 
 
+def requests_s(refs: list[ShardRef], batch: int, size: int) -> float:
+    """Seconds for as many requests of `size` bytes, anywhere, by a client that is new."""
+    chosen = random.Random(batch)
+    places = [chosen.choice(refs) for _ in range(batch)]
+    sources = Sources()
+
+    def read(ref: ShardRef) -> None:
+        assert ref.bytes is not None
+        sources.read(ref.url, chosen.randrange(ref.bytes - size), size)
+
+    with ThreadPoolExecutor(min(_AT_A_TIME, batch)) as pool:
+        began_s = time.perf_counter()
+        list(pool.map(read, places))
+        return time.perf_counter() - began_s
+
+
+def compare_first(refs: list[ShardRef], batch: int, size: int, rounds: int) -> str:
+    """The first batch beside its requests."""
+    url = refs[0].url.rpartition("/")[0]
+    first_batch_s(url, batch)  # the indexes of all shards are kept from now on
+    arms = {
+        "bare": partial(requests_s, refs, batch, size),
+        "first": partial(first_batch_s, url, batch),
+    }
+    found = interleave(arms, rounds)
+    ratios = [one / bare for one, bare in zip(found["first"], found["bare"], strict=True)]
+    least_ms, took_ms = (1000 * median(found[name]) for name in ("bare", "first"))
+    spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"first batch of {batch} after {took_ms:.0f} ms; bare {least_ms:.0f} ms; {spread}"
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -75,29 +134,28 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64, help="of one shard")
     parser.add_argument("--mb-per-s", type=float, default=100.0)
     parser.add_argument("--kb", type=int, default=100, help="of one sample")
+    parser.add_argument("--latency-ms", type=float, nargs="+", default=[0, 30])
+    parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     rate, size = args.mb_per_s * 1e6, args.kb * 1000
     samples = Samples(args.shards, max(1, (args.mib << 20) // size), size)
-    ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    server = context.Process(target=_serve, args=(theirs, samples, rate))
-    server.start()
-    refs = [ShardRef(url, length) for url, length in ours.recv()]
-    with tempfile.TemporaryDirectory() as folder, NodeStore(Path(folder), 1 << 40) as store:
-        first_s, cold_s = epoch_s(store, refs)
-        _, warm_s = epoch_s(store, refs)
+    with served(samples, rate) as (server, refs):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            NodeStore(Path(folder), 1 << 40) as store,
+        ):
+            first_s, cold_s = epoch_s(store, refs)
+            _, warm_s = epoch_s(store, refs)
         total = sum(ref.bytes or 0 for ref in refs)
         print(f"first 100 KiB after {first_s * 1000:.0f} ms")
         print(f"cold epoch {cold_s:.2f} s, {cold_s / (total / rate):.3f} of bytes over bandwidth")
         print(f"warm epoch {warm_s:.2f} s, {total / warm_s / 1e9:.2f} GB/s")
-    for batch in _BATCHES:
-        seconds = first_batch_s(refs[0].url.rpartition("/")[0], batch)
-        least_ms = 1000 * batch * size / rate
-        print(
-            f"first batch of {batch} after {seconds * 1000:.0f} ms; its bytes take {least_ms:.0f}"
-        )
-    ours.send(None)
-    server.join()
+        for latency_ms in args.latency_ms:
+            server.send(latency_ms / 1000)
+            server.recv()
+            for batch in _BATCHES:
+                told = compare_first(refs, batch, size, args.rounds)
+                print(f"{latency_ms:g} ms before each answer: {told}")
 
 
 if __name__ == "__main__":

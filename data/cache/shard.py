@@ -11,7 +11,7 @@ from data.cache.entry import DAMAGED, DROPPED, WHOLE, Entry, ShardRef
 from data.cache.job import POLL_S, Job, again
 from data.cache.jobs import Jobs
 from data.cache.openfile import OpenFile
-from data.cache.pace import Pace, is_borne, is_quicker
+from data.cache.pace import Pace, is_borne, is_early, is_quicker
 from data.cache.unverified import Unverified
 from data.errors import DamagedShardError, DataError, FetchError, ShardError
 from data.source.address import masked
@@ -152,7 +152,7 @@ class OpenShard:
             file, direct = self._file, self._direct
             is_coming = not self._whole and not direct
             if is_coming and (whole or not self._there(file, end, compares)):
-                direct = not whole and self._goes_past(file, offset, size)
+                direct = not whole and self._goes_past(file, offset, size, compares)
                 if not direct:
                     if file is not None:
                         self._see_to()
@@ -246,23 +246,30 @@ class OpenShard:
         if self._job is not None:
             self._unverified.served(self._url, self._job, file)
 
-    def _goes_past(self, file: OpenFile | None, offset: int, size: int) -> bool:
-        """Whether to ask the source for a range rather than wait for the download."""
+    def _goes_past(self, file: OpenFile | None, offset: int, size: int, compares: bool) -> bool:
+        """Whether to ask the source for a range rather than wait for the download.
+
+        Who compares need not even know yet which version there is.
+        """
         job = self._job
         if job is None or job.done or job.pid != os.getpid() or not self._patience.read_growing:
             return False
-        if job.origin is None or job.origin.bytes is None:
+        if job.origin is None and not compares:
             return False
-        self._check_end(offset + size, job.origin.bytes)
+        whole = self.ref.bytes if job.origin is None else job.origin.bytes
+        if whole is None:
+            return False
+        self._check_end(offset + size, whole)
         have = 0 if file is None else file.size
         if offset + size <= have:
             return False  # about to be verified
         if offset + size - have > self._patience.wait_bytes:
             return True
         pace = self._pace.seen(have, time.monotonic())
-        if not is_quicker(offset - have, *pace, job.round_trip_s):
+        early = is_early(size, self._ranged, whole)
+        if not is_quicker(offset - have, *pace, job.round_trip_s, early=early):
             return False
-        if not is_borne(size, self._ranged, job.origin.bytes):
+        if not is_borne(size, self._ranged, whole):
             return False
         self._ranged += size
         return True

@@ -1,13 +1,15 @@
 """As `direct`, where the index knows what each member holds: that is compared, and no header, as
 what has the right bytes is the right member. It costs no more than headers do."""
 
+from os import pread
+
 from xxhash import xxh3_64_intdigest
 
 from data.cache.openfile import OpenFile
 from data.indexing.content import LOW
 from data.indexing.shard import ShardIndex
 from data.reader.direct import WHOLE_BYTES, Direct, Keys, Sample
-from data.reader.pieces import Contents, Piece, Reader
+from data.reader.pieces import Contents, Piece, Reader, ask_nothing
 
 
 def comparing_reader(
@@ -15,6 +17,15 @@ def comparing_reader(
 ) -> Reader:
     """Of an index that has checksums of contents. What goes wrong is left to `otherwise`, which
     reads a sample by itself. The file stays open for as long as this is there."""
+    is_small = index.bytes <= WHOLE_BYTES * len(index)
+    make = _one_by_one if is_small else _together
+    return make(index, key_of, url, file, otherwise)
+
+
+def _together(
+    index: ShardIndex, key_of: Keys, url: str, file: OpenFile, otherwise: Direct
+) -> Reader:
+    """All samples of a batch are read before the first is made, see `pieces`."""
     columns, names, fd = index.columns, index.extensions, file.fd
     firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
     sums, extensions = columns["content"].data, columns["extension"].data
@@ -30,20 +41,11 @@ def comparing_reader(
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, len(content)
 
     def ask(i: int, pieces: list[Piece], _: OpenFile = file) -> None:
-        first, end = firsts[i], firsts[i + 1]
-        begin = offsets[first]
-        span = offsets[end - 1] + sizes[end - 1] - begin
-        if span <= WHOLE_BYTES:
-            pieces.append((fd, begin, span, None))
-            return
-        for member in range(first, end):
+        for member in range(firsts[i], firsts[i + 1]):
             pieces.append((fd, offsets[member], sizes[member], sums[member]))
 
     def make(i: int, contents: Contents) -> tuple[Sample, int]:
         first, end = firsts[i], firsts[i + 1]
-        begin = offsets[first]
-        if offsets[end - 1] + sizes[end - 1] - begin <= WHOLE_BYTES:
-            return cut(i, range(first, end), begin, next(contents))
         found = [next(contents) for _ in range(first, end)]
         sample: Sample = {"__key__": key_of(i), "__url__": url}
         total = 0
@@ -54,20 +56,50 @@ def comparing_reader(
             total += len(content)
         return sample, total
 
-    def cut(i: int, members: range, begin: int, block: bytes | None) -> tuple[Sample, int]:
-        """Of a block that holds them all."""
-        if block is None:
-            return otherwise(i)
-        sample: Sample = {"__key__": key_of(i), "__url__": url}
-        total = 0
-        for member in members:
-            at, length = offsets[member] - begin, sizes[member]
-            content = block[at : at + length]
-            if xxh3_64_intdigest(content) & LOW != sums[member]:
-                return otherwise(i)
-            sample[names[extensions[member]]] = content
-            total += length
-        return sample, total
-
     # all have a member, so where there are as many, each has one
     return Reader(ask_alone, make_alone) if len(sizes) == len(index) else Reader(ask, make)
+
+
+def _one_by_one(
+    index: ShardIndex, key_of: Keys, url: str, file: OpenFile, otherwise: Direct
+) -> Reader:
+    """Each sample is read as it is made: less work for small ones, of which a consumer does best to
+    read them by itself, see `Alone`."""
+    columns, names, fd = index.columns, index.extensions, file.fd
+    firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
+    sums, extensions = columns["content"].data, columns["extension"].data
+
+    def several(i: int, _: Contents, __: OpenFile = file) -> tuple[Sample, int]:
+        first, end = firsts[i], firsts[i + 1]
+        begin = offsets[first]
+        span = offsets[end - 1] + sizes[end - 1] - begin
+        sample: Sample = {"__key__": key_of(i), "__url__": url}
+        total = 0
+        try:
+            block = pread(fd, span, begin) if span <= WHOLE_BYTES else None
+            for member in range(first, end):
+                at, length = offsets[member], sizes[member]
+                if block is None:
+                    content = pread(fd, length, at)
+                else:
+                    content = block[at - begin : at - begin + length]
+                if xxh3_64_intdigest(content) & LOW != sums[member] or len(content) != length:
+                    return otherwise(i)
+                sample[names[extensions[member]]] = content
+                total += length
+        except OSError:  # said, and got around if that can be, by the shard
+            return otherwise(i)
+        return sample, total
+
+    def alone(i: int, _: Contents, __: OpenFile = file) -> tuple[Sample, int]:
+        """As `several`, where each sample has one member: number i."""
+        length = sizes[i]
+        try:
+            content = pread(fd, length, offsets[i])
+        except OSError:
+            return otherwise(i)
+        if xxh3_64_intdigest(content) & LOW != sums[i] or len(content) != length:
+            return otherwise(i)
+        return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
+
+    return Reader(ask_nothing, alone if len(sizes) == len(index) else several)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from data.reader.direct import Sample
 from data.reader.faults import SUBSTITUTES, Faults
 from data.reader.pieces import Piece, Reader, failing, read_pieces
 from data.reader.stream import Places, Stream
-from data.reader.together import open_together
+from data.reader.together import begun, open_together
 
 
 class Work(NamedTuple):
@@ -99,20 +100,23 @@ class Fetcher:
         open_together(self.stream, datasets, shards)
         lies = list(zip(datasets, shards, strict=True))
         readers = {place: self._reader(*place) for place in dict.fromkeys(lies)}
+        asked = [(readers[place], sample) for place, sample in zip(lies, samples, strict=True)]
         pieces: list[Piece] = []
-        for place, sample in zip(lies, samples, strict=True):
-            readers[place].ask(sample, pieces)
+        for reader, sample in asked:
+            reader.ask(sample, pieces)
         contents = read_pieces(pieces)
         keep, total = rows.samples.append, 0
-        for place, sample in zip(lies, samples, strict=True):
-            try:
-                made, size = readers[place].make(sample, contents)
-                keep(made)
-                total += size
-            except (DataError, OSError) as error:
-                row = len(rows.samples)
-                rows.errors[row] = self._said(positions[row], *place, sample, error)
-                keep(None)
+        is_far = any(reader.waits for reader in readers.values())
+        with begun(asked) if is_far else nullcontext(asked) as each:
+            for reader, sample in each:
+                try:
+                    made, size = reader.make(sample, contents)
+                    keep(made)
+                    total += size
+                except (DataError, OSError) as error:
+                    row = len(rows.samples)
+                    rows.errors[row] = self._said(positions[row], *lies[row], sample, error)
+                    keep(None)
         rows.bytes = total
         return rows
 

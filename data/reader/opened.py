@@ -72,7 +72,8 @@ class OpenedShard:
     def reader(self) -> Reader:
         """`read`, faster where the file is known: to be used for a batch, then asked for again."""
         self.used = True
-        return self._direct or at_once(self.read)
+        shard = self._shard
+        return self._direct or at_once(self.read, waits=shard is not None and not shard.local)
 
     def read(self, i: int) -> tuple[Sample, int]:
         """Sample i, each member checked, and how many bytes that are.

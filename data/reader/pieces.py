@@ -28,11 +28,18 @@ class Reader(NamedTuple):
     make: Callable[[int, Contents], tuple[Sample, int]]
     """The sample, and how many bytes its members have, of what was asked for it: the next ones of
     all that was read, which it takes whatever happens. Raises as `OpenedShard.read`."""
+    waits: bool = False
+    """Whether that may wait for a source, and so is better done of many samples at a time; such a
+    reader has asked for nothing."""
 
 
-def at_once(read: Direct) -> Reader:
-    """One that asks for nothing, and reads as it makes."""
-    return Reader(lambda _, __: None, lambda i, _: read(i))
+def ask_nothing(i: int, pieces: list[Piece]) -> None:
+    """Of who reads as it makes."""
+
+
+def at_once(read: Direct, *, waits: bool = False) -> Reader:
+    """One that reads as it makes."""
+    return Reader(ask_nothing, lambda i, _: read(i), waits)
 
 
 def failing(error: Exception) -> Reader:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -169,5 +171,30 @@ def test_a_first_batch_does_not_wait_for_whole_shards(
         loader = one_of_each(Dataset(manifest, store))
         assert len(next(iter(loader)).keys) == SHARDS
         assert (held.opened, held.expired, held.count) == (False, False, 3)
+        held.open()
+        loader.close()
+
+
+def test_samples_that_are_far_away_are_read_at_the_same_time(
+    server: RangeServer, manifest: Manifest, tmp_path: Path
+) -> None:
+    held, together = Gate(server), threading.Barrier(SHARDS)
+    sources = Sources(limits=Limits(requests=2 * SHARDS))
+    read = sources.read
+
+    def at_once(url: str, start: int, size: int, tag: str | None = None) -> bytes:
+        together.wait(20)
+        return read(url, start, size, tag)
+
+    with (
+        NodeStore(
+            tmp_path / "cache", 10**9, sources=sources, free_reserve=0, wait_bytes=0
+        ) as store,
+        mock.patch.object(sources, "read", at_once),
+    ):
+        loader = one_of_each(Dataset(manifest, store))
+        batch = next(iter(loader))
+        assert [sample["__key__"] for sample in batch.data] == list(batch.keys)
+        assert len({sample["__url__"] for sample in batch.data}) == SHARDS
         held.open()
         loader.close()

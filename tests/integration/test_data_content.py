@@ -14,7 +14,7 @@ from data.indexing import sidecar
 from data.indexing.build import build_index
 from data.indexing.scan import scan_shard
 from data.indexing.shard import ShardIndex
-from data.reader import pieces
+from data.reader import compared, pieces
 from data.reader.pieces import Piece, read_pieces
 from data.wds.dataset import StreamingDataset
 from tests.integration.runs import eventually
@@ -184,7 +184,8 @@ def test_what_cannot_be_read_at_once_is_read_by_itself(
             raise OSError(5, "a disk's error")
         return whole(fd, size - (count % 3 == 1), at)
 
-    monkeypatch.setattr(pieces, "pread", sometimes)
+    for module in (compared, pieces):
+        monkeypatch.setattr(module, "pread", sometimes)
     found = list(Loader(dataset, global_batch=4, epochs=1, threads=0))
     assert count > 8
     each = [sample for batch in found for sample in batch.data]

@@ -39,6 +39,9 @@ class RangeServer:
     bytes_per_s: float | None = None
     """Of each answer."""
 
+    delay_s: float = 0.0
+    """Before each answer."""
+
     seen: list[tuple[str, int]] = field(default_factory=list)
     """(path with query, first byte) of every answer with a body of more than one byte."""
 
@@ -109,6 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         found = holds.objects.get(self.path.partition("?")[0])
         holds.clients.add(self.client_address)
         holds.headers.append({name.lower(): value for name, value in self.headers.items()})
+        time.sleep(holds.delay_s)
         if found is None:
             self._head(404, 0, {})
             return

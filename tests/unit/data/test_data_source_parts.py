@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from data.cache.entry import Entry, ShardRef, url_key
 from data.cache.mounts import find_kind
-from data.cache.pace import LEAST_ROUND_TRIP_S, Pace, is_borne, is_quicker
+from data.cache.pace import LEAST_ROUND_TRIP_S, NEAR_BYTES, Pace, is_borne, is_quicker
 from data.errors import DataError
 from data.source.address import Address, masked
 from data.source.http import divided
@@ -189,6 +189,8 @@ class TestPace:
         assert not is_quicker(far, 0.019, rate, round_trip_s=0.001)
         assert not is_quicker(far, 0.021, rate, round_trip_s=0.01)
         assert not is_quicker(far, 0.021, 0.0, round_trip_s=0.001)  # nothing has come of it yet
+        assert is_quicker(far, 0.0, 0.0, round_trip_s=0.001, early=True)
+        assert not is_quicker(NEAR_BYTES, 0.0, 0.0, round_trip_s=0.001, early=True)
 
     @given(st.integers(1, 2**40), st.lists(st.integers(0, 2**30), max_size=50))
     def test_little_is_read_twice(self, whole: int, sizes: list[int]) -> None:
