@@ -9,7 +9,7 @@ from data.cache.openfile import OpenFile
 from data.indexing.content import LOW
 from data.indexing.shard import ShardIndex
 from data.reader.direct import WHOLE_BYTES, Direct, Keys, Sample
-from data.reader.pieces import Contents, Piece, Reader, ask_nothing
+from data.reader.pieces import Contents, Piece, Reader
 
 
 def comparing_reader(
@@ -57,7 +57,7 @@ def _together(
         return sample, total
 
     # all have a member, so where there are as many, each has one
-    return Reader(ask_alone, make_alone) if len(sizes) == len(index) else Reader(ask, make)
+    return Reader(make_alone, ask_alone) if len(sizes) == len(index) else Reader(make, ask)
 
 
 def _one_by_one(
@@ -102,4 +102,4 @@ def _one_by_one(
             return otherwise(i)
         return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
 
-    return Reader(ask_nothing, alone if len(sizes) == len(index) else several)
+    return Reader(alone if len(sizes) == len(index) else several)

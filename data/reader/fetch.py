@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from data.ordering.placement import Bools, Share
 from data.reader.batch import Batch, SampleContext, Times
 from data.reader.direct import Sample
 from data.reader.faults import SUBSTITUTES, Faults
-from data.reader.pieces import Piece, Reader, failing, read_pieces
+from data.reader.pieces import Contents, Piece, Reader, failing, read_pieces
 from data.reader.stream import Places, Stream
 from data.reader.together import begun, open_together
 
@@ -100,17 +99,13 @@ class Fetcher:
         open_together(self.stream, datasets, shards)
         lies = list(zip(datasets, shards, strict=True))
         readers = {place: self._reader(*place) for place in dict.fromkeys(lies)}
-        asked = [(readers[place], sample) for place, sample in zip(lies, samples, strict=True)]
-        pieces: list[Piece] = []
-        for reader, sample in asked:
-            reader.ask(sample, pieces)
-        contents = read_pieces(pieces)
+        each = [readers[place] for place in lies]
+        contents = self._contents(each, samples)
         keep, total = rows.samples.append, 0
-        is_far = any(reader.waits for reader in readers.values())
-        with begun(asked) if is_far else nullcontext(asked) as each:
-            for reader, sample in each:
+        with begun(each, samples) as makes:
+            for make, sample in zip(makes, samples, strict=True):
                 try:
-                    made, size = reader.make(sample, contents)
+                    made, size = make(sample, contents)
                     keep(made)
                     total += size
                 except (DataError, OSError) as error:
@@ -119,6 +114,15 @@ class Fetcher:
                     keep(None)
         rows.bytes = total
         return rows
+
+    @staticmethod
+    def _contents(readers: list[Reader], samples: list[int]) -> Contents:
+        """Of all that is asked for."""
+        pieces: list[Piece] = []
+        for reader, sample in zip(readers, samples, strict=True):
+            if (ask := reader.ask) is not None:
+                ask(sample, pieces)
+        return read_pieces(pieces)
 
     def _reader(self, which: int, shard: int) -> Reader:
         try:

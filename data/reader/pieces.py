@@ -18,28 +18,25 @@ from data.reader.direct import Direct, Sample
 Piece: TypeAlias = tuple[int, int, int, int | None]
 # None: could not be read, or is not what the checksum says
 Contents: TypeAlias = Iterator[bytes | None]
+Make: TypeAlias = Callable[[int, Contents], tuple[Sample, int]]
 
 
 class Reader(NamedTuple):
     """Reads samples of one shard in two steps; a number is that of the sample in the shard."""
 
-    ask: Callable[[int, list[Piece]], None]
-    """Adds what is to be read for a sample; perhaps nothing."""
-    make: Callable[[int, Contents], tuple[Sample, int]]
+    make: Make
     """The sample, and how many bytes its members have, of what was asked for it: the next ones of
     all that was read, which it takes whatever happens. Raises as `OpenedShard.read`."""
+    ask: Callable[[int, list[Piece]], None] | None = None
+    """Adds what is to be read for a sample; None: it is read as it is made."""
     waits: bool = False
-    """Whether that may wait for a source, and so is better done of many samples at a time; such a
-    reader has asked for nothing."""
-
-
-def ask_nothing(i: int, pieces: list[Piece]) -> None:
-    """Of who reads as it makes."""
+    """Whether making one may wait for a source, and so is better done of many at a time; of a
+    reader that asks for nothing."""
 
 
 def at_once(read: Direct, *, waits: bool = False) -> Reader:
     """One that reads as it makes."""
-    return Reader(ask_nothing, lambda i, _: read(i), waits)
+    return Reader(lambda i, _: read(i), waits=waits)
 
 
 def failing(error: Exception) -> Reader:

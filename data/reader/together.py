@@ -4,16 +4,12 @@ so are the samples read that lie in them."""
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
 
 from data.errors import DataError
-from data.reader.pieces import Reader, at_once
+from data.reader.pieces import Make, Reader
 from data.reader.stream import Stream
 
 _AT_A_TIME = 32  # threads, which wait for answers
-
-Asked: TypeAlias = tuple[Reader, int]
-"""Whom to ask for a sample, and its number in the shard."""
 
 
 def open_together(stream: Stream, datasets: Sequence[int], shards: Sequence[int]) -> None:
@@ -43,19 +39,26 @@ def open_together(stream: Stream, datasets: Sequence[int], shards: Sequence[int]
 
 
 @contextmanager
-def begun(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """The same, of which those that wait for a source are being made, many at a time."""
-    waiting = sum(reader.waits for reader, _ in asked)
-    with ThreadPoolExecutor(
-        min(_AT_A_TIME, max(1, waiting)), thread_name_prefix="hpckit-data-read"
-    ) as pool:
+def begun(readers: Sequence[Reader], samples: Sequence[int]) -> Iterator[list[Make]]:
+    """What makes each sample; those that wait for a source are being made, many at a time.
 
-        def begin(reader: Reader, sample: int) -> Reader:
+    Args:
+        readers, samples: whom to ask for each, and its number in the shard.
+    """
+    waiting = sum(reader.waits for reader in readers)
+    if waiting == 0:
+        yield [reader.make for reader in readers]
+        return
+    count = min(_AT_A_TIME, waiting)
+    with ThreadPoolExecutor(count, thread_name_prefix="hpckit-data-read") as pool:
+
+        def begin(reader: Reader, sample: int) -> Make:
             coming = pool.submit(reader.make, sample, iter(()))
-            return at_once(lambda _: coming.result())
+            return lambda _, __: coming.result()
 
         yield [
-            (begin(reader, sample) if reader.waits else reader, sample) for reader, sample in asked
+            begin(reader, sample) if reader.waits else reader.make
+            for reader, sample in zip(readers, samples, strict=True)
         ]
 
 
