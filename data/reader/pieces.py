@@ -1,8 +1,8 @@
 """All that a batch wants of files, read one piece after another, with next to nothing in between.
 
 Threads that read at the same time wait for the interpreter's lock after each read. The less they do
-with it until the next one, the less they wait: samples of 100 KB come a third faster from two
-threads than where each sample is made as soon as it is read.
+with it until the next one, the less they wait: samples of 100 KB take two threads 15 to 25 % less
+time than where each sample is made as soon as it is read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ from xxhash import xxh3_64_intdigest
 from data.indexing.content import LOW
 from data.reader.direct import Direct, Sample
 
-# (descriptor, offset, bytes, checksum as of `content_sum`, or None: whoever asked will compare it)
-Piece: TypeAlias = tuple[int, int, int, int | None]
+# (descriptor, offset, bytes, checksum as of `content_sum`)
+Piece: TypeAlias = tuple[int, int, int, int]
 # None: could not be read, or is not what the checksum says
 Contents: TypeAlias = Iterator[bytes | None]
 Make: TypeAlias = Callable[[int, Contents], tuple[Sample, int]]
@@ -58,6 +58,6 @@ def read_pieces(pieces: Sequence[Piece]) -> Contents:
         except OSError:  # said, and got around if that can be, by the shard
             keep(None)
             continue
-        right = said is None or xxh3_64_intdigest(content) & LOW == said
-        keep(content if right and len(content) == size else None)
+        right = xxh3_64_intdigest(content) & LOW == said and len(content) == size
+        keep(content if right else None)
     return iter(found)
