@@ -26,9 +26,8 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 
-from benchmarks.ab import interleave
+from benchmarks.ab import Comparison, interleave
 from benchmarks.data_sets import Samples
 from data import Loader, open_dataset
 from data.cache.entry import ShardRef
@@ -99,16 +98,14 @@ def first_batch_s(url: str, batch: int) -> float:
 def requests_s(refs: list[ShardRef], batch: int, size: int) -> float:
     """Seconds for as many requests of `size` bytes, anywhere, by a client that is new."""
     chosen = random.Random(batch)
-    places = [chosen.choice(refs) for _ in range(batch)]
+    places = [
+        (ref.url, chosen.randrange((ref.bytes or 0) - size), size)
+        for ref in chosen.choices(refs, k=batch)
+    ]
     sources = Sources()
-
-    def read(ref: ShardRef) -> None:
-        assert ref.bytes is not None
-        sources.read(ref.url, chosen.randrange(ref.bytes - size), size)
-
     with ThreadPoolExecutor(min(_AT_A_TIME, batch)) as pool:
         began_s = time.perf_counter()
-        list(pool.map(read, places))
+        list(pool.map(lambda place: sources.read(*place), places))
         return time.perf_counter() - began_s
 
 
@@ -120,11 +117,10 @@ def compare_first(refs: list[ShardRef], batch: int, size: int, rounds: int) -> s
         "bare": partial(requests_s, refs, batch, size),
         "first": partial(first_batch_s, url, batch),
     }
-    found = interleave(arms, rounds)
-    ratios = [one / bare for one, bare in zip(found["first"], found["bare"], strict=True)]
-    least_ms, took_ms = (1000 * median(found[name]) for name in ("bare", "first"))
-    spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    return f"first batch of {batch} after {took_ms:.0f} ms; bare {least_ms:.0f} ms; {spread}"
+    found = Comparison("data_cold_start", "bare", "s", interleave(arms, rounds))
+    least_ms, took_ms = (1000 * found.spread(name).median for name in arms)
+    ratio = found.ratio("first")
+    return f"first batch of {batch} after {took_ms:.0f} ms; bare {least_ms:.0f} ms; {ratio}"
 
 
 def main() -> None:

@@ -96,9 +96,10 @@ class Fetcher:
         """All that is to be read is, before the first sample is made of it: see `pieces`."""
         datasets, shards, samples = (column.tolist() for column in places)
         rows = Rows(positions, datasets, self._numbers(places), [], {})
-        open_together(self.stream, datasets, shards)
         lies = list(zip(datasets, shards, strict=True))
-        readers = {place: self._reader(*place) for place in dict.fromkeys(lies)}
+        wanted = dict.fromkeys(lies)
+        open_together(self.stream, wanted)
+        readers = {place: self._reader(*place) for place in wanted}
         each = [readers[place] for place in lies]
         contents = self._contents(each, samples)
         keep, total = rows.samples.append, 0

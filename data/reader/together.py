@@ -1,7 +1,7 @@
 """The shards of a batch that are far away are opened at the same time, not one after another; and
 so are the samples read that lie in them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -12,19 +12,18 @@ from data.reader.stream import Stream
 _AT_A_TIME = 32  # threads, which wait for answers
 
 
-def open_together(stream: Stream, datasets: Sequence[int], shards: Sequence[int]) -> None:
+def open_together(stream: Stream, wanted: Iterable[tuple[int, int]]) -> None:
     """Have all downloads begun before the first of them is waited for.
 
     What fails is left to who reads the samples.
 
     Args:
-        datasets, shards: of each sample.
+        wanted: dataset and shard, each once.
 
     Raises DamagedShardError if what was read before has proved wrong: see `NodeStore.check`.
     """
     for dataset in stream.datasets:
         dataset.store.check()
-    wanted = dict.fromkeys(zip(datasets, shards, strict=True))
     closed = [(which, shard) for which, shard in wanted if stream.datasets[which].is_afar(shard)]
     if len(closed) < 2:
         return

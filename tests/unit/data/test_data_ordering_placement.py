@@ -176,25 +176,22 @@ def test_a_node_reads_the_streams_it_was_told(
 def test_hardly_a_position_of_a_mixture_lies_outside_the_streams_that_were_told(
     size: int, world: int, weights: list[int], streams: list[int], step: int
 ) -> None:
-    """In the mean of some steps: in one alone chance may put more there."""
+    """In the middle one of some steps: in one alone chance may put more there."""
     orders = [Order([100_000], streams=count) for count in streams[: len(weights)]]
     mixture = MixedOrder(orders, Mixture([segment(0, weights)]))
     shares = [weight / sum(weights) for weight in weights]
     counts = [order.streams for order in orders]
-    inside = total = 0
+    inside = np.zeros(21)
     for rank in range(world):
         told = mixed_streams_of_rank(rank, world, size, shares, counts)
-        parts = [
-            share(number * size, size, rank, world, mixture, uneven="ragged")
-            for number in range(step, step + 20)
-        ]
-        positions = np.concatenate([part.positions for part in parts])
-        datasets, own = mixture.mixture.locate(positions)
-        for which, order in enumerate(orders):
-            found = order.stream_of(own[datasets == which])
-            inside += int(np.isin(found, list(told[which])).sum())
-            total += found.size
-    assert inside >= 0.9 * total
+        for number in range(len(inside)):
+            first = (step + number) * size
+            part = share(first, size, rank, world, mixture, uneven="ragged")
+            datasets, own = mixture.mixture.locate(part.positions)
+            for which, order in enumerate(orders):
+                found = order.stream_of(own[datasets == which])
+                inside[number] += np.isin(found, list(told[which])).sum()
+    assert np.median(inside) >= 0.95 * size
 
 
 def test_ranks_share_the_streams_of_a_mixture() -> None:
