@@ -122,7 +122,11 @@ def _order(tensor: DTensor) -> list[tuple[int, bool]]:
     its word. Most often it is not: FSDP with tensor parallelism says by it that the shards of a
     mesh dimension to the right were cut first; where they are uneven, that is not the same."""
     spec = tensor._spec
-    if spec.use_strided_shard_as_shard_order:
+    by_placements = getattr(spec, "use_strided_shard_as_shard_order", None)
+    if by_placements is None:  # before torch 2.11; before 2.10 there is no other order
+        has_strided = any(isinstance(p, _StridedShard) for p in spec.placements)
+        by_placements = has_strided or not hasattr(spec, "shard_order")
+    if by_placements:
         order = _decoded(spec.placements, tensor.device_mesh.shape)
         if order is not None:
             return [(mesh_dim, False) for mesh_dim in order]

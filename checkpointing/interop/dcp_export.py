@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     STORAGE_TYPES,
     BytesStorageMetadata,
@@ -60,9 +62,15 @@ def export_dcp(
             planner_data={text: path_of(name) for name, text in names.items()},
             storage_data=blobs.places,
             storage_meta=StorageMeta(),
-            version=CURRENT_DCP_VERSION,
+            **_version(),
         )
         index.write_at(0, pickle.dumps(metadata))
+
+
+def _version() -> dict[str, str]:
+    """The version of the format, which torch before 2.9 does not have in its metadata."""
+    has_version = any(field.name == "version" for field in fields(Metadata))
+    return {"version": filesystem.CURRENT_DCP_VERSION} if has_version else {}
 
 
 def state_dict_metadata(

@@ -151,6 +151,7 @@ class Supervisor:
         self._saved = SavedStep(self.spec, run, events)
         self._conclusions = Conclusions(run, self.spec, submission, events)
         self._chain: Chain | None = None
+        self._are_forks_unusable = False  # which is said once
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
@@ -390,6 +391,10 @@ class Supervisor:
                 self._drill.at_step(event["step"])
             elif event.kind == "training_started":
                 self._holders.trained(self._took_part)
+            elif event.kind == "fork_unusable" and not self._are_forks_unusable:
+                self._are_forks_unusable = True
+                what = f"workers do without launch.preload: {event['why']}"
+                self._events.emit("degraded", generation=self._generation, what=what)
 
     def _pass_on(self, request: Request, crew: Crew) -> None:
         log.info("%s: telling the agents", request.name.lower())

@@ -74,6 +74,7 @@ NEEDED: Mapping[str, Mapping[str, Check]] = {
     "node_lost": {"host": _or_null(_text)},
     "agent_killed": {"host": _or_null(_text)},
     "degraded": {"what": _text},
+    "fork_unusable": {"why": _text},
     "data_bound": {"bound": _text, "diagnosis": _text},
 }
 _IF_THERE: Mapping[str, Check] = {

@@ -25,7 +25,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.distributed.tensor import DTensor, debug
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -82,10 +82,18 @@ def fake_step(spec: RunSpec, rank: int = 0) -> dict[str, int]:
             tracker = _tracked(spec, trainee, world)
     finally:
         dist.destroy_process_group()
-        # of equal meshes, whose groups are gone
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        _clear_sharding_cache()
     (peak,) = tracker.get_tracker_snapshot("peak").values()
     return _by_name(peak)
+
+
+def _clear_sharding_cache() -> None:
+    """Forget what DTensor has found out on meshes whose groups are gone: another may be equal."""
+    if hasattr(debug, "_clear_sharding_prop_cache"):
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    else:  # before torch 2.11
+        propagator = DTensor._op_dispatcher.sharding_propagator
+        propagator.propagate_op_sharding.cache_clear()  # type: ignore[no-untyped-call]
 
 
 def report(spec: RunSpec) -> str:

@@ -2,7 +2,8 @@
 
 `python -m hpckit.training.forking` takes torchrun's arguments. Importing torch and its FSDP takes
 some seconds of processor time, in every worker, at every restart; here it is done once on a node.
-Nothing but imports happens before the forks: no CUDA, no thread pool, no code of the user's.
+Nothing but imports happens before the forks: no CUDA, no thread pool, no code of the user's. Where
+something has used CUDA all the same, workers are programs of their own, and the run says so.
 """
 
 from __future__ import annotations
@@ -10,43 +11,55 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import subprocess
 import sys
 import traceback
+from types import FrameType
+
+from hpckit.training.device_use import FIRST_USE
+
+# isort: split
 
 import numpy as np
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import elastic_launch
-from torch.distributed.run import config_from_args, parse_args
 
 import hpckit.training.language_model  # noqa: F401  for what it imports
+from hpckit.run.environment import WorkerEnvironment
+from hpckit.run.events import EventLog
+from hpckit.run.processes import die_with_parent
 from hpckit.training import rendezvous, worker
-from hpckit.training.errors import TrainingError
+from hpckit.training.torchrun import launch_config
 
 
 @record
 def main(arguments: list[str] | None = None) -> None:
-    """Run the workers of one node to their end, restarts included."""
+    """Run the workers of one node to their end, restarts included.
+
+    Args:
+        arguments: torchrun's; None: those of this process.
+    """
     rendezvous.register()
-    config, _, _ = config_from_args(parse_args(arguments))  # type: ignore[no-untyped-call]
+    config = launch_config(sys.argv[1:] if arguments is None else arguments)
     config.start_method = "fork"
     elastic_launch(config, entrypoint=begin)()
 
 
 def begin() -> None:
-    """In a fork: be a worker as if it had been started as a program of its own.
-
-    Raises:
-        TrainingError: something has begun to use CUDA before the fork.
-    """
+    """In a fork: be a worker as if it had been started as a program of its own."""
+    parent = os.getppid()
     os.setsid()  # as torchrun starts programs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # not torchrun's
     np.random.seed()  # or all ranks of a node would draw the same
-    if torch.cuda._is_in_bad_fork():
-        raise TrainingError(
-            "CUDA was in use before the workers were forked, and cannot be used in them: "
-            "set launch.preload=false"
-        )
+    FIRST_USE.stop()
+    env = WorkerEnvironment.from_env()
+    if (why := why_unusable(env.device)) is not None:
+        die_with_parent(parent)
+        _say_unusable(env, why)
+        if status := run_as_program():
+            sys.exit(status)
+        return  # torchrun waits for what a worker returns
     try:
         worker.main()
     except Exception:  # noqa: BLE001  torch would pickle it to a file in /tmp, and load that
@@ -54,6 +67,45 @@ def begin() -> None:
         sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # as a program does at its end, and a fork of multiprocessing not
+
+
+def why_unusable(device: str) -> str | None:
+    """Why this process, a fork, cannot use CUDA as a new one could; None: it can.
+
+    Args:
+        device: what the worker is to train on, `cpu` or `cuda`.
+    """
+    if torch.cuda._is_in_bad_fork():
+        return f"CUDA was used before the fork: {FIRST_USE.call or 'before hpckit was imported'}"
+    if device == "cuda":
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # as of a driver that something else has begun to use
+            return f"CUDA cannot be initialised in a fork: {error}"
+    return None
+
+
+def run_as_program() -> int:
+    """Have the worker be a program of its own, which imports all anew; its exit status.
+
+    This process stays: torchrun knows it by its number. SIGTERM is passed on.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "hpckit.training.worker"])
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)  # now: the program is to have what this one inherited
+    returncode = process.wait()
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _say_unusable(env: WorkerEnvironment, why: str) -> None:
+    """For the supervisor, which says it once."""
+    print(f"rank {env.rank} is started as a program of its own: {why}", file=sys.stderr)
+    at = env.at
+    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
+        events.emit("fork_unusable", rank=env.rank, attempt=env.attempt, why=why)
 
 
 if __name__ == "__main__":

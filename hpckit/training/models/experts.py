@@ -16,6 +16,8 @@ from hpckit.run.spec import ExpertsSpec
 from hpckit.training.models.dispatch import order_by, sort, unsort
 from hpckit.training.parallel.local import local
 
+# before torch 2.10 it is not public
+_grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm
 _TINY = 1e-20  # keeps gates finite where all scores are zero
 
 
@@ -96,9 +98,9 @@ class Experts(nn.Module):
         """`rows`: (rows, width), those of each expert together; `counts`: (experts,), how many;
         (rows, width) comes back."""
         ends = counts.cumsum(0, dtype=torch.int32)
-        inner = functional.grouped_mm(rows, self._mine(self.up).mT, offs=ends)
+        inner = _grouped_mm(rows, self._mine(self.up).mT, offs=ends)
         inner = functional.gelu(inner, approximate="tanh")
-        return functional.grouped_mm(inner, self._mine(self.down).mT, offs=ends)
+        return _grouped_mm(inner, self._mine(self.down).mT, offs=ends)
 
     def _mine(self, weight: Tensor) -> Tensor:
         """With gradients as of the mean over `ranks`, as all other parameters have them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -17,12 +18,13 @@ DATA = ("replicate", "shard")
 def make_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
     """All ranks of this world by the degrees above 1, in the order of `hpckit.run.degrees.NAMES`.
 
-    It always has a dimension of data; where layers are divided too, that is "shard" at least.
+    It always has a dimension of data; where layers are divided too, or this version of torch cannot
+    replicate otherwise, that is "shard" at least.
     """
     found = degrees(parallel, dist.get_world_size())
     sizes = {name: getattr(found, name) for name in NAMES}
     used = {name for name in NAMES if sizes[name] > 1}
-    if "replicate" not in used or "tensor" in used:
+    if "replicate" not in used or "tensor" in used or not _replicates_alone():
         used.add("shard")
     names = tuple(name for name in NAMES if name in used)
     return init_device_mesh(device, tuple(sizes[name] for name in names), mesh_dim_names=names)
@@ -33,9 +35,21 @@ def make_expert_mesh(device: str, parallel: ParallelSpec) -> DeviceMesh:
     their own; what these are besides is of data, as of `make_mesh`. Layers are not divided."""
     found = degrees(parallel, dist.get_world_size())
     sizes = {"replicate": found.expert_replicate, "shard": found.expert_shard}
-    used = {name: size for name, size in sizes.items() if size > 1} or {"shard": 1}
+    used = {name: size for name, size in sizes.items() if size > 1}
+    if not used or ("shard" not in used and not _replicates_alone()):
+        used["shard"] = 1
     used["expert"] = found.expert
     return init_device_mesh(device, tuple(used.values()), mesh_dim_names=tuple(used))
+
+
+def _replicates_alone() -> bool:
+    """Whether torch replicates over a mesh of one dimension, as since 2.10; before, a second one of
+    size 1 has to be there, over which nothing is sharded."""
+    try:
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+    except ImportError:
+        return False
+    return "mesh" in inspect.signature(replicate).parameters
 
 
 @dataclass(frozen=True)

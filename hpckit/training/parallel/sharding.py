@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -81,6 +80,8 @@ def _spread(
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     if mesh.mesh_dim_names == ("replicate",):
+        from torch.distributed._composable.replicate_with_fsdp import replicate  # since 2.10
+
         replicate(module, **options)
     else:
         fully_shard(module, reshard_after_forward=gather_again, **options)

@@ -1,0 +1,62 @@
+"""torchrun's arguments and config, alike in every version of torch that hpckit runs with."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import api
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, parse_args
+
+_SIGNALS = "--signals-to-handle="
+
+
+def launch_config(arguments: Sequence[str]) -> LaunchConfig:
+    """The config that torchrun makes of `arguments`, without a question to CUDA.
+
+    Since 2.9 `LaunchConfig` counts the GPUs to choose its NUMA binding, unless one is stated. What
+    it would choose is none (`torch._utils_internal.get_default_numa_options`).
+    """
+    args = parse_args(known_arguments(arguments))  # type: ignore[no-untyped-call]
+    is_stated = getattr(args, "numa_binding", None) is not None
+    if not is_stated:
+        args.numa_binding = "node"
+    config, _, _ = config_from_args(args)
+    if not is_stated:
+        config.numa_options = None
+    return config
+
+
+def known_arguments(arguments: Sequence[str]) -> list[str]:
+    """`arguments` without what this version of torchrun does not know, which then holds for this
+    process all the same."""
+    if any(field.name == "signals_to_handle" for field in fields(LaunchConfig)):
+        return list(arguments)
+    for argument in arguments:
+        if argument.startswith(_SIGNALS):
+            handle_only(argument.removeprefix(_SIGNALS).split(","))
+    return [argument for argument in arguments if not argument.startswith(_SIGNALS)]
+
+
+def handle_only(names: Collection[str]) -> None:
+    """Have torchrun handle no other signals than these. Before 2.10 it takes SIGTERM, SIGINT,
+    SIGHUP and SIGQUIT whenever it starts workers, and has them end all."""
+    vars(api)["signal"] = _SignalModule({signal.Signals[name] for name in names})
+
+
+class _SignalModule:
+    """The module `signal`, for one that may set the handlers of some signals alone."""
+
+    def __init__(self, allowed: Collection[signal.Signals]) -> None:
+        self._allowed = frozenset(allowed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(signal, name)
+
+    def signal(self, number: int, handler: Any) -> Any:
+        if number not in self._allowed:
+            return signal.getsignal(number)
+        return signal.signal(number, handler)

@@ -1,0 +1,145 @@
+"""Processes whose forks are the workers use no GPU; where one has, workers are no forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.elastic.multiprocessing import api
+
+from hpckit.elastic.forkserver import Fork, ForkServer, start_server
+from hpckit.elastic.torchrun import torchrun_variables
+from hpckit.run.processes import kill_all
+from hpckit.training import forking, torchrun
+from hpckit.training.device_use import CALLS, FirstUse
+from tests.unit.hpckit import spied_forkserver
+from tests.unit.hpckit.spied_forkserver import USES, WORKER
+
+ONE_NODE = [
+    *("--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
+    *("--rdzv-id=spied", "--signals-to-handle=SIGINT", "-m", "hpckit.training.worker"),
+]
+SPIED = (sys.executable, "-m", spied_forkserver.__name__)
+
+
+def spied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
+    """What the spy has said of a server and a torchrun of two workers."""
+    monkeypatch.setattr("hpckit.elastic.forkserver.SERVER", SPIED)
+    told, output = tmp_path / "spy.txt", tmp_path / "torchrun.log"
+    env = os.environ | torchrun_variables(1) | {"SPY_FILE": str(told)} | variables
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        server = start_server(env, theirs, (signal.SIGTERM,), threads=1)
+        agent = ForkServer(ours, (signal.SIGTERM,))
+        try:
+            torchrun = agent.begin([f"--log-dir={tmp_path}", *ONE_NODE], env, output)
+            assert isinstance(torchrun, Fork)
+            assert torchrun.wait() == 0, output.read_text()
+        finally:
+            agent.end()
+            kill_all([server])
+    return told.read_text().splitlines()
+
+
+def test_nothing_uses_a_gpu_before_the_workers_are_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = spied(tmp_path, monkeypatch)
+    assert [line for line in lines if line.startswith(USES)] == []
+    assert lines == [f"{WORKER}bad fork False, drivers []"] * 2
+
+
+def test_the_spy_would_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a build for CUDA, the fork is found to be bad, too."""
+    lines = spied(tmp_path, monkeypatch, SPY_BAIT="1")
+    assert "torch.cuda.is_available" in lines[0]
+    is_bad = torch.version.cuda is not None
+    assert lines[-1].startswith(f"{WORKER}bad fork {is_bad}")
+
+
+def test_no_binding_to_numa_nodes_is_chosen_and_a_stated_one_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> bool:
+        raise AssertionError("CUDA was asked")
+
+    monkeypatch.setattr(torch.cuda, "is_available", refuse)
+    monkeypatch.setattr(torch.accelerator, "is_available", refuse)
+    assert torchrun.launch_config(ONE_NODE).numa_options is None
+    stated = torchrun.launch_config(["--numa-binding=socket", *ONE_NODE]).numa_options
+    assert stated is not None
+    assert stated.affinity_mode == "socket"
+
+
+def test_signals_are_left_alone_where_torchrun_has_no_option_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As before torch 2.10."""
+    monkeypatch.setattr(torchrun, "fields", lambda _: [])
+    monkeypatch.setattr(api, "signal", signal)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert torchrun.known_arguments(ONE_NODE) == [
+            word for word in ONE_NODE if not word.startswith("--signals")
+        ]
+        for number in before:
+            api.signal.signal(number, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert api.signal.Signals(15) is signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
+
+
+def functions(**more: Any) -> SimpleNamespace:
+    return SimpleNamespace(_cuda_init=lambda: 1, _cuda_getDeviceCount=lambda: 8, **more)
+
+
+def test_the_first_use_is_kept_with_the_calls_that_led_to_it() -> None:
+    module = functions()
+    real = module._cuda_init
+    first = FirstUse(module)
+    assert first.call is None
+    assert module._cuda_getDeviceCount() == 8
+    assert module._cuda_init() == 1
+    assert first.call is not None
+    assert first.call.startswith("torch._C._cuda_getDeviceCount, called by ")
+    assert first.call.endswith("test_the_first_use_is_kept_with_the_calls_that_led_to_it")
+    assert "test_training_forking.py" in first.call
+    first.stop()
+    assert module._cuda_init is real
+
+
+def test_what_is_recorded_is_there_in_builds_for_cuda() -> None:
+    if torch.version.cuda is None:
+        assert hasattr(torch._C, "_accelerator_getAccelerator")
+        return
+    assert [name for name in CALLS if not hasattr(torch._C, name)] == []
+
+
+def test_a_fork_that_may_not_use_cuda_says_who_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    monkeypatch.setattr(forking.FIRST_USE, "call", "torch._C._cuda_init, called by x.py:3 f")
+    assert forking.why_unusable("cpu") == (
+        "CUDA was used before the fork: torch._C._cuda_init, called by x.py:3 f"
+    )
+
+
+def test_a_fork_whose_driver_does_not_start_says_what_it_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("CUDA error: initialization error")
+
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    assert forking.why_unusable("cpu") is None
+    why = forking.why_unusable("cuda")
+    assert why == "CUDA cannot be initialised in a fork: CUDA error: initialization error"
