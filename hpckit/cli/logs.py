@@ -135,7 +135,7 @@ def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
     found = find_first_error(run, generation)
     if found is None:
         of = "" if generation is None else f" of generation {generation}"
-        raise CommandError(f"{run.name}: no rank{of} has written down an error")
+        raise CommandError(f"{run.name}: no rank and no torchrun{of} has left an error")
     number, error = found
     where = place(error.traceback, run.code(run.submission_numbers()[-1]))
     out = Out(json)
@@ -149,21 +149,38 @@ def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
             "where": where,
             "time": error.time,
             "traceback": error.traceback,
+            "file": error.file or None,
         }
     )
-    out.note(f"==> generation {number}, rank {error.rank}{f', {where}' if where else ''} <==")
+    whose = error.where if error.rank is None else f"rank {error.rank}"
+    out.note(f"==> generation {number}, {whose}{f', {where}' if where else ''} <==")
     if not json:
-        print(error.traceback.rstrip())
+        print(error.traceback.rstrip() or f"{error.type}: {error.message}")
+    if error.file:
+        out.note(f"==> read from {error.file} <==")
 
 
 def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerError] | None:
-    """The error of the rank that failed first in a generation; None: in the newest that has one."""
-    from hpckit.elastic.report import first_error
+    """The error of the rank that failed first in a generation, or of its torchrun.
 
+    Args:
+        generation: None: the newest that has one.
+    """
     numbers = run.generation_numbers() if generation is None else [generation]
     for number in reversed(numbers):
-        errors = [first_error(folder) for folder in run.generation_logs(number).glob("n*")]
+        errors = [_error_of_node(folder) for folder in run.generation_logs(number).glob("n*")]
         there = [error for error in errors if error is not None]
         if there:
             return number, min(there, key=lambda error: error.time)
     return None
+
+
+def _error_of_node(folder: Path) -> WorkerError | None:
+    """What a rank wrote down, else what the agent has reported."""
+    from hpckit.elastic.report import first_error, load_report
+    from hpckit.run.durable import read_json
+
+    if (found := first_error(folder)) is not None:
+        return found
+    report = read_json(folder / "exit.json")
+    return None if report is None else load_report(report).error

@@ -38,9 +38,10 @@ class NodeExit(StrEnum):
 
 @dataclass(frozen=True)
 class WorkerError:
-    """The first error of a worker."""
+    """The first error of a worker, or of the torchrun that was to start it."""
 
-    rank: int
+    rank: int | None
+    """None: not of a worker that has come to say so itself."""
     type: str
     message: str
     traceback: str
@@ -50,9 +51,23 @@ class WorkerError:
     """That it says has run out."""
     pid: int = 0
     """0: not said, as by a generation before there was this field."""
+    is_passing: bool = False
+    """Whether another attempt may not meet it, as of a network or a store."""
+    file: str = ""
+    """The log that it was read from; empty: it was written down by its worker."""
+    where: str = ""
+    """Whose it is, where that is no rank."""
 
     def __str__(self) -> str:
-        return f"rank {self.rank}: {self.type}: {self.message}"
+        who = self.where if self.rank is None else f"rank {self.rank}"
+        told = f"{who}: {self.type}: {self.message}" if self.message else f"{who}: {self.type}"
+        return f"{told} ({self.file})" if self.file else told
+
+    @property
+    def words(self) -> str:
+        """What another attempt that fails of the same says, too: without numbers, of which
+        addresses, processes and times are."""
+        return re.sub(r"(0x[0-9a-f]+|\d+)", "#", f"{self.type}: {self.message}")
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,8 @@ class ExitReport:
     """The first one of the last attempt."""
     is_oom_killed: bool = False
     """Whether the kernel ended the last attempt for want of memory."""
+    is_repeated: bool = False
+    """Whether the attempt before ended of the same, in the same words."""
 
     def write(self, path: Path) -> None:
         """For people: the supervisor is sent it."""
@@ -85,6 +102,7 @@ def load_report(values: Mapping[str, Any]) -> ExitReport:
         attempts=values["attempts"],
         error=load_error(error) if error else None,
         is_oom_killed=values.get("is_oom_killed", False),
+        is_repeated=values.get("is_repeated", False),
     )
 
 

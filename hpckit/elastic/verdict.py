@@ -78,6 +78,8 @@ class Ending:
     """Nodes that no agent came on, without which there are too few."""
     is_time_up: bool = False
     """Whether Slurm was about to end the job for its time limit."""
+    from_step: int = 0
+    """The step of the newest checkpoint when it began; 0: there was none."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ class Past:
 
     kind: Kind
     progress: bool
+    words: str | None = None
+    """Of the error that it ended of before the first step of the run, as of `WorkerError.words`;
+    None: it came further, or another attempt might not meet the error."""
 
 
 def past_of(events: Iterable[Event]) -> list[Past]:
@@ -99,7 +104,7 @@ def past_of(events: Iterable[Event]) -> list[Past]:
                 from_step = int(event["from_step"])
             case "generation_ended":
                 progress = int(event["saved_step"]) > from_step
-                found.append(Past(Kind(event["verdict"]), progress))
+                found.append(Past(Kind(event["verdict"]), progress, event.get("words")))
     return found
 
 
@@ -138,7 +143,32 @@ def judge(ending: Ending, past: Sequence[Past], retry: RetrySpec) -> Verdict:
         return _within_budget(Kind.OOM, what, ending, past, retry)
     error = _first_error(ending.reports)
     kind, what = _failure(error)
+    if is_hopeless(ending, past):
+        again = f"{what} (twice, before the first step, in the same words)"
+        return Verdict(Kind.PERMANENT, True, again, error)
     return _within_budget(kind, what, ending, past, retry, error)
+
+
+def is_hopeless(ending: Ending, past: Sequence[Past]) -> bool:
+    """Whether two attempts in a row, of this generation or of this and the one before, ended of the
+    same error before the run's first step."""
+    words = words_before_first_step(ending)
+    if words is None:
+        return False
+    error = _first_error(ending.reports)
+    is_repeated = any(one.is_repeated for one in ending.reports if one.error == error)
+    return is_repeated or (bool(past) and past[-1].words == words)
+
+
+def words_before_first_step(ending: Ending) -> str | None:
+    """As of `Past.words`."""
+    error = _first_error(ending.reports)
+    has_stepped = ending.from_step > 0 or any(report.step > 0 for report in ending.reports)
+    if error is None or has_stepped or ending.request is not Request.NONE:
+        return None
+    if error.is_passing or error.memory is not None or error.type == HANG:
+        return None
+    return error.words
 
 
 def _missing(ending: Ending) -> str | None:

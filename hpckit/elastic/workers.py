@@ -14,6 +14,7 @@ from pathlib import Path
 from hpckit.elastic import stacks, watch
 from hpckit.elastic.exhaustion import Exhaustion
 from hpckit.elastic.forkserver import ForkServer
+from hpckit.elastic.launcher_error import LOG, launcher_error
 from hpckit.elastic.recorder import Recorder
 from hpckit.elastic.report import ExitReport, NodeExit, first_error, write_hang
 from hpckit.elastic.site import variables_of
@@ -81,7 +82,7 @@ class Workers:
             env = self._recorder.variables() | env
         if means.gpus is not None:
             env["CUDA_VISIBLE_DEVICES"] = means.gpus
-        arguments, output = torchrun_arguments(spec, at, meet), logs / "torchrun.log"
+        arguments, output = torchrun_arguments(spec, at, meet), logs / LOG
         self._torchrun = (
             spawn([*PLAIN, *arguments], env, output, STEP_SIGNALS)
             if server is None
@@ -208,13 +209,18 @@ class Workers:
         attempt = watch.attempts(slots)
         if how is NodeExit.FAILED:  # and nobody is left now: who has not said why was lost
             self._say_exhausted(watch.silent_workers(slots))
+        error = None if well else first_error(logs, attempt)
+        if error is None and how is NodeExit.FAILED:
+            error = launcher_error(logs)
+        before = first_error(logs, attempt - 1) if attempt and error is not None else None
         return ExitReport(
             node=self.at.node,
             exit=how,
             step=watch.steps_finished(slots),
             attempts=attempt,
-            error=None if well else first_error(logs, attempt),
+            error=error,
             is_oom_killed=not well and self._exhaustion.is_killed(attempt),
+            is_repeated=before is not None and error is not None and before.words == error.words,
         )
 
 

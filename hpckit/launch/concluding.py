@@ -33,9 +33,18 @@ class Conclusions:
         self._reserve.keep()
 
     def conclude(
-        self, generation: int, verdict: Verdict, reports: Sequence[ExitReport], saved_step: int
+        self,
+        generation: int,
+        verdict: Verdict,
+        reports: Sequence[ExitReport],
+        saved_step: int,
+        words: str | None,
     ) -> None:
-        """With what is wrong with the run's disk, if it is full: nobody else could write that."""
+        """With what is wrong with the run's disk, if it is full: nobody else could write that.
+
+        Args:
+            words: as of `hpckit.elastic.verdict.Past`.
+        """
         if self._reserve.give_way():
             full = f"{verdict.reason}; the disk of {self._run.path} is full"
             verdict = replace(verdict, reason=full)
@@ -48,6 +57,7 @@ class Conclusions:
             final=verdict.final,
             step=min((report.step for report in reports), default=0),
             saved_step=saved_step,
+            words=words,
         )
         self.record(generation, verdict, saved_step)
         if verdict.final:

@@ -25,7 +25,16 @@ from hpckit.elastic.devices import visible_gpus
 from hpckit.elastic.drill import Drill
 from hpckit.elastic.roster import Need
 from hpckit.elastic.store import RendezvousStore
-from hpckit.elastic.verdict import LEAVES, Ending, Kind, Past, Verdict, judge, past_of
+from hpckit.elastic.verdict import (
+    LEAVES,
+    Ending,
+    Kind,
+    Past,
+    Verdict,
+    judge,
+    past_of,
+    words_before_first_step,
+)
 from hpckit.launch.allocation import Allocation, allocation, leave_array
 from hpckit.launch.chain import KEEP_S, Chain, silent_jobs
 from hpckit.launch.concluding import Conclusions
@@ -152,6 +161,7 @@ class Supervisor:
         self._conclusions = Conclusions(run, self.spec, submission, events)
         self._chain: Chain | None = None
         self._are_forks_unusable = False  # which is said once
+        self._from_step = 0  # of the generation under way
 
     def run(self) -> Verdict:
         """Generation after generation, to the final verdict."""
@@ -268,7 +278,7 @@ class Supervisor:
             nodes=need.wanted,
             from_step=self._saved.now,
         )
-        self._generation = generation
+        self._generation, self._from_step = generation, self._saved.now
         with doing(f"make the folder for the logs of generation {generation}"):
             self._run.generation_logs(generation).mkdir(parents=True)
         with doing("start the agents"):
@@ -325,12 +335,13 @@ class Supervisor:
         """
         is_over = seen.request is Request.PREEMPT and self._leaving.is_time_up()
         progress = self._saved.has_grown(self._generation)
-        ending = replace(seen, progress=progress, is_time_up=is_over)
+        ending = replace(seen, progress=progress, is_time_up=is_over, from_step=self._from_step)
         verdict = judge(ending, self._past, self.spec.retry)
         if seen.unhealthy and self._job is None and seen.request is Request.NONE:
             verdict = replace(verdict, final=True)  # there are no other nodes
-        self._conclusions.conclude(self._generation, verdict, seen.reports, self._saved.now)
-        self._past.append(Past(verdict.kind, progress))
+        words = words_before_first_step(ending)
+        self._conclusions.conclude(self._generation, verdict, seen.reports, self._saved.now, words)
+        self._past.append(Past(verdict.kind, progress, words))
         return verdict
 
     def _need(self) -> Need:

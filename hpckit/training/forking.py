@@ -32,6 +32,11 @@ from hpckit.run.processes import die_with_parent
 from hpckit.training import rendezvous, worker
 from hpckit.training.torchrun import launch_config
 
+_UNSEEN = (
+    "before or while torch was imported, as by a sitecustomize, a plug-in of torch.backends or "
+    "TORCH_CUDA_SANITIZER"
+)
+
 
 @record
 def main(arguments: list[str] | None = None) -> None:
@@ -43,6 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     rendezvous.register()
     config = launch_config(sys.argv[1:] if arguments is None else arguments)
     config.start_method = "fork"
+    FIRST_USE.look()
     elastic_launch(config, entrypoint=begin)()
 
 
@@ -75,14 +81,10 @@ def why_unusable(device: str) -> str | None:
     Args:
         device: what the worker is to train on, `cpu` or `cuda`.
     """
-    if torch.cuda._is_in_bad_fork():
-        return f"CUDA was used before the fork: {FIRST_USE.call or 'before hpckit was imported'}"
-    if device == "cuda":
-        try:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:  # as of a driver that something else has begun to use
-            return f"CUDA cannot be initialised in a fork: {error}"
-    return None
+    is_refused = torch.cuda._is_in_bad_fork()
+    if not is_refused and not (FIRST_USE.is_of_driver and device == "cuda"):
+        return None
+    return f"CUDA was used before the fork: {FIRST_USE.call or _UNSEEN}"
 
 
 def run_as_program() -> int:

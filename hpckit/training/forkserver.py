@@ -62,8 +62,10 @@ def main() -> None:
     gentle = Gentle(connection.orders)
     sys.meta_path.insert(0, gentle)
     from hpckit.training import forking
+    from hpckit.training.device_use import FIRST_USE
 
     sys.meta_path.remove(gentle)
+    FIRST_USE.look()  # here: in a fork it is not to be seen
     gc.freeze()  # no collection of theirs is to write to the pages that all forks share
     while connection is not None:
         arguments = serve(connection, control)

@@ -6,11 +6,12 @@ import faulthandler
 import importlib
 import logging
 import os
+import re
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from checkpointing import CheckpointError, SaveError, ServiceError, StoreError
@@ -29,6 +30,8 @@ from hpckit.training.shield import raise_shield
 
 log = logging.getLogger(__name__)
 
+# How gloo tells of a peer that is gone or not reached, as a RuntimeError.
+_NETWORK = re.compile(r"\bgloo\b|Connection (closed by peer|reset|refused)|[Tt]imed out")
 # Errors in the input: another attempt would meet the same.
 PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, SyntaxError)
 
@@ -75,14 +78,31 @@ def find_entry(name: str) -> Callable[[RunSpec], None]:
 def is_permanent(error: BaseException) -> bool:
     """Whether another attempt would fail in the same way; storage may answer better next time, and
     there may be more memory."""
-    if memory_of(error) is not None:
+    if memory_of(error) is not None or any(map(_is_of_storage, _causes(error))):
         return False
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError | SaveError | StoreError | ServiceError):
-            return False
-        cause = cause.__cause__
     return isinstance(error, PERMANENT)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the error came of storage or of the network, which may be well next time."""
+    return any(_is_of_storage(one) or _is_of_network(one) for one in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it came from, and so on."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    return isinstance(error, OSError | SaveError | StoreError | ServiceError)
+
+
+def _is_of_network(error: BaseException) -> bool:
+    names = {kind.__qualname__ for kind in type(error).__mro__}  # torch need not be there
+    return "DistError" in names or _NETWORK.search(str(error)) is not None
 
 
 def _show_stacks_on_demand(path: Path) -> None:
@@ -102,6 +122,7 @@ def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
         "time": time.time(),
         "memory": (memory := memory_of(error)),
         "pid": os.getpid(),
+        "is_passing": is_passing(error),
     }
     try:
         write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)

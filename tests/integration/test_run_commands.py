@@ -15,7 +15,7 @@ from hpckit.run.events import read_events
 from hpckit.run.parse import read_spec
 from hpckit.run.processes import strays
 from tests.integration.run_commands import HPCKIT, Typed
-from tests.integration.runs import ALONE, PACED, command, end_leftovers, kill
+from tests.integration.runs import ALONE, PACED, command, complete, end_leftovers, kill
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_status_and_logs_of_a_run_under_way(typed: Typed) -> None:
     assert "rank 1 of 2" in typed.text("logs", "--rank=1", "-n0")
     assert typed.json("logs", "--node=1")["file"] == str(typed.run.agent_log(1))
     assert "newest has nodes 0, 1 and ranks 0, 1" in typed.refusal("logs", "--rank=7")
-    assert "no rank has written down an error" in typed.refusal("logs", "--first-error")
+    assert "no rank and no torchrun has left an error" in typed.refusal("logs", "--first-error")
 
 
 def test_drills_are_come_through(typed: Typed) -> None:
@@ -139,3 +139,64 @@ def typed_elsewhere(folder: Path) -> str:
     """What is said of a path that is no run."""
     lost = Typed(RunDir(folder / "supervisor.log"), {})
     return lost.refusal("why")
+
+
+ENDS_EARLY = """
+import os, sys
+
+if "hpckit.training.programs" in sys.orig_argv:
+    print("programs: error: unrecognized arguments: --signals-to-handle=SIGINT", flush=True)
+    os._exit(2)
+"""
+"""What a torchrun says that does not know its arguments."""
+FAILS_EARLY = """
+import os, sys, traceback
+
+if "hpckit.training.worker" in sys.orig_argv:
+    try:
+        raise ImportError("libcudnn.so.9: cannot open shared object file")
+    except ImportError:
+        traceback.print_exc()
+        os._exit(1)
+"""
+"""A worker whose libraries are missing: it ends before hpckit's own code is imported."""
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (
+            ENDS_EARLY,
+            "torchrun: ArgumentError: unrecognized arguments: --signals-to-handle=SIGINT",
+        ),
+        (
+            FAILS_EARLY,
+            "torchrun: ImportError: libcudnn.so.9: cannot open shared object file",
+        ),
+    ],
+    ids=["torchrun", "worker"],
+)
+def test_what_fails_before_the_first_step_is_told_with_its_log_and_not_tried_for_ever(
+    tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    root = tmp_path / "runs"
+    words = command(root, shards, *ALONE, "launch.preload=false", "retry.in_place=1")
+    status, output = complete(root, words)
+    assert status == 70, output
+    typed = Typed(RunDir(next(root.glob("t-*"))), {})
+    log = typed.run.node_logs(2, 0) / "torchrun.log"
+    found = typed.json("why")
+    assert found["verdict"]["kind"] == "permanent"
+    assert f"{says} ({log}) (twice, before the first step" in found["verdict"]["reason"]
+    assert says.partition(": ")[2] in " ".join(output.split())
+    assert found["commands"] == [f"hpckit logs {typed.run.path} --first-error"]
+    assert typed.run.generation_numbers() == [1, 2]
+    error = typed.json("logs", "--first-error")
+    assert (error["rank"], error["generation"], error["file"]) == (None, 2, str(log))
+    _, shown, notes = typed.type("logs", "--first-error")
+    assert says.rpartition(": ")[2] in shown
+    assert "==> generation 2, torchrun" in notes
+    assert f"==> read from {log} <==" in notes

@@ -18,6 +18,7 @@ from typing import Any
 USES = "uses a GPU"
 WORKER = "worker: "
 _DRIVERS = ("libcuda.so", "libnvidia-ml.so", "libamdhip", "libze_loader")
+_LOOKS = "is_driver_initialised"  # of hpckit.training.device_use, which loads none
 _PREFIXES = ("_cuda_", "_accelerator_", "_xpu_", "_mtia_")
 _PYTHON = ("is_available", "device_count", "init", "_lazy_init", "current_device", "set_device")
 _HARMLESS = ("_isInBadFork", "_isBuilt")  # flags, which no driver is asked for
@@ -46,7 +47,9 @@ def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def hear(event: str, args: tuple[Any, ...]) -> None:
     """As an audit hook: libraries of drivers that are loaded."""
-    if event == "ctypes.dlopen" and any(name in str(args[0]) for name in _DRIVERS):
+    if event != "ctypes.dlopen" or not any(name in str(args[0]) for name in _DRIVERS):
+        return
+    if not any(frame.name == _LOOKS for frame in traceback.extract_stack()):
         say(f"{USES}: loads {args[0]}")
 
 

@@ -62,3 +62,11 @@ def test_an_error_of_an_earlier_version_is_still_read() -> None:
 
 def test_an_error_is_told_in_one_phrase() -> None:
     assert str(WorkerError(3, "ValueError", "bad", "", 0.0)) == "rank 3: ValueError: bad"
+    assert str(WorkerError(3, "MemoryError", "", "", 0.0)) == "rank 3: MemoryError"
+
+
+def test_attempts_fail_of_the_same_whatever_the_numbers() -> None:
+    one = WorkerError(3, "E", "process 81 at 0x7fa0 of 10.0.0.1:4000", "", 0.0)
+    other = WorkerError(0, "E", "process 9 at 0x55e1 of 10.0.0.2:4111", "", 9.0)
+    assert one.words == other.words
+    assert one.words != WorkerError(3, "E", "process 81 of 10.0.0.1:4000", "", 0.0).words

@@ -21,6 +21,7 @@ from hpckit.elastic.verdict import (
     failures_in_a_row,
     judge,
     past_of,
+    words_before_first_step,
 )
 from hpckit.elastic.verdict import REFUSED as NOT_STARTED
 from hpckit.run.board import Request
@@ -175,6 +176,61 @@ def test_the_earliest_error_of_all_nodes_is_the_cause() -> None:
     )
     verdict = judge(Ending(NONE, reports, (), False), [], RETRY)
     assert verdict.error == error(rank=1, time=1.0)
+
+
+def at_start(error: WorkerError | None, **more: Any) -> Ending:
+    """An ending before the first step."""
+    report = ExitReport(0, FAILED, step=0, attempts=1, error=error)
+    report = replace(report, is_repeated=more.pop("is_repeated", False))
+    return replace(ending(NONE, []), reports=(report,), **more)
+
+
+def test_what_fails_twice_before_the_first_step_in_the_same_words_is_permanent() -> None:
+    first = at_start(error())
+    words = words_before_first_step(first)
+    assert words == error().words
+    assert judge(first, [], RETRY).kind is Kind.CRASH
+    again = judge(first, [Past(Kind.CRASH, False, words)], RETRY)
+    assert (again.kind, again.final, again.error) == (Kind.PERMANENT, True, error())
+    assert again.reason == (
+        "rank 0: ValueError: of rank 0 (twice, before the first step, in the same words)"
+    )
+    assert judge(at_start(error(), is_repeated=True), [], RETRY).kind is Kind.PERMANENT
+
+
+PASSING = replace(error(), is_passing=True)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        at_start(PASSING, is_repeated=True),
+        at_start(None),
+        at_start(error(), from_step=20),
+        at_start(replace(error(), message="something else")),
+        replace(at_start(error()), reports=ending(NONE, [FAILED], error=error()).reports),
+    ],
+    ids=["may pass", "killed", "has a checkpoint", "other words", "after a step"],
+)
+def test_what_may_be_well_next_time_is_tried_again(end: Ending) -> None:
+    past = [Past(Kind.CRASH, False, words_before_first_step(at_start(error())))]
+    assert judge(end, past, RETRY).kind is Kind.CRASH
+
+
+def test_memory_and_hangs_have_their_own_kinds_before_the_first_step_too() -> None:
+    for cause, kind in ((GPU, Kind.OOM), (HUNG, Kind.HANG)):
+        end = at_start(cause, is_repeated=True)
+        assert judge(end, [Past(kind, False, cause.words)], RETRY).kind is kind
+
+
+def test_the_words_of_an_earlier_job_count_too() -> None:
+    def told(words: str | None) -> list[Event]:
+        fields = {"generation": 1, "verdict": "crash", "saved_step": 0, "words": words}
+        start = Event(1.0, "generation_started", {"generation": 1, "from_step": 0})
+        return [start, Event(2.0, "generation_ended", fields)]
+
+    assert past_of(told("E: #")) == [Past(Kind.CRASH, False, "E: #")]
+    assert past_of(told(None)) == [Past(Kind.CRASH, False)]
 
 
 def test_the_last_verdict_says_which_budget_was_spent() -> None:

@@ -8,7 +8,6 @@ import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,8 +16,8 @@ from torch.distributed.elastic.multiprocessing import api
 from hpckit.elastic.forkserver import Fork, ForkServer, start_server
 from hpckit.elastic.torchrun import torchrun_variables
 from hpckit.run.processes import kill_all
-from hpckit.training import forking, torchrun
-from hpckit.training.device_use import CALLS, FirstUse
+from hpckit.training import device_use, forking, torchrun
+from hpckit.training.device_use import CALLS, FirstUse, is_driver_initialised
 from tests.unit.hpckit import spied_forkserver
 from tests.unit.hpckit.spied_forkserver import USES, WORKER
 
@@ -90,56 +89,78 @@ def test_signals_are_left_alone_where_torchrun_has_no_option_for_it(
             word for word in ONE_NODE if not word.startswith("--signals")
         ]
         for number in before:
-            api.signal.signal(number, signal.SIG_IGN)
+            vars(api)["signal"].signal(number, signal.SIG_IGN)
         assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        assert api.signal.Signals(15) is signal.SIGTERM
+        assert vars(api)["signal"].Signals(15) is signal.SIGTERM
     finally:
         signal.signal(signal.SIGINT, before[signal.SIGINT])
 
 
-def functions(**more: Any) -> SimpleNamespace:
-    return SimpleNamespace(_cuda_init=lambda: 1, _cuda_getDeviceCount=lambda: 8, **more)
+def functions() -> SimpleNamespace:
+    flag = {"_cuda_isInBadFork": lambda: False}
+    return SimpleNamespace(_cuda_init=lambda: 1, _cuda_getDeviceCount=lambda: 8, **flag)
 
 
 def test_the_first_use_is_kept_with_the_calls_that_led_to_it() -> None:
     module = functions()
     real = module._cuda_init
     first = FirstUse(module)
-    assert first.call is None
+    module._cuda_isInBadFork()
+    assert not first.call
     assert module._cuda_getDeviceCount() == 8
     assert module._cuda_init() == 1
-    assert first.call is not None
-    assert first.call.startswith("torch._C._cuda_getDeviceCount, called by ")
-    assert first.call.endswith("test_the_first_use_is_kept_with_the_calls_that_led_to_it")
-    assert "test_training_forking.py" in first.call
+    told = str(first.call)
+    assert told.startswith("torch._C._cuda_getDeviceCount, called by ")
+    assert told.endswith("test_the_first_use_is_kept_with_the_calls_that_led_to_it")
+    assert "test_training_forking.py" in told
     first.stop()
     assert module._cuda_init is real
 
 
 def test_what_is_recorded_is_there_in_builds_for_cuda() -> None:
-    if torch.version.cuda is None:
-        assert hasattr(torch._C, "_accelerator_getAccelerator")
-        return
-    assert [name for name in CALLS if not hasattr(torch._C, name)] == []
+    missing = [name for name in CALLS if not hasattr(torch._C, name)]
+    assert missing == [] or torch.version.cuda is None
 
 
 def test_a_fork_that_may_not_use_cuda_says_who_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
-    monkeypatch.setattr(forking.FIRST_USE, "call", "torch._C._cuda_init, called by x.py:3 f")
+    monkeypatch.setattr(device_use.FIRST_USE, "call", "torch._C._cuda_init, called by x.py:3 f")
     assert forking.why_unusable("cpu") == (
         "CUDA was used before the fork: torch._C._cuda_init, called by x.py:3 f"
     )
 
 
-def test_a_fork_whose_driver_does_not_start_says_what_it_said(
+class Driver:
+    """As NVIDIA's driver, when `cuInit` was called or not."""
+
+    def __init__(self, answer: int) -> None:
+        self.answer = answer
+
+    def __call__(self, name: str, mode: int) -> Driver:
+        assert (name, mode) == ("libcuda.so.1", os.RTLD_NOLOAD)
+        return self
+
+    def cuDeviceGetCount(self, count: object) -> int:  # noqa: N802
+        return self.answer
+
+
+def test_a_driver_that_something_else_has_initialised_is_seen() -> None:
+    assert not is_driver_initialised(), "there is none on the machines of the tests, or it is idle"
+    assert not is_driver_initialised(Driver(3))
+    assert is_driver_initialised(Driver(0))
+    assert is_driver_initialised(Driver(100)), "it was initialised, and there is no GPU"
+
+
+def test_only_workers_on_gpus_mind_a_driver_that_was_initialised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse() -> None:
-        raise RuntimeError("CUDA error: initialization error")
-
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", refuse)
+    monkeypatch.setattr(device_use, "is_driver_initialised", lambda: True)
+    first = FirstUse(functions())
+    monkeypatch.setattr(forking, "FIRST_USE", first)
+    first.look()
     assert forking.why_unusable("cpu") is None
     why = forking.why_unusable("cuda")
-    assert why == "CUDA cannot be initialised in a fork: CUDA error: initialization error"
+    assert why is not None
+    assert "NVIDIA's driver was initialised" in why

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch.distributed
 
 from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
 from data import DataError
 from hpckit.run.parse import SpecError
-from hpckit.training.worker import find_entry, is_permanent
+from hpckit.training.worker import find_entry, is_passing, is_permanent
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -54,3 +55,20 @@ def test_errors_in_the_input_are_permanent_and_errors_of_storage_are_not(
     error: BaseException, permanent: bool
 ) -> None:
     assert is_permanent(error) is permanent
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), True),
+        (torch.distributed.DistNetworkError("the server is not there"), True),
+        (caused(RuntimeError("x"), OSError("stale handle")), True),
+        (StoreFullError("x"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ImportError("x"), False),
+    ],
+)
+def test_what_the_network_or_storage_has_caused_may_pass(
+    error: BaseException, passing: bool
+) -> None:
+    assert is_passing(error) is passing
