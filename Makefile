@@ -3,6 +3,7 @@
 # make setup      only the virtual environment in .venv
 # make services   only the Debian packages with the servers that tests run against (as root)
 # make lint       ruff and mypy
+# make wheel      the wheel in dist/
 # make docs       set up, then build the site of the documentation in site/, its links checked
 # make clean      remove what the above made; runs/ stays
 
@@ -13,20 +14,49 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Without what it requires: older datasets than ours, and what is for GPUs alone. Its checkpointing needs
-# neither.
+PIP := $(BIN)/pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt
+
+# TORCH=cpu demands torch's CPU build, which needs a package index that has it. Without TORCH pip
+# takes what it finds: from the public index, on x86-64, the build for CUDA.
+TORCH ?=
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+has_cpu_build = $(PIP) index versions torch 2>/dev/null | grep -qF '$(TORCH_VERSION)+cpu'
+
+# Without what it requires: older datasets than ours, and what is for GPUs alone. Its checkpointing
+# needs neither.
 TORCHTITAN := torchtitan spmd_types
 
-.PHONY: setup services demo test lint docs clean
+.PHONY: setup services demo test lint docs wheel clean
 
 setup: $(VENV)/ready
 
-$(VENV)/ready: pyproject.toml constraints.txt
+# What the tests and linters need, too.
+$(VENV)/ready: $(VENV)/ready-run
+	@echo "setup: installing what the tests need: 0.3 GB to download, 0.8 GB on disk"
+	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --no-deps $(TORCHTITAN)
+	@touch $@
+
+# What runs need, the demo among them.
+$(VENV)/ready-run: pyproject.toml constraints.txt
 	@[ -n "$(PYTHON)" ] || { echo "hpckit needs Python 3.11 or newer; say make PYTHON=/path/to/it" >&2; exit 1; }
+	@[ -z "$(TORCH)" ] || [ "$(TORCH)" = cpu ] || { echo "TORCH=$(TORCH): it can only be cpu" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(TORCHTITAN)
+	@if $(has_cpu_build); then \
+		echo "setup: torch $(TORCH_VERSION) for CPUs and what else runs need: 0.3 GB to download, 1.2 GB on disk;"; \
+		echo "setup: this took others about a minute"; \
+	elif [ "$(TORCH)" = cpu ]; then \
+		echo "TORCH=cpu: no package index that pip knows has torch $(TORCH_VERSION)+cpu; name one in" >&2; \
+		echo "PIP_EXTRA_INDEX_URL (PyTorch's own has CPU builds), or leave TORCH=cpu out" >&2; \
+		exit 1; \
+	else \
+		echo "setup: torch $(TORCH_VERSION) and what else runs need: on x86-64 that is torch for CUDA, 3 GB to"; \
+		echo "setup: download and 6 GB on disk; this took others 3 minutes. With an index of CPU builds in"; \
+		echo "setup: PIP_EXTRA_INDEX_URL, TORCH=cpu needs a tenth of it"; \
+	fi
+	$(INSTALL) --editable . $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
 	@touch $@
 
 # Debian and Ubuntu ship Python without the part that makes virtual environments.
@@ -36,7 +66,7 @@ python-venv:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
 
-demo: setup
+demo: $(VENV)/ready-run
 	$(BIN)/python launch.py experiment=demo --fresh
 	@$(BIN)/hpckit report "$$(ls -td runs/demo-*/ | head -n 1)" --format html
 
@@ -50,7 +80,7 @@ test: setup services
 
 # A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
 # all out.
-SERVICES := radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod gcc libc6-dev \
+SERVICES := git radosgw ceph-mon ceph-osd ceph-common openssl user-mode-linux kmod gcc libc6-dev \
 	nfs-kernel-server nfs-common rpcbind dmsetup e2fsprogs iproute2 mount strace python3-fusepy fuse3 \
 	slurm-wlm munge slurmdbd mariadb-server-core mariadb-client-core util-linux nftables shellcheck
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-remove
@@ -83,9 +113,13 @@ docs: $(VENV)/ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(VENV)/ready-docs: $(VENV)/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
+# Install it by its path: the package index has a package of another project by this name.
+wheel: $(VENV)/ready-run
+	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,8 @@ from checkpointing.format.tiles import Box
 Copy = Callable[[Sequence[Tensor], Sequence[Tensor]], None]  # targets, sources
 
 _SMALL = 64 << 10  # bytes; below, torch's loop over many costs less than numpy's call for each
+# as bool, odd bytes could become 1; torch 2.9 copies no float4
+_AS_BYTES = (torch.bool, getattr(torch, "float4_e2m1fn_x2", torch.bool))
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -32,8 +34,7 @@ def cells_of(tensor: Tensor, box: Box | None = None) -> Tensor:
     if box is not None and box.sizes != held.shape:
         with torch.no_grad():
             held = held[box.slices]
-    # as bool, odd bytes could become 1
-    return held.detach().view(torch.uint8) if held.dtype is torch.bool else held
+    return held.detach().view(torch.uint8) if held.dtype in _AS_BYTES else held
 
 
 def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:

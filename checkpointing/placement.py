@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from checkpointing.dtypes import dtype_name
 from checkpointing.format.elements import element
 from checkpointing.format.tiles import Shape
 from checkpointing.layout import Cells, Cut, Layout, Mesh, Part, Structure
+
+IS_WORD_KNOWN = any(
+    field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec)
+)
+"""Whether a _StridedShard that stands for no order of shards cuts as it does here: since 2.11."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
             what = "a partial sum" if placement.is_partial() else f"placed as {placement}"
             raise TypeError(f"cannot save {name!r}: it is {what}; redistribute it first")
     made = []
-    for mesh_dim, is_strided in _order(tensor):
+    for mesh_dim, is_strided in _order(name, tensor):
         placement, parts = placements[mesh_dim], int(sizes[mesh_dim])
         assert isinstance(placement, Shard | _StridedShard)
         groups = 1
@@ -117,7 +124,7 @@ def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
     return tuple(sorted(made, key=lambda cut: cut.dim))
 
 
-def _order(tensor: DTensor) -> list[tuple[int, bool]]:
+def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
     """The mesh dimensions that cut, in their order, and whether a _StridedShard is to be taken at
     its word. Most often it is not: FSDP with tensor parallelism says by it that the shards of a
     mesh dimension to the right were cut first; where they are uneven, that is not the same."""
@@ -130,6 +137,11 @@ def _order(tensor: DTensor) -> list[tuple[int, bool]]:
         order = _decoded(spec.placements, tensor.device_mesh.shape)
         if order is not None:
             return [(mesh_dim, False) for mesh_dim in order]
+        if not IS_WORD_KNOWN:
+            raise TypeError(
+                f"cannot save {name!r}: torch {torch.__version__} may cut {spec.placements} "
+                "otherwise than torch 2.11 and newer; redistribute it first"
+            )
         return [(i, True) for i, p in enumerate(spec.placements) if _dim(p) is not None]
     return [(mesh_dim, True) for entry in spec.shard_order for mesh_dim in entry.mesh_dims]
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hpckit.training.run import TrainingRun, training_run
 
 __all__ = ["RunSpec", "TrainingRun", "training_run"]
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

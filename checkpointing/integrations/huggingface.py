@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "checkpointing.integrations.huggingface needs transformers 5 or newer, and accelerate: "
-        "pip install 'hpckit[integrations]'"
+        "pip install transformers accelerate"
     ) from error
 
 from checkpointing.checkpointer import Checkpointer

@@ -19,8 +19,7 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        "checkpointing.integrations.lightning needs Lightning 2.6 or newer: "
-        "pip install 'hpckit[integrations]'"
+        "checkpointing.integrations.lightning needs Lightning 2.6 or newer: pip install lightning"
     ) from error
 
 from checkpointing.checkpointer import Checkpointer

@@ -31,7 +31,7 @@ def open_fsspec(url: str, options: Mapping[str, Any]) -> FsspecStorage:
     except ValueError as error:
         raise StoreError(
             f"{shown}: unknown scheme {scheme!r}; use a path, file://, s3://, memory://, or one "
-            "of an installed fsspec driver, such as gs:// (pip install 'hpckit[gcs]')"
+            "of an installed fsspec driver, such as gs:// (pip install gcsfs)"
         ) from error
     except ImportError as error:
         raise StoreError(f"{shown}: the driver of {scheme}:// is missing: {error}") from error

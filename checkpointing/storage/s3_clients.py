@@ -191,7 +191,7 @@ def _from_profile(
         from botocore.session import Session
     except ImportError as error:
         raise StoreError(
-            "credentials from ~/.aws need the package botocore: pip install 'hpckit[s3]', or set "
+            "credentials from ~/.aws need the package botocore: pip install botocore, or set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
 

@@ -129,7 +129,7 @@ def _from_profile(name: str | None) -> tuple["Provider | None", str | None]:
         from botocore.session import Session
     except ImportError as error:
         raise FinalError(
-            "credentials from ~/.aws need the package botocore: pip install 'hpckit[s3]', or set"
+            "credentials from ~/.aws need the package botocore: pip install botocore, or set"
             " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
 

@@ -64,7 +64,7 @@ def _parsed(path: Path, content: bytes) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise DataError("tokens are made by tokenizers: pip install 'hpckit[tokens]'") from error
+        raise DataError("tokens are made by tokenizers: pip install tokenizers") from error
     try:
         return Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises nothing more special

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
@@ -23,7 +22,9 @@ from hpckit.cli.why import why
 
 def _tell_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"hpckit {version_of('hpckit')}")
+        from hpckit.doctor.installation import told
+
+        typer.echo(told())
         raise typer.Exit
 
 

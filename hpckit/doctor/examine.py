@@ -10,6 +10,7 @@ from pathlib import Path
 from hpckit.doctor import machine, slurm, store
 from hpckit.doctor.asking import AskError, ask_node, said, srun_words
 from hpckit.doctor.finding import Finding, Level
+from hpckit.doctor.installation import judge_installation
 from hpckit.doctor.places import judge_places, own_folders, see, shared_folders
 from hpckit.doctor.reading import (
     CONFIG,
@@ -35,6 +36,7 @@ def examine(
         host: on this one; None: any.
     """
     wants_gpus = spec.cluster.device != "cpu"
+    yield "here", judge_installation()
     for one in machine.judge(machine.ask(), wants_gpus):
         yield "here", one
     for one in store.findings(spec.checkpoint.url or str(root)):

@@ -98,7 +98,7 @@ def judge(facts: MachineFacts, wants_gpus: bool) -> Iterator[Finding]:
     torch = "no torch" if facts.torch is None else f"torch {facts.torch}"
     software = f"{facts.host}: Python {facts.python}, {torch}"
     if facts.torch is None:
-        yield Finding(Level.FAIL, "software", software, "pip install hpckit in this environment")
+        yield Finding(Level.FAIL, "software", software, "pip install torch in this environment")
     elif facts.gpus and wants_gpus and "+cpu" in facts.torch:
         do = "a build of torch for CUDA, or cluster.device=cpu"
         yield Finding(Level.FAIL, "software", f"{software}, which knows no GPU", do)

@@ -91,7 +91,7 @@ def _plot() -> Callable[[Mapping[str, Sequence[Point]], str, Path], None]:
         from hpckit.cli.bench.plot import draw
     except ModuleNotFoundError as error:
         raise CommandError(
-            f"the picture needs the package {error.name}: pip install 'hpckit[bench]'"
+            f"the picture needs the package {error.name}: pip install {error.name}"
         ) from error
     return draw
 

@@ -41,10 +41,13 @@ def close_all(to: Sequence[Delivery], is_done: bool, within_s: float = END_S) ->
 
 def lacking(spec: RunSpec) -> Iterator[str]:
     """What the spec asks for and is not installed, with how to get it."""
-    asked = {"wandb": spec.metrics.wandb.project, "mlflow": spec.metrics.mlflow.experiment}
-    for name, value in asked.items():
+    asked = {
+        ("wandb", "wandb"): spec.metrics.wandb.project,
+        ("mlflow", "mlflow-skinny"): spec.metrics.mlflow.experiment,
+    }
+    for (name, package), value in asked.items():
         if value is not None and find_spec(name) is None:
-            yield f"metrics.{name}: {name} is not installed: pip install 'hpckit[{name}]'"
+            yield f"metrics.{name}: {name} is not installed: pip install {package}"
 
 
 def _wandb(spec: RunSpec, run: RunDir) -> Opening | None:

@@ -146,7 +146,7 @@ def look_at_hpckit(words: list[str]) -> None:
     """By the parser itself; and a config is composed."""
     command, context, rest = COMMANDS, None, words
     while hasattr(command, "commands"):
-        if rest == ["--help"]:
+        if rest in (["--help"], ["--version"]):
             return None
         context = command.make_context(command.name or "hpckit", rest, parent=context)
         _, command, rest = command.resolve_command(

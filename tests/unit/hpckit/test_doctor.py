@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from hpckit.doctor.reading import grace_of, parse_config, parse_qos, parse_recor
 from hpckit.doctor.scratch import Disk
 from hpckit.doctor.slurm import findings
 from hpckit.launch.compose import compose_spec
+from tests.unit.hpckit.hpckit_parts import CHECKOUT
 
 CONFIG = """Configuration data as of 2026-11-22T23:00:00
 AuthInfo                = cred_expire=30
@@ -270,7 +270,9 @@ def test_where_there_are_no_nodes_none_is_asked() -> None:
 
 def test_the_version_is_told() -> None:
     done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.output) == (0, f"hpckit {version('hpckit')}\n")
+    code = CHECKOUT / "hpckit"
+    what = "Preemption-tolerant PyTorch training on Slurm"
+    assert (done.exit_code, done.output) == (0, f"hpckit 0.1.0: {what}; from {code}\n")
 
 
 def test_a_job_that_nobody_answers_is_withdrawn(

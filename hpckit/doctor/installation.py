@@ -1,0 +1,54 @@
+"""Which hpckit this is: the public package index has another project's package of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import hpckit
+from hpckit.doctor.finding import Finding, Level
+
+SUMMARY = (
+    "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
+)
+"""What the metadata of this project's package says of it, and no other's does."""
+
+
+def told() -> str:
+    """The version, what it is, and where its code lies."""
+    return f"hpckit {hpckit.__version__}: {SUMMARY.partition(':')[0]}; from {_code()}"
+
+
+def judge_installation() -> Finding:
+    """Whether the code that runs is of the package that pip knows by its name."""
+    return judge(_metadata(), str(_code()))
+
+
+def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
+    """Pure.
+
+    Args:
+        metadata: of the package `hpckit` that is installed; None: there is none.
+        code: the folder of this code.
+    """
+    here = f"{hpckit.__version__}, from {code}"
+    if metadata is None:
+        return Finding(Level.OK, "hpckit", f"{here}, which is a checkout or a snapshot of one")
+    if metadata["Summary"] != SUMMARY:
+        other = f"hpckit {metadata['Version']} of another project is installed, too"
+        do = "pip uninstall hpckit, then install this project's wheel by its path"
+        return Finding(Level.FAIL, "hpckit", f"{here}; {other}: {metadata['Summary']}", do)
+    return Finding(Level.OK, "hpckit", here)
+
+
+def _code() -> Path:
+    return Path(hpckit.__file__).resolve().parent
+
+
+def _metadata() -> Mapping[str, str] | None:
+    try:
+        found = distribution("hpckit").metadata
+    except PackageNotFoundError:
+        return None
+    return {name: str(found[name] or "") for name in ("Version", "Summary")}
