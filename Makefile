@@ -1,5 +1,7 @@
 # make demo       set up, then train, be preempted twice and resume, on this machine
 # make test       set up, then run all tests
+# make test-torch TORCH_BUILD=2.14.1    what depends on torch, with another build of it
+# make fresh      make demo on fresh Debian 12 and 13, in a chroot each (as root)
 # make setup      only the virtual environment in .venv
 # make services   only the Debian packages with the servers that tests run against (as root)
 # make lint       ruff and mypy
@@ -27,7 +29,7 @@ has_cpu_build = $(PIP) index versions torch 2>/dev/null | grep -qF '$(TORCH_VERS
 # needs neither.
 TORCHTITAN := torchtitan spmd_types
 
-.PHONY: setup services demo test lint docs wheel clean
+.PHONY: setup services demo test test-torch fresh lint docs wheel clean
 
 setup: $(VENV)/ready
 
@@ -77,6 +79,33 @@ WORKERS := $(shell getconf _NPROCESSORS_ONLN | awk '{ print ($$1 < 2) ? 3 : 4 }'
 test: setup services
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder \
 		$(PYTEST_ARGS)
+
+# Another build of torch, such as the one for CUDA that pip takes from the public index. Its
+# environment is kept for the next run, and made anew when what it is made of has changed.
+TORCH_BUILD ?= 2.14.1
+BUILDS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hpckit
+BUILD = $(BUILDS)/torch-$(TORCH_BUILD)-$(shell { $(PYTHON) -V; cat pyproject.toml constraints.txt; } | sha256sum | cut -c-12)
+BUILD_TESTS := tests/unit/checkpointing tests/unit/hpckit/test_training_forking.py \
+	tests/unit/hpckit/test_elastic_forkserver.py tests/unit/hpckit/test_elastic_launcher_error.py \
+	tests/integration/test_demo.py tests/integration/test_run_preload.py \
+	tests/cluster/test_runs.py::test_preempted_and_carried_on_by_the_successor \
+	tests/cluster/test_runs.py::test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_nothing
+
+test-torch: services
+	@[ -e $(BUILD)/ready ] || rm -rf $(BUILDS)/torch-$(TORCH_BUILD)-*
+	@[ -e $(BUILD)/ready ] || { $(PYTHON) -m venv $(BUILD) && \
+		grep -v '^torch==' constraints.txt > $(BUILD)/constraints.txt && \
+		echo "setup: torch $(TORCH_BUILD), and what the tests need, in $(BUILD)" && \
+		$(BUILD)/bin/pip --disable-pip-version-check install --quiet --constraint $(BUILD)/constraints.txt \
+			torch==$(TORCH_BUILD) --editable '.[dev]'; }
+	@$(BUILD)/bin/pip --disable-pip-version-check install --quiet --no-deps --editable .
+	@touch $(BUILD)/ready
+	PYTHONDONTWRITEBYTECODE= $(BUILD)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadscope \
+		--no-loadscope-reorder $(PYTEST_ARGS) $(BUILD_TESTS)
+
+# FRESH="--release trixie --user root" makes one machine only; python3 -m tests.fresh --help tells more.
+fresh:
+	$(PYTHON) -m tests.fresh $(FRESH)
 
 # A real S3 server, a real NFS, faults of system calls and files, a Slurm. SERVICES= leaves them
 # all out.

@@ -18,7 +18,7 @@ if "hpckit.training.forkserver" in sys.orig_argv:
     if torch.version.cuda is None:  # nothing would come of it
         torch.cuda._is_in_bad_fork = lambda: True
     else:
-        torch.cuda.is_available()
+        torch._C._cuda_getDeviceCount()
 """
 """As what a site or a plug-in has every Python import."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,8 @@ class Pipeline:
             for number, part in enumerate(parts)
         ]
         self._schedule = _schedule(parallel, stages, micro_batches, loss_of)
+        takes = inspect.signature(self._schedule.step).parameters  # not before torch 2.10
+        self._options = {"return_outputs": False} if "return_outputs" in takes else {}
         self._shared = shared_by_ends(parts)
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
@@ -114,7 +117,7 @@ class Pipeline:
     def _step(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:
         losses: list[Tensor] = []
         taken, wanted = self._given(inputs, targets, documents)
-        self._schedule.step(*taken, losses=losses, return_outputs=False, **wanted)
+        self._schedule.step(*taken, losses=losses, **self._options, **wanted)
         for parameter in self._shared:
             self._add_other_end(parameter)
         zero = torch.zeros((), device=inputs.device)

@@ -78,7 +78,8 @@ def main() -> None:
     for module in (torch.cuda, torch.accelerator):
         watch(module, [name for name in _PYTHON if hasattr(module, name)])
     if os.environ.get("SPY_BAIT"):
-        torch.cuda.is_available()
+        torch.cuda.is_available()  # which NVML may answer, if the environment says so
+        getattr(torch._C, "_cuda_getDeviceCount", int)()
     from hpckit.training import forking, forkserver
 
     forking.begin = in_worker
