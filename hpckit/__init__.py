@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from hpckit.training.run import TrainingRun, training_run
 
 __all__ = ["RunSpec", "TrainingRun", "training_run"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from hpckit.training import run
 
         return getattr(run, name)
+    if name == "__version__":
+        from hpckit.run.version import VERSION
+
+        return VERSION
     if name == "RunSpec":
         from hpckit.run.spec import RunSpec
 

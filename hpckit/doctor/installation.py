@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import hpckit
 from hpckit.doctor.finding import Finding, Level
+from hpckit.run.version import VERSION
 
 SUMMARY = (
     "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
@@ -17,7 +17,7 @@ SUMMARY = (
 
 def told() -> str:
     """The version, what it is, and where its code lies."""
-    return f"hpckit {hpckit.__version__}: {SUMMARY.partition(':')[0]}; from {_code()}"
+    return f"hpckit {VERSION}: {SUMMARY.partition(':')[0]}; from {_code()}"
 
 
 def judge_installation() -> Finding:
@@ -32,7 +32,7 @@ def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
         metadata: of the package `hpckit` that is installed; None: there is none.
         code: the folder of this code.
     """
-    here = f"{hpckit.__version__}, from {code}"
+    here = f"{VERSION}, from {code}"
     if metadata is None:
         return Finding(Level.OK, "hpckit", f"{here}, which is a checkout or a snapshot of one")
     if metadata["Summary"] != SUMMARY:
@@ -43,7 +43,7 @@ def judge(metadata: Mapping[str, str] | None, code: str) -> Finding:
 
 
 def _code() -> Path:
-    return Path(hpckit.__file__).resolve().parent
+    return Path(__file__).resolve().parents[1]
 
 
 def _metadata() -> Mapping[str, str] | None:

@@ -21,6 +21,7 @@ from hpckit.launch.mounts import mount_problems
 from hpckit.launch.packing import packing_problem
 from hpckit.launch.patience import patience, patient_sources
 from hpckit.launch.snapshot import Project, shadowed_packages
+from hpckit.launch.torchcheck import torch_problems
 from hpckit.run.canary import canary_problems
 from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
@@ -94,7 +95,7 @@ def preflight(
     spec: RunSpec, run: RunDir, project: Project, pack: Callable[[PackSpec, Path], None] | None
 ) -> Preflight:
     """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
-    problems = shadowed_packages(project)
+    problems = [*shadowed_packages(project), *torch_problems(spec)]
     problems += entry_problems(spec.entry, project.root)
     if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
         problems.append(f"root: {problem}")

@@ -93,7 +93,7 @@ def _clear_sharding_cache() -> None:
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     else:  # before torch 2.11
         propagator = DTensor._op_dispatcher.sharding_propagator
-        propagator.propagate_op_sharding.cache.cache_clear()  # type: ignore[no-untyped-call]
+        propagator.propagate_op_sharding.cache.cache_clear()
 
 
 def report(spec: RunSpec) -> str:

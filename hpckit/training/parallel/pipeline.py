@@ -87,7 +87,8 @@ class Pipeline:
         ]
         self._schedule = _schedule(parallel, stages, micro_batches, loss_of)
         takes = inspect.signature(self._schedule.step).parameters  # not before torch 2.10
-        self._options = {"return_outputs": False} if "return_outputs" in takes else {}
+        options = {"return_outputs": False} if "return_outputs" in takes else {}
+        self._options: dict[str, Any] = options
         self._shared = shared_by_ends(parts)
 
     def __call__(self, inputs: Tensor, targets: Tensor, documents: Tensor | None) -> Tensor:

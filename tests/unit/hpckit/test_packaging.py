@@ -12,6 +12,7 @@ import hpckit
 from docs.hooks import ROOT
 from hpckit.doctor.finding import Level
 from hpckit.doctor.installation import SUMMARY, judge
+from hpckit.run.version import VERSION
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 NEEDED_BY_ITSELF = {"hpckit"}
@@ -57,7 +58,7 @@ def test_the_version_and_the_summary_stand_at_one_place() -> None:
     assert PROJECT["description"] == SUMMARY
     assert PROJECT["dynamic"] == ["version"]
     wheels = re.findall(r"hpckit-([\d.]+)-py3", (ROOT / "docs/site.md").read_text("utf-8"))
-    assert set(wheels) == {hpckit.__version__}
+    assert set(wheels) == {VERSION} == {hpckit.__version__}
     metadata = {"Version": "0.2.1", "Summary": "CLI for SLURM"}
     for found, level in (
         (None, Level.OK),
