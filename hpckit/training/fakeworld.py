@@ -200,6 +200,9 @@ def _stages_know_shapes() -> Iterator[None]:
     """Stages of a pipeline ask each other whether all of them know what they hand on, and those
     that are not there would answer 0, no."""
     name, yes = "_warmup_backward_result", torch.ones(1, dtype=torch.int32)
+    if not hasattr(PipelineStage, name):  # torch 2.9, whose stages do not ask
+        yield
+        return
     with mock.patch.object(PipelineStage, name, return_value=yes):
         yield
 
