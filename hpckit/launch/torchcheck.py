@@ -34,6 +34,12 @@ NEEDS = (
         "torch 2.9 compiles each block anew, and none after the eighth",
         lambda spec: spec.memory.compile and spec.memory.recompute == "selective",
     ),
+    Need(
+        "parallel.pipeline",
+        (2, 13),
+        "with torch 2.9 the stages of some pipelines do not understand each other's first messages",
+        lambda spec: spec.parallel.pipeline != 1,
+    ),
 )
 
 

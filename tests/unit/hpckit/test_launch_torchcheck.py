@@ -10,6 +10,7 @@ from hpckit.launch.torchcheck import torch_problems
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 COMPILED = {"memory.compile": True, "memory.recompute": "selective"}
+STAGES = {"parallel.pipeline": 2, "launch.gpus_per_node": 2, "train.micro_batch": 4}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,12 @@ COMPILED = {"memory.compile": True, "memory.recompute": "selective"}
         ({}, "2.8.0", "torch 2.8.0 is installed, and hpckit needs 2.9 or newer"),
         (COMPILED, "2.13.0", None),
         ({"memory.compile": True}, "2.9.1", None),
+        (
+            STAGES,
+            "2.9.1",
+            "parallel.pipeline: needs torch 2.13, not 2.9.1",
+        ),
+        (STAGES, "2.13.1", None),
         (
             COMPILED,
             "2.9.1",
