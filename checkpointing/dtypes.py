@@ -20,6 +20,12 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def torch_dtype(name: str) -> torch.dtype:
+    """torch.float32 for "float32", of those that `checkpointing.format.elements` knows."""
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
 def is_placeholder(dtype: torch.dtype) -> bool:
     """Dtypes that torch only names, without operations on them (int4, bits8): DCP cannot plan
     with them either. What uses them keeps its bytes in a uint8 tensor."""

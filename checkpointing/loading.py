@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from checkpointing.errors import CheckpointError, StructureError
+from checkpointing.errors import StructureError
 from checkpointing.exchange import exchange
 from checkpointing.format.manifest import item_of
 from checkpointing.placement import structure
@@ -97,19 +97,14 @@ class _Loader:
     def load(self, state: dict[str, Any], step: int | None, *, strict: bool) -> Loaded:
         stored = self._ranks.from_rank0(lambda: self._find(step))
         target = LoadTarget(state)
-        try:
-            checkpoint = Checkpoint(self._store, stored)
-            inventory = self._as_named_here(target, Inventory.of(checkpoint))
-            wants = target.wants()
-            loaded = _compare(stored, wants, inventory)
-            self._check(
-                stored, self._ranks.all_gather(wants, self._ranks.control), inventory, strict
-            )
-            tensors = {n: target.leaves.tensors[n] for n in wants.tensors if n in inventory.tensors}
-            self._read(checkpoint, tensors)
-        except CheckpointError:
-            target.abandon()
-            raise
+        checkpoint = Checkpoint(self._store, stored)
+        inventory = self._as_named_here(target, Inventory.of(checkpoint))
+        target.form(inventory)
+        wants = target.wants()
+        loaded = _compare(stored, wants, inventory)
+        self._check(stored, self._ranks.all_gather(wants, self._ranks.control), inventory, strict)
+        tensors = {n: target.leaves.tensors[n] for n in wants.tensors if n in inventory.tensors}
+        self._read(checkpoint, tensors)
         self._staging.copy_back(tensors)
         target.finish(Inventory(wants.tensors, inventory.values) if not strict else inventory)
         return loaded
@@ -127,8 +122,7 @@ class _Loader:
 
     def _as_named_here(self, target: LoadTarget, inventory: Inventory) -> Inventory:
         """The inventory of the state's items alone, by the names that the state has for them."""
-        wants = target.wants()
-        here = {renamed(n, self._rename): n for n in [*wants.tensors, *wants.values]}
+        here = target.here(inventory, lambda name: renamed(name, self._rename))
         items = {item_of(name) for name in here}
         tensors = {
             here.get(n, n): spec for n, spec in inventory.tensors.items() if item_of(n) in items

@@ -93,7 +93,8 @@ def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
             owned |= {_memory(parameter) for parameter in group["params"]}
         for state in optimizer.state.values():
             owned |= {_memory(value) for value in state.values() if isinstance(value, Tensor)}
-    return {name for name, tensor in leaves.tensors.items() if _memory(tensor) in owned}
+    found = {name for name, tensor in leaves.tensors.items() if _memory(tensor) in owned}
+    return found | leaves.stepped
 
 
 def _memory(tensor: Tensor) -> int:

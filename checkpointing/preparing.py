@@ -72,11 +72,9 @@ class Preparer:
         """Take the memory now, so that the first save costs what later ones do. A collective;
         raises as `ready`."""
         # with the state of optimizers that is yet to come
-        target = self._ranks.all_or_none(lambda: LoadTarget(dict(state)))
-        try:
-            planned = self.ready(target.leaves, optimizers(state))
-        finally:
-            target.abandon()
+        target = LoadTarget(dict(state))
+        self._ranks.all_or_none(target.expect)
+        planned = self.ready(target.leaves, optimizers(state))
         self._ranks.all_or_none(self._shipper.await_memory)
         with suppress(ServiceError):  # said again, and reported, by the first save
             self._shipper.tell(planned)

@@ -26,7 +26,7 @@ from checkpointing.store.copies import StoreCopies
 from checkpointing.store.fetch import Damage
 from checkpointing.store.store import Store, Stored
 from checkpointing.store.takeover import take_over
-from checkpointing.structure import Inventory, Wants, difference
+from checkpointing.structure import Inventory, difference
 
 logger = logging.getLogger("checkpointing")
 
@@ -77,18 +77,21 @@ class Restorer:
             CheckpointError: all are damaged.
             FormatError, StructureError: the newest whole one cannot go into this state.
         """
-        wants = self.ranks.all_gather(target.wants(), self.ranks.control)
-        offers = self._offers(wants)
+        offers = self._offers()
         while True:
             stored = self.ranks.from_rank0(lambda: next(offers))
             problem, readable = self.ranks.all_or_none(partial(self._look, stored, target))
+            wants = target.wants() if readable is not None else None
             looks = self.ranks.all_gather(
-                (problem, readable and readable.structure), self.ranks.control
+                (problem, readable and readable.structure, wants), self.ranks.control
             )
             restored = None
-            if not (problems := [text for text, _ in looks if text]):
+            if not (problems := [text for text, _, _ in looks if text]):
                 assert readable is not None
-                plan = Plan([found for _, found in looks if found])
+                if text := difference((w for _, _, w in looks if w), readable.inventory):
+                    where = self._where(stored.save.id)
+                    raise StructureError(f"the state does not match {where}:{text}")
+                plan = Plan([found for _, found, _ in looks if found])
                 groups = plan.read_groups(self.ranks.rank)
                 problem, restored = self.ranks.all_or_none(partial(self._read, readable, groups))
             packs = restored.distrusted if restored else frozenset[bytes]()
@@ -111,7 +114,7 @@ class Restorer:
         whole, problems = committed(self.store, self.run)
         return bool(whole or problems)
 
-    def _offers(self, wants: list[Wants]) -> Iterator[Stored]:
+    def _offers(self) -> Iterator[Stored]:
         """Checkpoints to try, best first (on rank 0); ends with an error, never silently."""
         for stored in self._newest_first():
             try:
@@ -119,7 +122,7 @@ class Restorer:
                 if dropped := checkpoint.header.dropped:  # nothing to go on training with
                     self.reduced[checkpoint.id] = f"retention took out {', '.join(dropped)}"
                     continue
-                inventory = Inventory.of(checkpoint)
+                Inventory.of(checkpoint)
             except FileNotFoundError:
                 continue  # pruned meanwhile by somebody else
             except FormatError as error:  # no damage: going back behind it would lose training
@@ -127,9 +130,6 @@ class Restorer:
             except DamagedError as error:
                 self._skip(stored.save.id, stored.save.step, str(error))
                 continue
-            if text := difference(wants, inventory):
-                where = self._where(stored.save.id)
-                raise StructureError(f"the state does not match {where}:{text}")
             yield stored
         raise CheckpointError(self._none_whole())
 
@@ -150,9 +150,11 @@ class Restorer:
             inventory = Inventory.of(checkpoint)
         except (DamagedError, FileNotFoundError) as error:
             return f"rank {self.ranks.rank}: {error}", None
-        names = target.wants().of(inventory).tensors
-        tensors = {name: target.leaves.tensors[name] for name in names}
-        return None, _Readable(checkpoint, inventory, tensors, structure(tensors, ()))
+        target.form(inventory)
+        tensors = target.leaves.tensors
+        # of those that do not fit, and are told of
+        fitting = {n: t for n, t in tensors.items() if n in inventory.tensors}
+        return None, _Readable(checkpoint, inventory, tensors, structure(fitting, ()))
 
     def _read(
         self, readable: _Readable, groups: Sequence[ReadGroup]

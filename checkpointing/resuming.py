@@ -93,6 +93,7 @@ class Resumer:
         """Load the newest that there is; None if there is nothing. Raises as
         `Checkpointer.restore`."""
         target = self._ranks.all_or_none(lambda: LoadTarget(state))
+        self._ranks.all_or_none(target.expect)
         try:
             planned = self._planner.plan(target.leaves, optimizers(state))
             left = self._ranks.all_or_none(self._client.snapshots)
@@ -101,15 +102,11 @@ class Resumer:
             if whole is not None:
                 return self._from_memory(left, whole, planned, target)
             if not has_checkpoints:
-                target.abandon()
                 return None
             memory = self._preparer.lend(target.leaves, optimizers(state))
             if memory is not None:
                 self._staging.lend(memory)
             return self._from_store(target)
-        except BaseException:
-            target.abandon()
-            raise
         finally:
             self._let_go()
 
@@ -246,8 +243,7 @@ class Resumer:
 
     def _from_store(self, target: LoadTarget) -> Resumed:
         restored = self._restorer.read_newest(target)
-        names = target.wants().of(restored.inventory).tensors
-        self._take(target, names, restored.inventory)
+        self._take(target, target.leaves.tensors, restored.inventory)
         self.distrusted = restored.distrusted
         step = restored.checkpoint.header.save.step
         return Resumed(restored.checkpoint.id, step, "store", restored.size)

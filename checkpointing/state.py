@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -13,13 +13,14 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name
-from checkpointing.structure import Inventory, Wants, absent
+from checkpointing.optimizer_state import STATE, OptimizerItem, parameter_names
+from checkpointing.structure import Inventory, Wants
 from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
 
-_OPTIMIZER_STATE = "state."  # what torch's flat keys of an optimizer's tensors begin with
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -39,95 +40,110 @@ class Stepped(Protocol):
 class Item(Protocol):
     """One entry of the state. The tensors in its tree are the live ones wherever possible."""
 
+    @property
+    def problems(self) -> Sequence[str]:
+        """Why a checkpoint does not fit, as of the last `to_load`."""
+
     def to_save(self) -> Any:
         """The tree to save."""
 
-    def to_load(self) -> Any:
-        """The tree to load into."""
+    def expected(self) -> Any:
+        """The tree that is to be saved soon: with the state of optimizers that is yet to come."""
+
+    def to_load(self, stored: Inventory) -> Any:
+        """The tree to load into, given what the checkpoint has of this entry."""
 
     def load(self, tree: Any) -> None:
         """Take the tree of `to_load` back, now with the loaded content."""
 
 
-class ModuleItem:
+class _SameTree:
+    """Of an entry whose tree does not depend on what is loaded."""
+
+    problems: Sequence[str] = ()
+
+    def to_save(self) -> Any:
+        raise NotImplementedError
+
+    def expected(self) -> Any:
+        return self.to_save()
+
+    def to_load(self, stored: Inventory) -> Any:
+        return self.to_save()
+
+
+class ModuleItem(_SameTree):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
 
-    def to_load(self) -> Any:
+    def to_save(self) -> Any:
         return get_model_state_dict(self._module)
-
-    to_save = to_load
 
     def load(self, tree: Any) -> None:
         set_model_state_dict(self._module, tree)
 
 
-class OptimizerItem:
-    """An optimizer, flattened by the parameter names of its module, so that it can be resharded.
-
-    torch makes up the state of an optimizer that has not stepped yet, by a step with zero
-    gradients. That is the form to load into, but nothing to save (Adam's count would be 1) and
-    nothing to train on with: a "fresh" optimizer is put back to having no state.
+class FlatOptimizerItem:
+    """An optimizer of a module that FSDP has put into flat parameters, of which only torch knows
+    the names. torch makes up the state of one that has not stepped yet, by a step with zero
+    gradients: that is the form to load into, but nothing to save, nor to train on with.
     """
 
-    def __init__(self, name: str, optimizer: Optimizer, module: nn.Module) -> None:
-        if not _parameters(optimizer) <= set(module.parameters()):
-            raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
+    def __init__(self, optimizer: Optimizer, module: nn.Module) -> None:
         self._optimizer, self._module = optimizer, module
-        self.fresh = not optimizer.state
-
-    def to_load(self) -> Any:
-        flat = get_optimizer_state_dict(self._module, self._optimizer, options=_FLAT)
-        return Branch(flat)
+        self.problems: list[str] = []
 
     def to_save(self) -> Any:
-        tree = self.to_load()
-        if not self.fresh:
+        is_fresh = not self._optimizer.state
+        tree = self._tree()
+        if not is_fresh:
             return tree
-        self.clear()
-        kept = {key: leaf for key, leaf in tree.items() if not key.startswith(_OPTIMIZER_STATE)}
-        return Branch(kept)
+        self._optimizer.state.clear()
+        return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
+
+    def expected(self) -> Any:
+        is_fresh = not self._optimizer.state
+        tree = self._tree()
+        if is_fresh:
+            self._optimizer.state.clear()
+        return tree
+
+    def to_load(self, stored: Inventory) -> Any:
+        is_stepped = any(n.startswith(STATE) for n in (*stored.tensors, *stored.values))
+        tree = self.expected()
+        if is_stepped:
+            return tree
+        return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
 
     def load(self, tree: Any) -> None:
-        loaded = {parameter: dict(state) for parameter, state in self._optimizer.state.items()}
         ways = [_way_of(group) for group in self._optimizer.param_groups]
         set_optimizer_state_dict(self._module, self._optimizer, tree, options=_FLAT)
         for group, way in zip(self._optimizer.param_groups, ways, strict=True):
             group.update(way)
-        # load_state_dict() casts state to its parameter's dtype (fp32 moments of bf16 weights):
-        # put back the very tensors that were loaded into
-        for parameter, state in loaded.items():
-            tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
-            self._optimizer.state[parameter].update(tensors)
 
-    def clear(self) -> None:
-        """Back to not having stepped."""
-        self._optimizer.state.clear()
+    def _tree(self) -> Branch:
+        return Branch(get_optimizer_state_dict(self._module, self._optimizer, options=_FLAT))
 
 
-class StatefulItem:
+class StatefulItem(_SameTree):
     def __init__(self, held: Stateful) -> None:
         self._held = held
 
-    def to_load(self) -> Any:
+    def to_save(self) -> Any:
         return self._held.state_dict()
-
-    to_save = to_load
 
     def load(self, tree: Any) -> None:
         self._held.load_state_dict(tree)
 
 
-class PlainItem:
+class PlainItem(_SameTree):
     """A tensor, or values, or a tree of both, held by the state itself."""
 
     def __init__(self, state: Mapping[str, Any], name: str) -> None:
         self._state, self._name = state, name
 
-    def to_load(self) -> Any:
+    def to_save(self) -> Any:
         return self._state[self._name]
-
-    to_save = to_load
 
     def load(self, tree: Any) -> None:
         held = self._state[self._name]
@@ -145,8 +161,15 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
     """
     leaves = Leaves()
     for name, item in _items(state).items():
-        flatten(item.to_save(), join("", name)[1:], leaves)
+        _flatten(item, item.to_save(), join("", name)[1:], leaves)
     return leaves
+
+
+def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
+    flatten(tree, path, into)
+    if isinstance(item, OptimizerItem | FlatOptimizerItem):
+        start = join(path, STATE)
+        into.stepped |= {name for name in into.tensors if name.startswith(start)}
 
 
 def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
@@ -158,42 +181,54 @@ def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
 
 
 class LoadTarget:
-    """A state as the place to load into."""
+    """A state as the place to load into. `expect` or `form` says what for; nothing in the state
+    changes before `finish`."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.leaves = Leaves()
         self._items = {join("", name)[1:]: item for name, item in _items(state).items()}
-        self._trees = {path: item.to_load() for path, item in self._items.items()}
-        for path, tree in self._trees.items():
-            flatten(tree, path, self.leaves)
+        self._trees: dict[str, Any] = {}
+        self._problems: list[str] = []
+
+    def expect(self) -> None:
+        """Be a place for a state like this that has been trained for a step at least."""
+        self._make({path: item.expected() for path, item in self._items.items()})
+
+    def form(self, inventory: Inventory) -> None:
+        """Be a place for what a checkpoint has."""
+        below = {path: inventory.below(path) for path in self._items}
+        self._make({path: item.to_load(below[path]) for path, item in self._items.items()})
+        self._problems = [one for item in self._items.values() for one in item.problems]
 
     def wants(self) -> Wants:
         specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
-        return Wants(specs, frozenset(self.leaves.values), tuple(self._optimizers()))
+        return Wants(specs, frozenset(self.leaves.values), tuple(self._problems))
 
     def finish(self, inventory: Inventory) -> None:
         """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
-        # values that are not wanted (of an optimizer saved before it stepped) stay what they are
+        # values that the checkpoint has not, where that is allowed, stay what they are
         values = {**self.leaves.values, **inventory.values}
         for path, item in self._items.items():
             item.load(unflatten(self._trees[path], path, values))
-        optimizers = self._optimizers()
-        for prefix in absent(optimizers, inventory):
-            optimizers[prefix].clear()
 
-    def abandon(self) -> None:
-        """Leave the state as it was found."""
-        for optimizer in self._optimizers().values():
-            if optimizer.fresh:
-                optimizer.clear()
+    def here(self, inventory: Inventory, rename: Callable[[str], str]) -> dict[str, str]:
+        """Names of the state for the names of the checkpoint that stand for them."""
+        self.form(Inventory({}, {}))
+        exact = {rename(n): n for n in (*self.leaves.tensors, *self.leaves.values)}
+        for path, item in self._items.items():
+            if isinstance(item, OptimizerItem):
+                starts = {rename(join(path, one)): join(path, one) for one in item.beginnings()}
+                for name in (*inventory.tensors, *inventory.values):
+                    fitting = [start for start in starts if name.startswith(start)]
+                    if fitting:
+                        start = max(fitting, key=len)
+                        exact[name] = starts[start] + name.removeprefix(start)
+        return exact
 
-    def _optimizers(self) -> dict[str, OptimizerItem]:
-        """The optimizers, by what the names of their state begin with."""
-        return {
-            join(path, _OPTIMIZER_STATE): item
-            for path, item in self._items.items()
-            if isinstance(item, OptimizerItem)
-        }
+    def _make(self, trees: dict[str, Any]) -> None:
+        self.leaves, self._trees, self._problems = Leaves(), trees, []
+        for path, tree in trees.items():
+            _flatten(self._items[path], tree, path, self.leaves)
 
 
 def _items(state: Mapping[str, Any]) -> dict[str, Item]:
@@ -205,14 +240,26 @@ def _item(name: str, state: Mapping[str, Any]) -> Item:
     if isinstance(held, nn.Module):
         return ModuleItem(held)
     if isinstance(held, Optimizer):
-        return OptimizerItem(name, held, _module_of(name, state))
+        return _optimizer_item(name, held, state)
     if isinstance(held, Stateful):
         return StatefulItem(held)
     return PlainItem(state, name)
 
 
-def _module_of(name: str, state: Mapping[str, Any]) -> nn.Module:
-    """The module that optimizer `name` belongs to: the only one, or the one that names tell."""
+def _optimizer_item(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> Item:
+    module = _module_of(name, optimizer, state)
+    if module is not None:
+        if any(isinstance(one, FullyShardedDataParallel) for one in module.modules()):
+            return FlatOptimizerItem(optimizer, module)
+        return OptimizerItem(name, optimizer, parameter_names(module))
+    modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}
+    names = {p: f"{n}.{one}" for n, m in modules.items() for p, one in parameter_names(m).items()}
+    return OptimizerItem(name, optimizer, names)
+
+
+def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module | None:
+    """The module whose names the optimizer goes by: the only one, or the one that names tell; None:
+    it has parameters of several, and goes by the names of these modules and theirs."""
     modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}
     if len(modules) == 1:
         return next(iter(modules.values()))
@@ -220,7 +267,18 @@ def _module_of(name: str, state: Mapping[str, Any]) -> nn.Module:
         raise ValueError(f"optimizer {name!r} is saved by its module's names: add the module too")
     kind, _, named = name.partition(".")
     if kind == "optimizer" and (named or "model") in modules:
-        return modules[named or "model"]
+        told = modules[named or "model"]
+        own = set(told.parameters())
+        if all(p in own for group in optimizer.param_groups for p in group["params"]):
+            return told
+    owners = {
+        n
+        for n, m in modules.items()
+        if (own := set(m.parameters()))
+        and any(p in own for group in optimizer.param_groups for p in group["params"])
+    }
+    if len(owners) > 1:
+        return None
     raise ValueError(
         f"cannot tell which of the modules {sorted(modules)} optimizer {name!r} belongs to: "
         "name it 'optimizer.<name of the module>' ('optimizer' goes with 'model')"
@@ -230,7 +288,3 @@ def _module_of(name: str, state: Mapping[str, Any]) -> nn.Module:
 def _way_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """How its step is computed, which layout and devices decide anew each time."""
     return {key: group[key] for key in ("foreach", "fused", "capturable") if key in group}
-
-
-def _parameters(optimizer: Optimizer) -> set[Any]:
-    return {parameter for group in optimizer.param_groups for parameter in group["params"]}

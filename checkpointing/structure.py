@@ -24,6 +24,14 @@ class Inventory:
         specs = checkpoint.tensors().items()
         return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, checkpoint.values())
 
+    def below(self, path: str) -> Inventory:
+        """What is below a name, by the rest of the names."""
+        start = f"{path}/"
+        return Inventory(
+            {n.removeprefix(start): s for n, s in self.tensors.items() if n.startswith(start)},
+            {n.removeprefix(start): v for n, v in self.values.items() if n.startswith(start)},
+        )
+
 
 @dataclass(frozen=True)
 class Wants:
@@ -31,31 +39,18 @@ class Wants:
 
     tensors: dict[str, tuple[tuple[int, ...], str]]  # fqn -> (global shape, dtype name)
     values: frozenset[str]
-    optional: tuple[str, ...] = ()  # prefixes of what is not needed if a checkpoint has none of it
-
-    def of(self, inventory: Inventory) -> Wants:
-        """Without the optional parts that the checkpoint has nothing of."""
-        dropped = absent(self.optional, inventory)
-        return Wants(
-            {n: spec for n, spec in self.tensors.items() if not n.startswith(dropped)},
-            frozenset(n for n in self.values if not n.startswith(dropped)),
-        )
-
-
-def absent(prefixes: Iterable[str], inventory: Inventory) -> tuple[str, ...]:
-    """The prefixes that no tensor and no value of the checkpoint has."""
-    stored = [*inventory.tensors, *inventory.values]
-    return tuple(p for p in prefixes if not any(name.startswith(p) for name in stored))
+    problems: tuple[str, ...] = ()  # why it does not fit, beside names, shapes and dtypes
 
 
 def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
     """What does not match between the states of all ranks and a checkpoint; None if all does."""
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     values: set[str] = set()
-    for rank_wants in wants:
-        needed = rank_wants.of(inventory)
+    problems: dict[str, None] = {}
+    for needed in wants:
         tensors.update(needed.tensors)
         values.update(needed.values)
+        problems |= dict.fromkeys(needed.problems)
     stored, stored_values = inventory.tensors, inventory.values.keys()
     changed = [
         f"{name}: {_spec(stored[name])} in the checkpoint, {_spec(tensors[name])} in the state"
@@ -63,6 +58,7 @@ def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
         if stored[name] != tensors[name]
     ]
     sections = [
+        *(f"\n  {problem}" for problem in problems),
         _section("tensors missing in the checkpoint", tensors.keys() - stored.keys()),
         _section("tensors not in the state", stored.keys() - tensors.keys()),
         _section("tensors of another shape or dtype", changed),

@@ -27,6 +27,7 @@ class Leaves:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
+    stepped: set[str] = field(default_factory=set)  # tensors that steps of optimizers alone change
 
 
 def flatten(tree: object, path: str, into: Leaves) -> None:

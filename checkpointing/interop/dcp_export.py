@@ -22,13 +22,14 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from checkpointing.dtypes import torch_dtype
 from checkpointing.format.table import Spec
 from checkpointing.format.tiles import Box
 from checkpointing.interop import dcp_metadata
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import OutputFile, new_files
 from checkpointing.interop.naming import chosen, dotted, path_of, values_of
-from checkpointing.interop.torch_values import saved, to_tensor, torch_dtype
+from checkpointing.interop.torch_values import saved, to_tensor
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.values import decode

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from checkpointing.dtypes import torch_dtype
 from checkpointing.format.table import Spec
-from checkpointing.interop.torch_values import torch_dtype
 
 
 def write_skeleton(

@@ -11,19 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from checkpointing.dtypes import as_array, dtype_name
+from checkpointing.dtypes import as_array, dtype_name, torch_dtype
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.tiles import Shape
 from checkpointing.storage import Buffer
 from checkpointing.values import Json, encode
 
 _ERRORS = (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError)
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """torch.float32 for "float32", of those that `checkpointing.format.elements` knows."""
-    found: torch.dtype = getattr(torch, name)
-    return found
 
 
 def to_tensor(dtype: str, shape: Shape, raw: Buffer) -> Tensor:

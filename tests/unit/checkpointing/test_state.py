@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from checkpointing.dtypes import dtype_name
 from checkpointing.state import LoadTarget, to_save
-from checkpointing.structure import Inventory
+from checkpointing.structure import Inventory, difference
 
 
 def adam(module: nn.Module) -> torch.optim.Optimizer:
@@ -70,9 +71,13 @@ def test_how_a_step_is_computed_is_not_loaded() -> None:
         for parameter in module.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-    values = to_save({"model": saved, "optimizer": optimizers[0]}).values
+    leaves = to_save({"model": saved, "optimizer": optimizers[0]})
+    specs = {name: (tuple(t.shape), dtype_name(t.dtype)) for name, t in leaves.tensors.items()}
     target = LoadTarget({"model": live, "optimizer": optimizers[1]})
-    target.finish(Inventory(target.wants().tensors, values))
+    inventory = Inventory(specs, leaves.values)
+    target.form(inventory)
+    assert difference([target.wants()], inventory) is None
+    target.finish(inventory)
     (group,) = optimizers[1].param_groups
     assert (group["lr"], group["fused"], group["foreach"]) == (0.5, True, None)
     optimizers[1].step()

@@ -7,8 +7,8 @@ def inventory(*names: str, values: tuple[str, ...] = ()) -> Inventory:
     return Inventory(dict.fromkeys(names, SPEC), dict.fromkeys(values))
 
 
-def wants(*names: str, values: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> Wants:
-    return Wants(dict.fromkeys(names, SPEC), frozenset(values), optional)
+def wants(*names: str, values: tuple[str, ...] = ()) -> Wants:
+    return Wants(dict.fromkeys(names, SPEC), frozenset(values))
 
 
 def test_ranks_may_each_want_a_part() -> None:
@@ -38,8 +38,13 @@ def test_long_lists_are_cut() -> None:
     assert text.endswith("\n    t019\n    ... and 80 more")
 
 
-def test_optional_parts_are_wanted_only_if_there_is_any_of_them() -> None:
-    mine = wants("m", "opt/state.m", values=("opt/state.n",), optional=("opt/state.",))
-    assert difference([mine], inventory("m")) is None
-    text = difference([mine], inventory("m", values=("opt/state.n",)))
-    assert text == "\n  tensors missing in the checkpoint (1):\n    opt/state.m"
+def test_what_else_does_not_fit_is_said_first_and_once() -> None:
+    mine = Wants({"a": SPEC}, frozenset(), ("optimizer 'o' was saved as SGD",))
+    assert difference([mine, mine], inventory("a", "b")) == (
+        "\n  optimizer 'o' was saved as SGD\n  tensors not in the state (1):\n    b"
+    )
+
+
+def test_of_a_part_the_names_below_count() -> None:
+    stored = inventory("a/x", "a/y", "ab/z", "b/a/x", values=("a/v", "a"))
+    assert stored.below("a") == Inventory({"x": SPEC, "y": SPEC}, {"v": None})

@@ -1,0 +1,467 @@
+"""An optimizer as an item of the state: by the full names of its parameters, exactly as it is.
+
+A parameter that never stepped has no state, before and after. State of a parameter that was frozen
+later is kept. What is loaded into is made from what the checkpoint has, not from what a step of the
+optimizer would make; nothing of the optimizer changes before `OptimizerItem.load`.
+
+Leaves, below the name of the item:
+
+    state.NAME.KEY          of a parameter: a tensor, a value, or a tree of both
+    param_groups.NAME.KEY   an option of the parameter's group (as torch's own flat names are)
+    group_of.NAME           the number of its group
+    containers.NAME.KEY     what a tree of tensors is made of, where `KEY` is one
+    empty_group.NUMBER      the options of a group without parameters
+    class                   the optimizer's, without its module
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from checkpointing.dtypes import dtype_name, torch_dtype
+from checkpointing.structure import Inventory
+from checkpointing.tree import Branch, join
+from checkpointing.values import decode
+
+logger = logging.getLogger("checkpointing")
+
+STATE = "state."
+_OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
+_CLASS = "class"
+_WAYS = ("foreach", "fused", "capturable")
+"""Options that say how a step is computed: layout and devices decide them anew each time."""
+_COUNT = "step"
+"""The key of torch's optimizers for the number of steps: a scalar that is never sharded."""
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Children by which torch wraps a module without a name of its own (compile, recompute, FSDP)."""
+_SHOWN = 4
+
+
+def parameter_names(module: nn.Module) -> dict[Tensor, str]:
+    """The full name of each parameter, the first one of a tied one, without those of wrappers."""
+    found: dict[Tensor, str] = {}
+    for name, parameter in _named(module, ""):
+        found.setdefault(parameter, name)
+    return found
+
+
+def _named(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield f"{prefix}{name}", parameter
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        is_wrapped = name in _WRAPPERS or (
+            name == "module" and isinstance(module, DistributedDataParallel)
+        )
+        yield from _named(child, prefix if is_wrapped else f"{prefix}{name}.")
+
+
+@dataclass
+class _Stored:
+    """What a checkpoint has of one optimizer, by parameter."""
+
+    state: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """By parameter and key: names below the key, "" for the key itself."""
+    options: dict[str, set[str]] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
+    """Leaves that are of no parameter of this program."""
+
+
+class OptimizerItem:
+    """An entry of the state that is an optimizer of parameters with known names."""
+
+    def __init__(self, name: str, optimizer: Optimizer, names: Mapping[Tensor, str]) -> None:
+        """
+        Args:
+            names: of all parameters that the optimizer has.
+
+        Raises:
+            ValueError: it has others.
+            TypeError: it has state that belongs to no parameter.
+        """
+        self._name, self._optimizer = name, optimizer
+        self._names = {p: names[p] for p in _parameters(optimizer) if p in names}
+        if len(self._names) < sum(1 for _ in _parameters(optimizer)):
+            raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
+        for key in optimizer.state:
+            if key not in self._names:
+                raise TypeError(
+                    f"cannot save optimizer {name!r}: it has state for {type(key).__name__} "
+                    f"{str(key)[:40]!r}, which is none of its parameters"
+                )
+        self._known: set[Tensor] = set()  # parameters that the checkpoint has something of
+        self._made: dict[Tensor, dict[str, Any]] | None = None
+        self.problems: list[str] = []
+        """Why a checkpoint does not fit, beyond what is missing and what is too much."""
+
+    def to_save(self) -> Branch:
+        """The tree of what the optimizer has now."""
+        return Branch(self._tree({p: self._optimizer.state.get(p) or {} for p in self._names}))
+
+    def expected(self) -> Branch:
+        """The tree that it will have once all parameters that want gradients have stepped; if it
+        has stepped already, what it has. The optimizer is left as it was."""
+        self._known = set(self._names)
+        if self._optimizer.state:
+            return self.to_save()
+        with _stepped_once(self._optimizer):
+            made = {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
+        return Branch(self._tree(made))
+
+    def to_load(self, stored: Inventory) -> Branch:
+        """The tree to load into: what the checkpoint has of the parameters that are here.
+
+        Args:
+            stored: what the checkpoint has of this optimizer, by the names of the leaves above.
+        """
+        found, tree = self._sorted(stored), dict[str, Any]()
+        self._known, self.problems = set(), []
+        if not stored.tensors and not stored.values:
+            return Branch()
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._names[parameter]
+                keys = found.options.get(name, set())
+                if keys or name in found.state:
+                    self._known.add(parameter)
+                for key in found.state.get(name, {}):
+                    tree[f"{STATE}{name}.{key}"] = self._place(parameter, name, key, stored)
+                missing = not keys  # then all are, and are named
+                for key in [*_options(group), *sorted(keys - set(group))]:
+                    if missing or key in keys:
+                        leaf = f"{_OPTIONS}{name}.{key}"
+                        tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
+        for leaf in stored.values:
+            if leaf.startswith((_GROUP, _CONTAINERS)) and leaf not in found.others:
+                tree[leaf] = None
+        tree |= dict.fromkeys(
+            leaf for leaf in stored.values if leaf == _CLASS or leaf.startswith(_EMPTY)
+        )
+        self.problems = [*self._other_class(stored, found), *self._other_groups(stored, found)]
+        return Branch(tree)
+
+    def beginnings(self) -> list[str]:
+        """What the names of all leaves begin with that are of one parameter."""
+        kinds = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
+        return [f"{kind}{name}" for kind in kinds for name in self._names.values()]
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Take over the tree of `to_load` or `expected`, now with the loaded content. Parameters
+        that the checkpoint has nothing of stay what they are."""
+        loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
+        known = sorted(loaded, key=len, reverse=True)
+        for leaf, value in tree.items():
+            if leaf.startswith(STATE):
+                name, key = _split(leaf.removeprefix(STATE), loaded, known)
+                loaded[name][key] = value
+        for parameter in self._known:
+            if state := loaded[self._names[parameter]]:
+                self._optimizer.state[parameter] = state
+            else:
+                self._optimizer.state.pop(parameter, None)
+        for index, group in enumerate(self._optimizer.param_groups):
+            self._take_options(index, group, tree)
+
+    def _take_options(self, index: int, group: dict[str, Any], tree: Mapping[str, Any]) -> None:
+        known = [self._names[p] for p in group["params"] if p in self._known]
+        if known:
+            prefix = f"{_OPTIONS}{known[0]}."
+            options = {k.removeprefix(prefix): v for k, v in tree.items() if k.startswith(prefix)}
+        else:
+            options = dict(tree.get(f"{_EMPTY}{index}") or {}) if not group["params"] else {}
+        for key, value in options.items():
+            if key in _WAYS:
+                continue
+            self._say_changed(index, key, group, value)
+            if isinstance(group.get(key), Tensor) and isinstance(value, int | float):
+                group[key].fill_(value)
+            else:
+                group[key] = value
+
+    def _say_changed(self, index: int, key: str, group: Mapping[str, Any], value: Any) -> None:
+        """That an option is the checkpoint's, where the program says another one; a learning rate
+        changes with every step of a schedule."""
+        if key not in group or isinstance(value, Tensor) or isinstance(group[key], Tensor):
+            return
+        if key not in ("lr", "initial_lr") and group[key] != value:
+            logger.warning(
+                "optimizer %r: %s of group %d is %s, as in the checkpoint, and not %s as in the "
+                "program; set it after the restore to change it",
+                *(self._name, key, index, value, group[key]),
+            )
+
+    def _tree(self, states: Mapping[Tensor, Mapping[str, Any]]) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        for parameter, name in self._names.items():
+            for key, value in states[parameter].items():
+                tree[f"{STATE}{name}.{key}"] = value
+                if _holds_tensors(value):
+                    tree[f"{_CONTAINERS}{name}.{key}"] = _outline(value)
+        for index, group in enumerate(self._optimizer.param_groups):
+            for parameter in group["params"]:
+                name = self._names[parameter]
+                for key in _options(group):
+                    tree[f"{_OPTIONS}{name}.{key}"] = group[key]
+                tree[f"{_GROUP}{name}"] = index
+            if not group["params"]:
+                tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
+        tree[_CLASS] = _class_of(self._optimizer)
+        return tree
+
+    def _sorted(self, stored: Inventory) -> _Stored:
+        names = set(self._names.values())
+        longest = sorted(names, key=len, reverse=True)
+        found = _Stored()
+        for leaf in [*stored.tensors, *stored.values]:
+            for prefix in (STATE, _OPTIONS, _GROUP, _CONTAINERS):
+                if not leaf.startswith(prefix):
+                    continue
+                rest = leaf.removeprefix(prefix)
+                if prefix == _GROUP:
+                    if rest not in names:
+                        found.others.add(leaf)
+                    break
+                name, key = _split(rest, names, longest)
+                if not name:
+                    found.others.add(leaf)
+                elif prefix == STATE:
+                    top, _, below = key.partition("/")
+                    found.state.setdefault(name, {}).setdefault(top, []).append(below)
+                elif prefix == _OPTIONS:
+                    found.options.setdefault(name, set()).add(key.partition("/")[0])
+                break
+        return found
+
+    def _place(self, parameter: Tensor, name: str, key: str, stored: Inventory) -> Any:
+        """What a leaf of a parameter's state, or a tree of them, is loaded into."""
+        leaf = f"{STATE}{name}.{key}"
+        live = (self._optimizer.state.get(parameter) or {}).get(key)
+        if leaf in stored.values:
+            return None  # it is decoded
+        if leaf in stored.tensors:
+            return self._tensor(parameter, key, stored.tensors[leaf], live)
+        outline = stored.values.get(f"{_CONTAINERS}{name}.{key}")
+        below = [one for one in (*stored.tensors, *stored.values) if one.startswith(f"{leaf}/")]
+        shape = decode(outline) if outline is not None else _guessed(leaf, below)
+        return self._built(shape, leaf, parameter, key, stored)
+
+    def _option(self, parameter: Tensor, value: object, leaf: str, stored: Inventory) -> Any:
+        if leaf in stored.tensors and not isinstance(value, Tensor):
+            shape, dtype = stored.tensors[leaf]
+            return torch.zeros(shape, dtype=torch_dtype(dtype), device=parameter.device)
+        return None if leaf in stored.values else value
+
+    def _built(
+        self, outline: Any, leaf: str, parameter: Tensor, key: str, stored: Inventory
+    ) -> Any:
+        kind, inner = outline
+        if kind == "tensor":
+            return self._tensor(parameter, key, stored.tensors[leaf], None)
+        if kind == "value":
+            return None
+        made = {k: self._built(v, join(leaf, k), parameter, key, stored) for k, v in inner}
+        if kind == "dict":
+            return made
+        return tuple(made.values()) if kind == "tuple" else list(made.values())
+
+    def _tensor(
+        self, parameter: Tensor, key: str, spec: tuple[tuple[int, ...], str], live: object
+    ) -> Tensor:
+        """One of this global shape and dtype, spread as the parameter is if it has its shape; the
+        one that is there, if it fits."""
+        shape, dtype = spec
+        if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
+            return live
+        kind = torch_dtype(dtype)
+        if key != _COUNT and shape == tuple(parameter.shape):
+            with torch.no_grad():
+                return torch.zeros_like(parameter, dtype=kind, requires_grad=False)
+        if key != _COUNT and isinstance(parameter, DTensor):
+            if self._made is None:
+                self._made = self._make()
+            made = self._made[parameter].get(key)
+            if isinstance(made, DTensor) and tuple(made.shape) == shape:
+                return torch.zeros_like(made, dtype=kind)
+        options = next(
+            group for group in self._optimizer.param_groups if _has(group["params"], parameter)
+        )
+        is_here = key != _COUNT or options.get("capturable") or options.get("fused")
+        return torch.zeros(shape, dtype=kind, device=parameter.device if is_here else "cpu")
+
+    def _make(self) -> dict[Tensor, dict[str, Any]]:
+        """What a step would make: how a tensor that is smaller than its sharded parameter is
+        spread, only the optimizer knows."""
+        with _stepped_once(self._optimizer):
+            return {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
+
+    def _other_class(self, stored: Inventory, found: _Stored) -> Iterator[str]:
+        mine = _class_of(self._optimizer)
+        theirs = stored.values.get(_CLASS)
+        if theirs is not None:
+            if theirs != mine:
+                yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
+            return
+        saved = set().union(*found.options.values()) - {*_WAYS, "initial_lr"}
+        here = {key for group in self._optimizer.param_groups for key in _options(group)}
+        here -= {*_WAYS, "initial_lr"}
+        if saved - here and here - saved:
+            what = ", ".join(sorted(saved - here)[:_SHOWN])
+            yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
+
+    def _other_groups(self, stored: Inventory, found: _Stored) -> Iterator[str]:
+        """Groups that were split, merged or made of other parameters, so that some would silently
+        take the learning rate or weight decay of others."""
+        here, there = dict[str, int](), dict[str, Any]()
+        for index, group in enumerate(self._optimizer.param_groups):
+            for parameter in group["params"]:
+                name = self._names[parameter]
+                if name in found.options:
+                    here[name] = index
+                    there[name] = (
+                        decode(stored.values[f"{_GROUP}{name}"])
+                        if (f"{_GROUP}{name}" in stored.values)
+                        else None
+                    )
+        if any(saved is None for saved in there.values()):
+            there = {name: self._saved_options(stored, name, found) for name in here}
+            pairs = {(here[name], there[name]) for name in here}
+            is_same = len(pairs) == len(set(here.values()))
+        else:
+            pairs = {(here[name], there[name]) for name in here}
+            is_same = len(pairs) == len(set(here.values())) == len(set(there.values()))
+        if is_same or self._are_as_saved(stored, here, found):
+            return
+        split = [n for n in here if sum(1 for one in pairs if one[0] == here[n]) > 1] or list(here)
+        shown = ", ".join(split[:_SHOWN]) + (", …" if len(split) > _SHOWN else "")
+        yield (
+            f"optimizer {self._name!r}: its groups are of other parameters than in the "
+            f"checkpoint, and their options differ (see {shown}); make the groups that were "
+            "saved, or load with strict=False and set the options of the new ones"
+        )
+
+    def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
+        prefix = f"{_OPTIONS}{name}."
+        keys = sorted(found.options[name] - set(_WAYS))
+        return repr([(key, stored.values.get(f"{prefix}{key}")) for key in keys])
+
+    def _are_as_saved(self, stored: Inventory, here: Mapping[str, int], found: _Stored) -> bool:
+        """Whether each parameter has the options already that were saved for it."""
+        for name, index in here.items():
+            group = self._optimizer.param_groups[index]
+            for key in found.options[name] - set(_WAYS):
+                leaf = f"{_OPTIONS}{name}.{key}"
+                is_there = leaf in stored.values and key in group
+                if is_there and decode(stored.values[leaf]) != group[key]:
+                    return False
+        return True
+
+
+@contextmanager
+def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
+    """The optimizer with the state that a step makes, by one with gradients of zero and a learning
+    rate of zero, as torch's own helpers do; afterwards all is as it was."""
+    groups = [dict(group) for group in optimizer.param_groups]
+    before = dict(optimizer.state)
+    gradients = {p: p.grad for p in _parameters(optimizer)}
+    try:
+        for parameter in gradients:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        for group in optimizer.param_groups:
+            if "lr" in group:
+                lr = group["lr"]
+                group["lr"] = torch.zeros_like(lr) if isinstance(lr, Tensor) else 0.0
+        if all(not state for state in before.values()):
+            _step(optimizer)
+        yield
+    finally:
+        for group, was in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(was)
+        optimizer.state.clear()
+        optimizer.state.update(before)
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+
+
+def _step(optimizer: Optimizer) -> None:
+    """Without its hooks and the counts of schedulers. One that needs a closure makes no state."""
+    step: Any = type(optimizer).step
+    inner = getattr(step, "__wrapped__", step)
+    closure = inspect.signature(inner).parameters.get("closure")
+    if closure is None or closure.default is not inspect.Parameter.empty:
+        inner(optimizer)
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _options(group: Mapping[str, Any]) -> list[str]:
+    return [key for key in group if key != "params"]
+
+
+def _has(parameters: Iterable[Tensor], wanted: Tensor) -> bool:
+    return any(one is wanted for one in parameters)
+
+
+def _class_of(optimizer: Optimizer) -> str:
+    inner: Any = optimizer
+    while isinstance(getattr(inner, "optimizer", None), Optimizer):  # accelerate's around torch's
+        inner = inner.optimizer
+    return type(inner).__qualname__
+
+
+def _split(rest: str, names: Iterable[str], longest: list[str]) -> tuple[str, str]:
+    """Of `NAME.KEY`, the longest name that is known, and the key; ("", "") if none is."""
+    name = rest
+    known = names if isinstance(names, dict | set) else set(names)
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if name in known:
+            return name, rest[len(name) + 1 :]
+    return "", ""
+
+
+def _holds_tensors(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(isinstance(v, Tensor) or _holds_tensors(v) for v in value.values())
+    if isinstance(value, list | tuple):
+        return any(isinstance(v, Tensor) or _holds_tensors(v) for v in value)
+    return False
+
+
+def _outline(value: object) -> Any:
+    """What a tree of tensors and values is made of, as a plain value."""
+    if isinstance(value, Tensor):
+        return ("tensor", None)
+    if not _holds_tensors(value):
+        return ("value", None)
+    kind = "dict" if isinstance(value, dict) else "tuple" if isinstance(value, tuple) else "list"
+    children = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
+    return (kind, [(key, _outline(child)) for key, child in children])
+
+
+def _guessed(leaf: str, below: Iterable[str]) -> Any:
+    """An outline by the names alone, of a checkpoint from before outlines were saved."""
+    tops = {one.removeprefix(f"{leaf}/").partition("/")[0] for one in below}
+    children = []
+    for top in sorted(tops, key=lambda t: (not t.isdigit(), int(t) if t.isdigit() else 0, t)):
+        inner = [one for one in below if one.startswith(f"{leaf}/{top}/")]
+        is_leaf = f"{leaf}/{top}" in set(below)
+        key = int(top) if top.isdigit() else top
+        children.append((key, ("tensor", None) if is_leaf else _guessed(f"{leaf}/{top}", inner)))
+    return ("list" if all(top.isdigit() for top in tops) else "dict", children)
