@@ -32,6 +32,7 @@ from checkpointing.folders import local_folder, meant_url
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
     from checkpointing.loading import load
+    from checkpointing.per_rank import PerRank
     from checkpointing.policy import Auto, Minutes, Steps
     from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
     from checkpointing.runs import list_checkpoints, list_run, rename_run, verify
@@ -53,6 +54,7 @@ __all__ = [
     "Last",
     "Minutes",
     "Only",
+    "PerRank",
     "SaveError",
     "ServiceError",
     "StageError",
@@ -77,6 +79,7 @@ __all__ = [
 _MODULES = {
     "checkpointer": ("Checkpointer",),
     "loading": ("load",),
+    "per_rank": ("PerRank",),
     "policy": ("Auto", "Minutes", "Steps"),
     "retention": ("Best", "Buckets", "Every", "Last", "Only", "decide", "parse_keep"),
     "runs": ("list_checkpoints", "list_run", "rename_run", "verify"),

@@ -23,6 +23,7 @@ from checkpointing.leaving import when_dropped
 from checkpointing.modes import Staging, check_mode, hear_both, shipper_for
 from checkpointing.neighbours import neighbours
 from checkpointing.outcomes import Fate, Outcomes
+from checkpointing.per_rank import Differing, check_differing, compare_ranks
 from checkpointing.planning import Planner
 from checkpointing.policy import SavePolicy, Situation
 from checkpointing.preparing import Preparer
@@ -77,6 +78,9 @@ class Checkpointer:
             by the next trainers on the node; it goes when it is durable. None: no such copies.
         max_unsaved: minutes without a new durable checkpoint after which `save` raises, instead of
             training on at ever greater risk; None: never.
+        differing: what becomes of values and small tensors, beside modules and optimizers, that are
+            not the same on all ranks and are not declared as `PerRank`: "error": the first save
+            raises SaveError and names them; "warn": a warning, and one rank's are kept for all.
         replicas: 1: the next node keeps the two newest snapshots of each rank too (in so much of
             its memory), so that the loss of a node loses none of them; 0: it does not.
 
@@ -103,6 +107,7 @@ class Checkpointer:
         local: str | os.PathLike[str] | None = None,
         max_unsaved: float | None = None,
         replicas: int = 0,
+        differing: Differing = "error",
     ) -> None:
         self.stall_s = 0.0  # seconds the trainer waited in the last save()
         self._run, self._every, self._max_unsaved = check_run(run), every, max_unsaved
@@ -110,6 +115,8 @@ class Checkpointer:
             raise ValueError(f"slots is a number of snapshots, at least 1, got {slots!r}")
         check_mode(staging)
         check_replicas(replicas, staging)
+        check_differing(differing)
+        self._differing, self._compared = differing, False
         config = Config(
             url=str(local_folder(root) or root),
             run=run,
@@ -258,17 +265,32 @@ class Checkpointer:
         Raises:
             TypeError, ValueError: something in `state` or `metrics` cannot be saved.
             StageError: the node has not enough memory for the snapshots.
-            SaveError: nothing has become durable for `max_unsaved` minutes.
+            SaveError: nothing has become durable for `max_unsaved` minutes; or ranks hold other
+                values than each other, see `differing`.
         """
         self._need_open()
+        if check_step(step) not in self._started:
+            self._save(step, state, metrics, deadline_s, is_compared=self._compared)
+            self._compared = True
+
+    def _save(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        metrics: Mapping[str, float] | None,
+        deadline_s: float | None = None,
+        *,
+        is_compared: bool,
+    ) -> None:
+        """As `save`; a collective if what ranks hold has not been compared."""
         started_s = time.monotonic()
-        if check_step(step) in self._started:
-            return
         numbers = {key: float(value) for key, value in (metrics or {}).items()}
         if self._max_unsaved is not None and self._started:
             self._outcomes.check_age(self._max_unsaved)
         self._shipper.settle()
         leaves, stepped = to_save(state), optimizers(state)
+        if not is_compared:
+            compare_ranks(self._ranks, leaves, self._differing)
         try:
             planned = self._preparer.ready(leaves, stepped)
         except CheckpointError:
@@ -365,7 +387,7 @@ class Checkpointer:
         assert said is not None
         assert planned is not None
         if resumed.has_moved or not self._shipper.has_moved_in:
-            self.save(resumed.step, state, said.metrics)
+            self._save(resumed.step, state, said.metrics, is_compared=True)  # not by all ranks
             self._shipper.settle()
             return
         self._begin(resumed.step)

@@ -20,6 +20,7 @@ class Family:
     layouts: Mapping[str, Layout]  # by name, sorted
     cell_of: Counts  # which cell each rank holds, -1: none; int64[ranks of the job]
     holders: Sequence[Counts]  # the ranks that hold each cell, ascending; int64 each
+    is_whole: bool = False  # as of `Layout`
 
     @property
     def first(self) -> int:
@@ -72,7 +73,9 @@ def families(kins: Sequence[Kin], world_size: int) -> list[Family]:
             told.setdefault((name, *_boxes(layout)), []).append((clan, layout))
     alike: dict[object, list[tuple[object, ...]]] = {}
     for tensor in sorted(told):
-        key = tuple((clan[0].first, _spread(layout)) for clan, layout in told[tensor])
+        key = tuple(
+            (clan[0].first, layout.is_whole, _spread(layout)) for clan, layout in told[tensor]
+        )
         alike.setdefault(key, []).append(tensor)
     found = [
         _family({str(t[0]): told[t][0][1] for t in tensors}, told[tensors[0]], world_size)
@@ -104,7 +107,7 @@ def check_savable(found: Sequence[Family]) -> None:
 def _boxes(layout: Layout) -> tuple[object, ...]:
     """What decides which boxes of which tensor the cells are."""
     cuts = tuple((cut.dim, cut.parts, cut.groups) for cut in layout.cuts)
-    return layout.dtype, layout.shape, cuts
+    return layout.dtype, layout.shape, cuts, layout.is_whole
 
 
 def _spread(layout: Layout) -> tuple[object, ...]:
@@ -142,7 +145,8 @@ def _family(layouts: Mapping[str, Layout], told: Told, world_size: int) -> Famil
     count = math.prod(told[0][1].grid)
     order = np.argsort(cell_of, kind="stable")
     edges = np.searchsorted(cell_of[order], np.arange(count + 1)).tolist()
-    return Family(layouts, cell_of, [order[a:b] for a, b in pairwise(edges)])
+    holders = [order[a:b] for a, b in pairwise(edges)]
+    return Family(layouts, cell_of, holders, told[0][1].is_whole)
 
 
 def _cells(each: Kin, layout: Layout) -> Counts:

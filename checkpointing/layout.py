@@ -67,6 +67,7 @@ class Layout:
     shape: Shape  # of the whole tensor
     cuts: tuple[Cut, ...] = ()  # in their order; those of lower dimensions first. None: whole
     mesh: int | None = None  # that the cuts are made along: its place in `Structure.meshes`
+    is_whole: bool = False  # what several ranks hold is saved by the first of them alone
 
     @property
     def itemsize(self) -> int:
@@ -108,7 +109,10 @@ class Structure:
         cls, tensors: Mapping[str, Layout], meshes: Sequence[Mesh], values: Iterable[str]
     ) -> Structure:
         ordered, names = dict(sorted(tensors.items())), frozenset(values)
-        layouts = [(name, it.dtype, it.shape, it.cuts, it.mesh) for name, it in ordered.items()]
+        layouts = [
+            (name, it.dtype, it.shape, it.cuts, it.mesh, it.is_whole)
+            for name, it in ordered.items()
+        ]
         pattern = _hash([layouts, sorted(names)])
         digest = _hash([pattern.hex(), [mesh.key for mesh in meshes]])
         return cls(ordered, tuple(meshes), names, pattern, digest)

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, combinations
 from typing import Any
 
 import torch
@@ -51,22 +52,28 @@ _SHOWN = 4
 def parameter_names(module: nn.Module) -> dict[Tensor, str]:
     """The full name of each parameter, the first one of a tied one, without those of wrappers."""
     found: dict[Tensor, str] = {}
-    for name, parameter in _named(module, ""):
-        found.setdefault(parameter, name)
+    for prefix, one in _modules(module, ""):
+        for name, parameter in one._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, f"{prefix}{name}")
     return found
 
 
-def _named(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            yield f"{prefix}{name}", parameter
+def buffer_names(module: nn.Module) -> list[str]:
+    """The full names of all buffers, without those of wrappers."""
+    return [f"{prefix}{name}" for prefix, one in _modules(module, "") for name in one._buffers]
+
+
+def _modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """All modules, each with what the names of its own begin with."""
+    yield prefix, module
     for name, child in module._modules.items():
         if child is None:
             continue
         is_wrapped = name in _WRAPPERS or (
             name == "module" and isinstance(module, DistributedDataParallel)
         )
-        yield from _named(child, prefix if is_wrapped else f"{prefix}{name}.")
+        yield from _modules(child, prefix if is_wrapped else f"{prefix}{name}.")
 
 
 @dataclass
@@ -322,51 +329,44 @@ class OptimizerItem:
             yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
 
     def _other_groups(self, stored: Inventory, found: _Stored) -> Iterator[str]:
-        """Groups that were split, merged or made of other parameters, so that some would silently
-        take the learning rate or weight decay of others."""
-        here, there = dict[str, int](), dict[str, Any]()
+        """Groups that were split or merged, so that parameters would silently take the learning
+        rate or weight decay of others. How a program divides them otherwise does not matter."""
+        here: dict[int, list[str]] = {}
         for index, group in enumerate(self._optimizer.param_groups):
-            for parameter in group["params"]:
-                name = self._names[parameter]
-                if name in found.options:
-                    here[name] = index
-                    there[name] = (
-                        decode(stored.values[f"{_GROUP}{name}"])
-                        if (f"{_GROUP}{name}" in stored.values)
-                        else None
-                    )
-        if any(saved is None for saved in there.values()):
-            there = {name: self._saved_options(stored, name, found) for name in here}
-            pairs = {(here[name], there[name]) for name in here}
-            is_same = len(pairs) == len(set(here.values()))
-        else:
-            pairs = {(here[name], there[name]) for name in here}
-            is_same = len(pairs) == len(set(here.values())) == len(set(there.values()))
-        if is_same or self._are_as_saved(stored, here, found):
-            return
-        split = [n for n in here if sum(1 for one in pairs if one[0] == here[n]) > 1] or list(here)
-        shown = ", ".join(split[:_SHOWN]) + (", …" if len(split) > _SHOWN else "")
-        yield (
-            f"optimizer {self._name!r}: its groups are of other parameters than in the "
-            f"checkpoint, and their options differ (see {shown}); make the groups that were "
-            "saved, or load with strict=False and set the options of the new ones"
-        )
+            names = [self._names[p] for p in group["params"]]
+            here[index] = [name for name in names if name in found.options]
+        options = {n: self._saved_options(stored, n, found) for n in chain(*here.values())}
+        there = {n: self._saved_group(stored, n, options[n]) for n in options}
+        merged = [names for names in here.values() if len({options[n] for n in names}) > 1]
+        split = [
+            here[one] + here[other]
+            for one, other in combinations(here, 2)
+            if {there[n] for n in here[one]} & {there[n] for n in here[other]}
+            and self._differ(one, other)
+        ]
+        for names in (*merged, *split)[:1]:
+            shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+            yield (
+                f"optimizer {self._name!r}: its groups are of other parameters than in the "
+                f"checkpoint, and their options differ (see {shown}); make the groups that were "
+                "saved, or load with strict=False and set the options of the new ones"
+            )
+
+    def _differ(self, one: int, other: int) -> bool:
+        """Whether the program has given two groups options that differ."""
+        first, second = (self._optimizer.param_groups[index] for index in (one, other))
+        keys = {*_options(first), *_options(second)} - set(_WAYS)
+        return any(first.get(key) != second.get(key) for key in keys)
+
+    def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
+        """Which group a parameter was in; of a checkpoint that does not say so, by its options."""
+        leaf = f"{_GROUP}{name}"
+        return decode(stored.values[leaf]) if leaf in stored.values else options
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
         prefix = f"{_OPTIONS}{name}."
         keys = sorted(found.options[name] - set(_WAYS))
         return repr([(key, stored.values.get(f"{prefix}{key}")) for key in keys])
-
-    def _are_as_saved(self, stored: Inventory, here: Mapping[str, int], found: _Stored) -> bool:
-        """Whether each parameter has the options already that were saved for it."""
-        for name, index in here.items():
-            group = self._optimizer.param_groups[index]
-            for key in found.options[name] - set(_WAYS):
-                leaf = f"{_OPTIONS}{name}.{key}"
-                is_there = leaf in stored.values and key in group
-                if is_there and decode(stored.values[leaf]) != group[key]:
-                    return False
-        return True
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -65,8 +65,13 @@ def parts_at(tensor: DTensor, coordinate: Sequence[int]) -> tuple[Part, ...]:
     return Cells(tuple(tensor.shape), cuts, [coordinate[cut.mesh_dim] for cut in cuts]).parts
 
 
-def structure(tensors: Mapping[str, Tensor], values: Iterable[str]) -> Structure:
+def structure(
+    tensors: Mapping[str, Tensor], values: Iterable[str], whole: Collection[str] = ()
+) -> Structure:
     """What this rank's state is made of, without what lies on other ranks alone.
+
+    Args:
+        whole: tensors that are to be saved by one rank, as of `Layout`.
 
     Raises:
         TypeError: a tensor is a partial sum.
@@ -74,7 +79,7 @@ def structure(tensors: Mapping[str, Tensor], values: Iterable[str]) -> Structure
     layouts, meshes = {}, _Meshes()
     for name in sorted(tensors):  # so that meshes are numbered alike on all ranks
         if (layout := _layout(name, tensors[name], meshes)) is not None:
-            layouts[name] = layout
+            layouts[name] = replace(layout, is_whole=True) if name in whole else layout
     return Structure.of(layouts, meshes.found, values)
 
 

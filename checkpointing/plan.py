@@ -27,7 +27,9 @@ class Plan:
     """Who saves what: a pure function of the structures of all ranks.
 
     What several ranks hold is divided among them by bytes, along the grid of tiles: those who have
-    least to save so far take most. What only one rank holds counts first, then what few hold.
+    least to save so far take most. What only one rank holds counts first, then what few hold. What
+    ranks may have of their own, such as the buffers of a replicated module, is saved whole by the
+    first rank that holds it.
     """
 
     def __init__(self, by_rank: Sequence[Structure]) -> None:
@@ -85,7 +87,11 @@ def _shares(found: Sequence[Family], world_size: int) -> list[list[Counts]]:
         sizes = family.cell_bytes()
         cells = []
         for holders, size in zip(family.holders, sizes, strict=True):
-            taken = quotas(loads[holders], int(size)) if len(holders) else sizes[:0]
+            if family.is_whole and len(holders):
+                taken = np.zeros(len(holders), np.int64)
+                taken[0] = size
+            else:
+                taken = quotas(loads[holders], int(size)) if len(holders) else sizes[:0]
             loads[holders] += taken
             cells.append(taken)
         shares.append(cells)

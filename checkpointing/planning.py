@@ -67,7 +67,7 @@ class Planner:
                 changed.
             TypeError: a tensor is spread in a way that cannot be saved.
         """
-        mine = structure(leaves.tensors, leaves.values)
+        mine = structure(leaves.tensors, leaves.values, leaves.whole)
         if self._planned is None or self._planned.structure.digest != mine.digest:
             everybody = self._everybody(mine)
             late = _stepped(leaves, optimizers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import nn
@@ -14,13 +14,19 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name
-from checkpointing.optimizer_state import STATE, OptimizerItem, parameter_names
+from checkpointing.optimizer_state import STATE, OptimizerItem, buffer_names, parameter_names
+from checkpointing.per_rank import PerRank, blank, rank_and_world
 from checkpointing.structure import Inventory, Wants
 from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
+from checkpointing.values import decode
 
+_SMALL = 1 << 20
+"""Bytes of tensors beside modules and optimizers, below which they are compared among ranks, such
+as the state of a generator of random numbers."""
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -79,6 +85,11 @@ class ModuleItem(_SameTree):
     def to_save(self) -> Any:
         return get_model_state_dict(self._module)
 
+    def buffers(self) -> Iterable[str]:
+        """Names of what may differ among replicas, such as the running moments of a BatchNorm: the
+        first rank's are the model's, which DistributedDataParallel has all others take over."""
+        return buffer_names(self._module)
+
     def load(self, tree: Any) -> None:
         set_model_state_dict(self._module, tree)
 
@@ -136,6 +147,47 @@ class StatefulItem(_SameTree):
         self._held.load_state_dict(tree)
 
 
+class PerRankItem:
+    """What is declared as `PerRank`: a branch for each rank, of which this one has its own."""
+
+    def __init__(self, held: PerRank, name: str) -> None:
+        self._held, self._name = held, name
+        self._rank, self._world = rank_and_world()
+        self._here: dict[str, Any] = {"held": held.held}
+        inner = isinstance(held.held, Stateful)
+        self._inner: Item = StatefulItem(held.held) if inner else PlainItem(self._here, "held")
+        self.problems: Sequence[str] = ()
+
+    def to_save(self) -> Any:
+        return Branch({f"rank{self._rank}": self._inner.to_save(), "world": self._world})
+
+    expected = to_save
+
+    def to_load(self, stored: Inventory) -> Any:
+        self.problems = ()
+        tree, how = self._inner.to_save(), self._held.other_world
+        world = decode(stored.values["world"]) if "world" in stored.values else self._world
+        if world == self._world:
+            return Branch({f"rank{self._rank}": tree, "world": world})
+        if how == "error":
+            self.problems = (
+                f"{self._name!r} was saved for each of {world} ranks, and here are {self._world}: "
+                "say by PerRank(other_world=...) what is to become of it",
+            )
+        ranks = range(world) if callable(how) else range(1)
+        return Branch({**{f"rank{rank}": blank(tree) for rank in ranks}, "world": world})
+
+    def load(self, tree: Any) -> None:
+        loaded = tree.get(f"rank{self._rank}")
+        how = self._held.other_world
+        if tree["world"] != self._world:
+            every = [tree[key] for key in tree if key != "world"]
+            loaded = how(every, self._rank, self._world) if callable(how) else every[0]
+        self._inner.load(loaded)
+        if isinstance(self._inner, PlainItem):
+            self._held.held = self._here["held"]
+
+
 class PlainItem(_SameTree):
     """A tensor, or values, or a tree of both, held by the state itself."""
 
@@ -166,10 +218,20 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
 
 
 def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
-    flatten(tree, path, into)
+    mine = Leaves()
+    flatten(tree, path, mine)
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
         start = join(path, STATE)
-        into.stepped |= {name for name in into.tensors if name.startswith(start)}
+        into.stepped |= {name for name in mine.tensors if name.startswith(start)}
+    elif isinstance(item, ModuleItem):
+        into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
+    else:
+        into.plain |= {
+            name
+            for name, one in mine.tensors.items()
+            if one.nbytes < _SMALL and not isinstance(one, DTensor)
+        }
+    into.add(mine)
 
 
 def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
@@ -202,7 +264,12 @@ class LoadTarget:
 
     def wants(self) -> Wants:
         specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
-        return Wants(specs, frozenset(self.leaves.values), tuple(self._problems))
+        covered = tuple(
+            join(path, "rank")
+            for path, item in self._items.items()
+            if isinstance(item, PerRankItem)
+        )
+        return Wants(specs, frozenset(self.leaves.values), tuple(self._problems), covered)
 
     def finish(self, inventory: Inventory) -> None:
         """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
@@ -241,6 +308,8 @@ def _item(name: str, state: Mapping[str, Any]) -> Item:
         return ModuleItem(held)
     if isinstance(held, Optimizer):
         return _optimizer_item(name, held, state)
+    if isinstance(held, PerRank):
+        return PerRankItem(held, name)
     if isinstance(held, Stateful):
         return StatefulItem(held)
     return PlainItem(state, name)

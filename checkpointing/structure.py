@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from checkpointing.interop.naming import RECORD
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.values import Json
 
@@ -22,7 +23,8 @@ class Inventory:
     def of(cls, checkpoint: Checkpoint) -> Inventory:
         """Reads all tables of a checkpoint; raises as `Checkpoint.table`."""
         specs = checkpoint.tensors().items()
-        return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, checkpoint.values())
+        values = {n: v for n, v in checkpoint.values().items() if n != RECORD}  # of no state
+        return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, values)
 
     def below(self, path: str) -> Inventory:
         """What is below a name, by the rest of the names."""
@@ -40,6 +42,7 @@ class Wants:
     tensors: dict[str, tuple[tuple[int, ...], str]]  # fqn -> (global shape, dtype name)
     values: frozenset[str]
     problems: tuple[str, ...] = ()  # why it does not fit, beside names, shapes and dtypes
+    covered: tuple[str, ...] = ()  # beginnings of names that the state need not have: other ranks'
 
 
 def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
@@ -47,10 +50,12 @@ def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     values: set[str] = set()
     problems: dict[str, None] = {}
+    covered: tuple[str, ...] = ()
     for needed in wants:
         tensors.update(needed.tensors)
         values.update(needed.values)
         problems |= dict.fromkeys(needed.problems)
+        covered += needed.covered
     stored, stored_values = inventory.tensors, inventory.values.keys()
     changed = [
         f"{name}: {_spec(stored[name])} in the checkpoint, {_spec(tensors[name])} in the state"
@@ -60,13 +65,17 @@ def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
     sections = [
         *(f"\n  {problem}" for problem in problems),
         _section("tensors missing in the checkpoint", tensors.keys() - stored.keys()),
-        _section("tensors not in the state", stored.keys() - tensors.keys()),
+        _section("tensors not in the state", _uncovered(stored.keys() - tensors.keys(), covered)),
         _section("tensors of another shape or dtype", changed),
         _section("values missing in the checkpoint", values - stored_values),
-        _section("values not in the state", stored_values - values),
+        _section("values not in the state", _uncovered(stored_values - values, covered)),
     ]
     text = "".join(sections)
     return text or None
+
+
+def _uncovered(names: Iterable[str], covered: tuple[str, ...]) -> list[str]:
+    return [name for name in names if not name.startswith(covered)]
 
 
 def _section(title: str, names: Iterable[str]) -> str:

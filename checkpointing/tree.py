@@ -28,6 +28,19 @@ class Leaves:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
     stepped: set[str] = field(default_factory=set)  # tensors that steps of optimizers alone change
+    whole: set[str] = field(default_factory=set)  # tensors that one rank saves, not several a part
+    plain: set[str] = field(default_factory=set)  # small ones that are to be equal on all ranks
+
+    def add(self, others: Leaves) -> None:
+        """Take in the leaves of another tree.
+
+        Raises:
+            TypeError: one of the same name is here already.
+        """
+        for path, tensor in others.tensors.items():
+            _add(self.tensors, path, tensor)
+        for path, value in others.values.items():
+            _add(self.values, path, value)
 
 
 def flatten(tree: object, path: str, into: Leaves) -> None:

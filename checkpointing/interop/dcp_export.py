@@ -25,10 +25,10 @@ from torch.distributed.checkpoint.metadata import (
 from checkpointing.dtypes import torch_dtype
 from checkpointing.format.table import Spec
 from checkpointing.format.tiles import Box
-from checkpointing.interop import dcp_metadata
+from checkpointing.interop import dcp_metadata, lists
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import OutputFile, new_files
-from checkpointing.interop.naming import chosen, dotted, path_of, values_of
+from checkpointing.interop.naming import chosen, dotted, values_of
 from checkpointing.interop.torch_values import saved, to_tensor
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def export_dcp(
     """See `checkpointing.interop.dcp.export_dcp`."""
     wanted = chosen(checkpoint, items)
     tensors, values = checkpoint.tensors(wanted), values_of(checkpoint, wanted)
-    names = dotted([*tensors, *values])
+    names, places = dotted([*tensors, *values]), lists.lists_of(checkpoint)
     # the metadata last: where they are, the folder is whole
     with new_files([folder / DATA, folder / dcp_metadata.FILE]) as (data, index):
         blobs = _Blobs(data, names)
@@ -60,7 +60,7 @@ def export_dcp(
         boxes = {name: blobs.boxes.get(name, []) for name in tensors}
         metadata = Metadata(
             state_dict_metadata(tensors, boxes, values, names),
-            planner_data={text: path_of(name) for name, text in names.items()},
+            planner_data={text: lists.keys(name, places) for name, text in names.items()},
             storage_data=blobs.places,
             storage_meta=StorageMeta(),
             **_version(),

@@ -11,9 +11,16 @@ import numpy as np
 from checkpointing.errors import FormatError
 from checkpointing.format.elements import element
 from checkpointing.format.names import Save
-from checkpointing.interop.dcp_metadata import Contents, Place, StoredTensor, read_contents
+from checkpointing.interop.dcp_metadata import (
+    Contents,
+    PathKeys,
+    Place,
+    StoredTensor,
+    read_contents,
+)
 from checkpointing.interop.files import InputFile
 from checkpointing.interop.importing import save_pieces
+from checkpointing.interop.lists import record
 from checkpointing.interop.naming import full_name
 from checkpointing.interop.torch_values import loaded_tensor, loaded_value
 from checkpointing.store.store import Store
@@ -32,7 +39,8 @@ def import_dcp(
 ) -> Save:
     """See `checkpointing.interop.dcp.import_dcp`."""
     contents = read_contents(folder)
-    names = full_names(contents, item)
+    paths = full_paths(contents, item)
+    names = {name: full_name(path) for name, path in paths.items()}
     with ExitStack() as stack:
         files = {
             name: stack.enter_context(InputFile(folder / name)) for name in _file_names(contents)
@@ -41,6 +49,7 @@ def import_dcp(
             names[name]: loaded_value(_read(files, place), f"{folder}: {name!r}")
             for name, place in contents.values.items()
         }
+        values |= record(paths.values())
         pieces = (
             piece
             for name, stored in contents.tensors.items()
@@ -49,22 +58,23 @@ def import_dcp(
         return save_pieces(store, run, step, pieces, values, on_bytes)
 
 
-def full_names(contents: Contents, item: str | None) -> dict[str, str]:
-    """Our names by DCP's.
+def full_paths(contents: Contents, item: str | None) -> dict[str, PathKeys]:
+    """The keys on the way to each thing here, by DCP's name.
 
     Raises:
         FormatError: two would be the same.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, PathKeys] = {}
     for name in [*contents.tensors, *contents.values]:
         path = contents.paths.get(name, (name,))
         if item is not None and len(path) == 1 and name in contents.tensors:
             path = (item, *path)
-        found[name] = full_name(path)
+        paths[name] = path
+    found = {name: full_name(path) for name, path in paths.items()}
     if len(set(found.values())) != len(found):
         twice = sorted(n for n in found if list(found.values()).count(found[n]) > 1)
         raise FormatError(f"these would have the same name: {', '.join(twice)}; give another item")
-    return found
+    return paths
 
 
 def _file_names(contents: Contents) -> list[str]:

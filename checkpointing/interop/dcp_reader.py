@@ -22,9 +22,10 @@ from checkpointing.errors import CheckpointError, DamagedError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.manifest import item_of
 from checkpointing.format.tiles import Box
+from checkpointing.interop import lists
 from checkpointing.interop.dcp_common import Id, done, refuse
 from checkpointing.interop.dcp_export import state_dict_metadata
-from checkpointing.interop.naming import dotted, inner_path
+from checkpointing.interop.naming import RECORD, dotted
 from checkpointing.interop.torch_values import saved, to_tensor
 from checkpointing.storage import Buffer
 from checkpointing.store.catalog import newest_first
@@ -68,13 +69,15 @@ class StoreReader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         tensors, values = self._checkpoint.tensors(), self._checkpoint.values()
+        values.pop(RECORD, None)
+        places = lists.lists_of(self._checkpoint)
         names = dotted([*tensors, *values], without=self._items)
         self._names = {text: name for name, text in names.items()}
         return Metadata(
             state_dict_metadata(
                 tensors, {n: list(self._placed(n)) for n in tensors}, values, names
             ),
-            planner_data={text: inner_path(name, self._items) for name, text in names.items()},
+            planner_data={t: lists.keys(name, places, self._items) for name, t in names.items()},
             storage_meta=StorageMeta(),
         )
 

@@ -8,9 +8,10 @@ What is written is a checkpoint like any other; nothing in it is a pickle.
 from __future__ import annotations
 
 import io
+import pickle
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -24,12 +25,13 @@ from checkpointing.errors import SaveError
 from checkpointing.format.manifest import Header
 from checkpointing.format.names import MAX_STEP, Save
 from checkpointing.interop.dcp_common import Id, done, refuse
+from checkpointing.interop.dcp_session import SaveSession
 from checkpointing.interop.importing import write_groups
+from checkpointing.interop.lists import Keys, record
 from checkpointing.interop.naming import full_name
-from checkpointing.interop.torch_values import loaded_value
+from checkpointing.interop.torch_values import refusal, value_to_save
 from checkpointing.store.commit import commit, write_part
 from checkpointing.store.index import Known
-from checkpointing.store.session import Session
 from checkpointing.store.store import Store
 from checkpointing.store.writer import Piece
 from checkpointing.values import Json
@@ -43,11 +45,13 @@ class _Task:
     created: float  # Unix time, seconds
     rank: int
     world_size: int
+    containers: Mapping[str, Json] = field(default_factory=dict)  # of `lists.record`; one rank's
 
 
 class StoreWriter(StorageWriter):
     """Saves one checkpoint: every rank writes its part, then the coordinator commits. For one
-    `dcp.save` or `dcp.async_save`, made on every rank with the same arguments.
+    `dcp.save` or `dcp.async_save`, made on every rank with the same arguments. When that is over,
+    with or without success, nothing of it is held.
 
     Args:
         item: what tensors of the state's top level become part of; None: each is an item of its
@@ -58,7 +62,7 @@ class StoreWriter(StorageWriter):
         if not 0 <= step <= MAX_STEP:
             raise ValueError(f"a step is a whole number from 0 to {MAX_STEP}, got {step!r}")
         self._store, self._run, self._step, self._item = store, run, step, item
-        self._session: Session | None = None  # of the coordinator
+        self._session: SaveSession | None = None  # of the coordinator
 
     def reset(self, checkpoint_id: Id | None = None) -> None:
         refuse(checkpoint_id)
@@ -76,12 +80,22 @@ class StoreWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Announce the save; only then may the ranks look for what is there already."""
-        self._session = Session(self._store, self._run)
-        save, now = self._session.begin(self._step), time.time()
+        found = record(self._paths(plans))
+        self._session = SaveSession.begin(self._store, self._run, self._step)
+        save, now = self._session.save, time.time()
         tasks = [_Task(save, now, rank, len(plans)) for rank in range(len(plans))]
+        tasks[0] = replace(tasks[0], containers=found)
         return [replace(plan, storage_data=t) for plan, t in zip(plans, tasks, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            self._write(plan, planner)
+        except BaseException:
+            self.close()
+            raise
+        return done([WriteResult(item.index, _size(item), None) for item in plan.items])
+
+    def _write(self, plan: SavePlan, planner: SavePlanner) -> None:
         task = plan.storage_data
         if not isinstance(task, _Task) or task.save.step != self._step:
             raise SaveError(
@@ -89,21 +103,19 @@ class StoreWriter(StorageWriter):
                 "(enable_plan_caching) cannot be used with StoreWriter"
             )
         index = Known(self._store, self._run).index()
-        values = dict(self._values(plan, planner))
+        values = {**task.containers, **dict(self._values(plan, planner))}
         pieces = self._pieces(plan, planner)
         written = write_groups(self._store, task.save, pieces, values, index)
         header = Header(task.save, task.created, task.world_size)
         write_part(self._store, header, task.rank, written)
-        return done([WriteResult(item.index, _size(item), None) for item in plan.items])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit; called on the coordinator once all ranks have written."""
         session = self._session
         if session is None:
             raise SaveError("finish() without a save that has begun")
-        save = Save(self._run, self._step, session.id)
         try:
-            commit(self._store, save, len(results), check=session.check)
+            commit(self._store, session.save, len(results), check=session.check)
         finally:
             self.close()
 
@@ -120,10 +132,8 @@ class StoreWriter(StorageWriter):
     def _values(self, plan: SavePlan, planner: SavePlanner) -> Iterator[tuple[str, Json]]:
         for item in plan.items:
             if item.type is WriteItemType.BYTE_IO:
-                data = planner.resolve_data(item)
-                assert isinstance(data, io.BytesIO)
-                name = item.index.fqn
-                yield self._name(plan, name, None), loaded_value(data.getvalue(), repr(name))
+                name = full_name(self._path(plan, item))
+                yield name, _value(planner, item, name)
 
     def _pieces(self, plan: SavePlan, planner: SavePlanner) -> Iterator[Piece]:
         for item in plan.items:
@@ -136,14 +146,34 @@ class StoreWriter(StorageWriter):
             if tuple(tensor.shape) != tuple(about.chunk.sizes):
                 raise SaveError(f"{item.index.fqn!r}: the planner gives {tuple(tensor.shape)}")
             if tensor.numel() or 0 in shape:
-                name = self._name(plan, item.index.fqn, self._item)
-                array = as_array(tensor.detach().cpu())
+                name = full_name(self._path(plan, item))
+                array = as_array(tensor.detach().resolve_conj().resolve_neg().cpu())
                 yield Piece(name, dtype_name(tensor.dtype), shape, offsets, array)
 
-    def _name(self, plan: SavePlan, dotted_name: str, item: str | None) -> str:
+    def _paths(self, plans: list[SavePlan]) -> list[Keys]:
+        found: dict[str, Keys] = {}
+        for plan in plans:
+            for item in plan.items:
+                if item.index.fqn not in found:
+                    found[item.index.fqn] = self._path(plan, item)
+        return list(found.values())
+
+    def _path(self, plan: SavePlan, item: WriteItem) -> Keys:
         mapping = plan.planner_data if isinstance(plan.planner_data, dict) else {}
-        path = mapping.get(dotted_name, (dotted_name,))
-        return full_name(path if item is None or len(path) > 1 else (item, *path))
+        path: Keys = mapping.get(item.index.fqn, (item.index.fqn,))
+        is_value = item.type is WriteItemType.BYTE_IO
+        return path if self._item is None or is_value or len(path) > 1 else (self._item, *path)
+
+
+def _value(planner: SavePlanner, item: WriteItem, name: str) -> Json:
+    find = getattr(planner, "lookup_object", None)
+    original = None if find is None else find(item.index)  # to say what it is
+    try:
+        data = planner.resolve_data(item)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise refusal(name, original) from error
+    assert isinstance(data, io.BytesIO)
+    return value_to_save(data.getvalue(), name, original)
 
 
 def _size(item: WriteItem) -> int:

@@ -10,6 +10,9 @@ from checkpointing.values import Json
 
 Path = tuple[str, ...]
 
+RECORD = "dcp.containers"
+"""The value in which a checkpoint says what `checkpointing.interop.lists` cannot tell by names."""
+
 
 def path_of(name: str) -> Path:
     """The keys on the way to what has this full name, their escapes undone."""
@@ -55,14 +58,16 @@ def items_of(tensors: Iterable[str]) -> set[str]:
 
 
 def chosen(checkpoint: Checkpoint, items: Sequence[str] | None) -> list[str]:
-    """The items to export, in the checkpoint's order.
+    """The items to export, in the checkpoint's order; all but `RECORD` if none are named.
 
     Raises:
         KeyError: there is no such item.
     """
     for item in items or ():
         checkpoint.table(item)
-    return [name for name in checkpoint.items if items is None or name in items]
+    if items is None:
+        return [name for name in checkpoint.items if name != RECORD]
+    return [name for name in checkpoint.items if name in items]
 
 
 def values_of(checkpoint: Checkpoint, items: Sequence[str]) -> dict[str, Json]:

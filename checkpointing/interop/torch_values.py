@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing.dtypes import as_array, dtype_name, torch_dtype
-from checkpointing.errors import DamagedError, FormatError
+from checkpointing.errors import DamagedError, FormatError, SaveError
 from checkpointing.format.tiles import Shape
 from checkpointing.storage import Buffer
 from checkpointing.values import Json, encode
@@ -67,12 +67,61 @@ def loaded_value(data: Buffer, where: str) -> Json:
         raise FormatError(f"{where}: {error}") from error
 
 
+def value_to_save(data: Buffer, name: str, original: object) -> Json:
+    """The plain value in what torch.save wrote, encoded.
+
+    Args:
+        name: its full name.
+        original: what torch.save was given, if it is known: to say what it is.
+
+    Raises:
+        SaveError: it is no plain value.
+    """
+    try:
+        value = _unpickled(data)
+    except _ERRORS as error:
+        raise refusal(name, original) from error
+    if (path := _tensor_in(value, name)) is not None:
+        raise SaveError(
+            f"cannot save the tensor at {path!r}: torch.distributed.checkpoint takes {name!r}, a "
+            f"{type(value).__name__}, for one value; put its tensors into a list or dict"
+        )
+    try:
+        return encode(value, name)
+    except TypeError as error:
+        raise SaveError(str(error)) from error
+
+
+def refusal(name: str, original: object) -> SaveError:
+    """Why a value is not saved: what in it is no plain value."""
+    try:
+        encode(original, name)
+    except TypeError as error:
+        return SaveError(str(error))
+    return SaveError(f"cannot save {name!r}: a state holds tensors and plain values; leave it out")
+
+
+def _tensor_in(value: object, path: str) -> str | None:
+    """Where the first tensor in a value is."""
+    if isinstance(value, Tensor):
+        return path
+    if not isinstance(value, dict | list | tuple):
+        return None
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    found = (_tensor_in(child, f"{path}/{key}") for key, child in children)
+    return next((one for one in found if one is not None), None)
+
+
 def _load(data: Buffer, where: str) -> Any:
     try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return _unpickled(data)
     except _ERRORS as error:
         reason = str(error).partition("\n")[0]
         raise DamagedError(
             f"{where}: torch.load(weights_only=True) refuses it, so that nothing of it was run: "
             f"{reason}"
         ) from error
+
+
+def _unpickled(data: Buffer) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
