@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, combinations
+from itertools import chain
 from typing import Any
 
 import torch
@@ -39,6 +39,8 @@ logger = logging.getLogger("checkpointing")
 
 STATE = "state."
 _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
+_KINDS = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
+"""Beginnings of leaves that are of one parameter."""
 _CLASS = "class"
 _WAYS = ("foreach", "fused", "capturable")
 """Options that say how a step is computed: layout and devices decide them anew each time."""
@@ -111,6 +113,8 @@ class OptimizerItem:
                 )
         self._known: set[Tensor] = set()  # parameters that the checkpoint has something of
         self._made: dict[Tensor, dict[str, Any]] | None = None
+        groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
+        self._counted_here = {p for group in groups for p in group["params"]}  # on its device
         self.problems: list[str] = []
         """Why a checkpoint does not fit, beyond what is missing and what is too much."""
 
@@ -162,18 +166,16 @@ class OptimizerItem:
 
     def beginnings(self) -> list[str]:
         """What the names of all leaves begin with that are of one parameter."""
-        kinds = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
-        return [f"{kind}{name}" for kind in kinds for name in self._names.values()]
+        return [f"{kind}{name}" for kind in _KINDS for name in self._names.values()]
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Take over the tree of `to_load` or `expected`, now with the loaded content. Parameters
         that the checkpoint has nothing of stay what they are."""
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
-        known = sorted(loaded, key=len, reverse=True)
         for leaf, value in tree.items():
             if leaf.startswith(STATE):
-                name, key = _split(leaf.removeprefix(STATE), loaded, known)
-                loaded[name][key] = value
+                name, rest = cut_known(leaf.removeprefix(STATE), loaded)
+                loaded[name][rest[1:]] = value
         for parameter in self._known:
             if state := loaded[self._names[parameter]]:
                 self._optimizer.state[parameter] = state
@@ -230,26 +232,19 @@ class OptimizerItem:
 
     def _sorted(self, stored: Inventory) -> _Stored:
         names = set(self._names.values())
-        longest = sorted(names, key=len, reverse=True)
         found = _Stored()
-        for leaf in [*stored.tensors, *stored.values]:
-            for prefix in (STATE, _OPTIONS, _GROUP, _CONTAINERS):
-                if not leaf.startswith(prefix):
-                    continue
-                rest = leaf.removeprefix(prefix)
-                if prefix == _GROUP:
-                    if rest not in names:
-                        found.others.add(leaf)
-                    break
-                name, key = _split(rest, names, longest)
-                if not name:
-                    found.others.add(leaf)
-                elif prefix == STATE:
-                    top, _, below = key.partition("/")
-                    found.state.setdefault(name, {}).setdefault(top, []).append(below)
-                elif prefix == _OPTIONS:
-                    found.options.setdefault(name, set()).add(key.partition("/")[0])
-                break
+        for leaf in (*stored.tensors, *stored.values):
+            kind = next((kind for kind in _KINDS if leaf.startswith(kind)), "")
+            if not kind:
+                continue
+            name, rest = cut_known(leaf.removeprefix(kind), names)
+            key, _, below = rest[1:].partition("/")
+            if not name or (rest == "") is not (kind == _GROUP):
+                found.others.add(leaf)
+            elif kind == STATE:
+                found.state.setdefault(name, {}).setdefault(key, []).append(below)
+            elif kind == _OPTIONS:
+                found.options.setdefault(name, set()).add(key)
         return found
 
     def _place(self, parameter: Tensor, name: str, key: str, stored: Inventory) -> Any:
@@ -302,10 +297,7 @@ class OptimizerItem:
             made = self._made[parameter].get(key)
             if isinstance(made, DTensor) and tuple(made.shape) == shape:
                 return torch.zeros_like(made, dtype=kind)
-        options = next(
-            group for group in self._optimizer.param_groups if _has(group["params"], parameter)
-        )
-        is_here = key != _COUNT or options.get("capturable") or options.get("fused")
+        is_here = key != _COUNT or parameter in self._counted_here
         return torch.zeros(shape, dtype=kind, device=parameter.device if is_here else "cpu")
 
     def _make(self) -> dict[Tensor, dict[str, Any]]:
@@ -338,11 +330,15 @@ class OptimizerItem:
         options = {n: self._saved_options(stored, n, found) for n in chain(*here.values())}
         there = {n: self._saved_group(stored, n, options[n]) for n in options}
         merged = [names for names in here.values() if len({options[n] for n in names}) > 1]
+        together: dict[object, list[int]] = {}  # groups of the program by one that was saved
+        for index, names in here.items():
+            for saved in {there[n] for n in names}:
+                together.setdefault(saved, []).append(index)
         split = [
-            here[one] + here[other]
-            for one, other in combinations(here, 2)
-            if {there[n] for n in here[one]} & {there[n] for n in here[other]}
-            and self._differ(one, other)
+            here[first] + here[other]
+            for first, *others in together.values()
+            for other in others
+            if self._differ(first, other)
         ]
         for names in (*merged, *split)[:1]:
             shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
@@ -414,10 +410,6 @@ def _options(group: Mapping[str, Any]) -> list[str]:
     return [key for key in group if key != "params"]
 
 
-def _has(parameters: Iterable[Tensor], wanted: Tensor) -> bool:
-    return any(one is wanted for one in parameters)
-
-
 def _class_of(optimizer: Optimizer) -> str:
     inner: Any = optimizer
     while isinstance(getattr(inner, "optimizer", None), Optimizer):  # accelerate's around torch's
@@ -425,14 +417,14 @@ def _class_of(optimizer: Optimizer) -> str:
     return type(inner).__qualname__
 
 
-def _split(rest: str, names: Iterable[str], longest: list[str]) -> tuple[str, str]:
-    """Of `NAME.KEY`, the longest name that is known, and the key; ("", "") if none is."""
-    name = rest
-    known = names if isinstance(names, dict | set) else set(names)
-    while "." in name:
-        name = name.rpartition(".")[0]
-        if name in known:
-            return name, rest[len(name) + 1 :]
+def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:
+    """The longest beginning of a dotted name that is known, or all of it, and the rest with its
+    dot; ("", "") if none is."""
+    start = name
+    while start:
+        if start in known:
+            return start, name[len(start) :]
+        start = start.rpartition(".")[0]
     return "", ""
 
 

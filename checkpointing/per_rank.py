@@ -87,18 +87,27 @@ def compare_ranks(ranks: Ranks, leaves: Leaves, how: Differing) -> None:
     Raises:
         SaveError: it differs, on all ranks.
     """
-    everybody = ranks.all_gather(fingerprints(leaves), ranks.control)
+    mine = fingerprints(leaves)
+    told = ranks.all_gather(_summary(mine), ranks.control)
+    first = {names: rank for rank, (names, _) in reversed([*enumerate(told)])}
+    if len(set(told)) > len(first):  # of ranks with the same names; the rest is for the error
+        everybody = ranks.all_gather(mine, ranks.control)
+    elif len(first) > 1:  # names that all have, and names that some have: one of each kind speaks
+        is_asked = ranks.rank in first.values()
+        everybody = ranks.all_gather(mine if is_asked else {}, ranks.control)
+    else:
+        return
     if (text := difference_among(everybody)) is None:
         return
-    told = (
+    words = (
         f"ranks have other values than each other under one name, and a checkpoint keeps one:{text}"
         "\n  save what each rank has of its own as PerRank(...), or take it from one rank; "
         "Checkpointer(differing='warn') keeps one for all"
     )
     if how == "error":
-        raise SaveError(told)
+        raise SaveError(words)
     if ranks.rank == 0:
-        logger.warning(told)
+        logger.warning(words)
 
 
 def fingerprints(leaves: Leaves) -> dict[str, bytes]:
@@ -129,6 +138,14 @@ def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
     if len(others) > _SHOWN:
         lines.append(f"\n    … and {len(others) - _SHOWN} more")
     return "".join(lines)
+
+
+def _summary(held: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+    """A hash of the names, and one of names and contents: what a job of many ranks can exchange."""
+    names = sorted(held)
+    return _hash("\0".join(names).encode()), _hash(
+        b"".join(name.encode() + b"\0" + held[name] for name in names)
+    )
 
 
 def _hash(content: bytes) -> bytes:

@@ -18,7 +18,13 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name
-from checkpointing.optimizer_state import STATE, OptimizerItem, buffer_names, parameter_names
+from checkpointing.optimizer_state import (
+    STATE,
+    OptimizerItem,
+    buffer_names,
+    cut_known,
+    parameter_names,
+)
 from checkpointing.per_rank import PerRank, blank, rank_and_world
 from checkpointing.structure import Inventory, Wants
 from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
@@ -286,10 +292,9 @@ class LoadTarget:
             if isinstance(item, OptimizerItem):
                 starts = {rename(join(path, one)): join(path, one) for one in item.beginnings()}
                 for name in (*inventory.tensors, *inventory.values):
-                    fitting = [start for start in starts if name.startswith(start)]
-                    if fitting:
-                        start = max(fitting, key=len)
-                        exact[name] = starts[start] + name.removeprefix(start)
+                    start, rest = cut_known(name, starts)
+                    if start:
+                        exact[name] = starts[start] + rest
         return exact
 
     def _make(self, trees: dict[str, Any]) -> None:
