@@ -23,7 +23,7 @@ from checkpointing.leaving import when_dropped
 from checkpointing.modes import Staging, check_mode, hear_both, shipper_for
 from checkpointing.neighbours import neighbours
 from checkpointing.outcomes import Fate, Outcomes
-from checkpointing.per_rank import Differing, check_differing, compare_ranks
+from checkpointing.per_rank import Differing, check_differing
 from checkpointing.planning import Planner
 from checkpointing.policy import SavePolicy, Situation
 from checkpointing.preparing import Preparer
@@ -79,8 +79,9 @@ class Checkpointer:
         max_unsaved: minutes without a new durable checkpoint after which `save` raises, instead of
             training on at ever greater risk; None: never.
         differing: what becomes of values and small tensors, beside modules and optimizers, that are
-            not the same on all ranks and are not declared as `PerRank`: "error": the first save
-            raises SaveError and names them; "warn": a warning, and one rank's are kept for all.
+            not the same on all ranks and are not declared as `PerRank`: "error": `restore`, or the
+            first `save` if that comes before, raises SaveError and names them; "warn": a warning,
+            and one rank's are kept for all.
         replicas: 1: the next node keeps the two newest snapshots of each rank too (in so much of
             its memory), so that the loss of a node loses none of them; 0: it does not.
 
@@ -116,7 +117,6 @@ class Checkpointer:
         check_mode(staging)
         check_replicas(replicas, staging)
         check_differing(differing)
-        self._differing, self._compared = differing, False
         config = Config(
             url=str(local_folder(root) or root),
             run=run,
@@ -153,7 +153,7 @@ class Checkpointer:
                 slots=slots,
                 overlap=overlap,
             )
-            self._preparer = Preparer(self._ranks, here, self._planner, self._shipper)
+            self._preparer = Preparer(self._ranks, here, self._planner, self._shipper, differing)
             self._dropped = when_dropped(
                 self, partial(let_go, self._shipper, self._client, self._store)
             )
@@ -269,28 +269,14 @@ class Checkpointer:
                 values than each other, see `differing`.
         """
         self._need_open()
-        if check_step(step) not in self._started:
-            self._save(step, state, metrics, deadline_s, is_compared=self._compared)
-            self._compared = True
-
-    def _save(
-        self,
-        step: int,
-        state: Mapping[str, Any],
-        metrics: Mapping[str, float] | None,
-        deadline_s: float | None = None,
-        *,
-        is_compared: bool,
-    ) -> None:
-        """As `save`; a collective if what ranks hold has not been compared."""
         started_s = time.monotonic()
+        if check_step(step) in self._started:
+            return
         numbers = {key: float(value) for key, value in (metrics or {}).items()}
         if self._max_unsaved is not None and self._started:
             self._outcomes.check_age(self._max_unsaved)
         self._shipper.settle()
         leaves, stepped = to_save(state), optimizers(state)
-        if not is_compared:
-            compare_ranks(self._ranks, leaves, self._differing)
         try:
             planned = self._preparer.ready(leaves, stepped)
         except CheckpointError:
@@ -387,7 +373,7 @@ class Checkpointer:
         assert said is not None
         assert planned is not None
         if resumed.has_moved or not self._shipper.has_moved_in:
-            self._save(resumed.step, state, said.metrics, is_compared=True)  # not by all ranks
+            self.save(resumed.step, state, said.metrics)
             self._shipper.settle()
             return
         self._begin(resumed.step)

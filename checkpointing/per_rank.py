@@ -1,8 +1,8 @@
 """State that each rank has of its own, and a check that no other state is so.
 
 A checkpoint keeps one of what all ranks hold under the same name. A generator of random numbers or
-a loader that differs by rank would come back on all of them as it was on one: it is refused at the
-first save, unless it is declared as `PerRank`.
+a loader that differs by rank would come back on all of them as it was on one: it is refused when
+the first structure of a state is exchanged, unless it is declared as `PerRank`.
 """
 
 from __future__ import annotations

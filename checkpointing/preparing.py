@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from checkpointing.bucketshipping import BucketShipper
 from checkpointing.errors import ServiceError
 from checkpointing.neighbours import require_memory
+from checkpointing.per_rank import Differing, compare_ranks
 from checkpointing.planning import Planned, Planner
 from checkpointing.ranks import Ranks
 from checkpointing.shipping import Shipper
@@ -30,20 +31,25 @@ class Preparer:
         here: frozenset[int],
         planner: Planner,
         shipper: Shipper | BucketShipper,
+        differing: Differing = "error",
     ) -> None:
         """
         Args:
             here: the ranks of this node.
+            differing: as of `Checkpointer`.
         """
-        self._ranks, self._here = ranks, here
+        self._ranks, self._here, self._differing = ranks, here, differing
         self._planner, self._shipper = planner, shipper
         self.planned: Planned | None = None  # what there is memory for
 
-    def ready(self, leaves: Leaves, stepped: list[Optimizer]) -> Planned:
-        """The plan for this state, with memory for it. A collective if the plan is another one.
+    def ready(
+        self, leaves: Leaves, stepped: list[Optimizer], *, is_compared: bool = False
+    ) -> Planned:
+        """The plan for this state, with memory for it. A collective if the plan is another one:
+        then what ranks hold under one name is compared, too, unless it is the same for sure.
 
         Raises:
-            SaveError, TypeError: as `Planner.plan`.
+            SaveError, TypeError: as `Planner.plan`, and `compare_ranks`.
             StageError: a node has not enough memory.
         """
         planned = self._planner.plan(leaves, stepped)
@@ -51,6 +57,8 @@ class Preparer:
         if planned is self.planned:
             prepare()
             return planned
+        if not is_compared:
+            compare_ranks(self._ranks, leaves, self._differing)
         require_memory(
             self._ranks,
             self._here,
@@ -65,7 +73,7 @@ class Preparer:
     def lend(self, leaves: Leaves, stepped: list[Optimizer]) -> NDArray[np.uint8] | None:
         """Memory for states like this that nothing was saved in yet, to be read into until the next
         save; None if there is none. A collective; raises as `ready`."""
-        self.ready(leaves, stepped)
+        self.ready(leaves, stepped, is_compared=True)
         return self._shipper.unseen
 
     def ahead(self, state: Mapping[str, Any]) -> None:
