@@ -55,7 +55,7 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 		exit 1; \
 	else \
 		echo "setup: torch $(TORCH_VERSION) and what else runs need: on x86-64 that is torch for CUDA, 3 GB to"; \
-		echo "setup: download and 6 GB on disk; this took others 3 minutes. With an index of CPU builds in"; \
+		echo "setup: download and 5.2 GB on disk; this took others 2 minutes. With an index of CPU builds in"; \
 		echo "setup: PIP_EXTRA_INDEX_URL, TORCH=cpu needs a tenth of it"; \
 	fi
 	$(INSTALL) --editable . $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
