@@ -35,7 +35,7 @@ setup: $(VENV)/ready
 
 # What the tests and linters need, too.
 $(VENV)/ready: $(VENV)/ready-run
-	@echo "setup: installing what the tests need: 0.3 GB to download, 0.8 GB on disk"
+	@echo "setup: installing what the tests need: 0.7 GB on disk"
 	$(INSTALL) --editable '.[dev]'
 	$(INSTALL) --no-deps $(TORCHTITAN)
 	@touch $@
@@ -47,7 +47,7 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(MAKE) --no-print-directory python-venv
 	$(PYTHON) -m venv $(VENV)
 	@if $(has_cpu_build); then \
-		echo "setup: torch $(TORCH_VERSION) for CPUs and what else runs need: 0.3 GB to download, 1.2 GB on disk;"; \
+		echo "setup: torch $(TORCH_VERSION) for CPUs and what else runs need: 1.1 GB on disk;"; \
 		echo "setup: this took others about a minute"; \
 	elif [ "$(TORCH)" = cpu ]; then \
 		echo "TORCH=cpu: no package index that pip knows has torch $(TORCH_VERSION)+cpu; name one in" >&2; \
@@ -56,7 +56,7 @@ $(VENV)/ready-run: pyproject.toml constraints.txt
 	else \
 		echo "setup: torch $(TORCH_VERSION) and what else runs need: on x86-64 that is torch for CUDA, 3 GB to"; \
 		echo "setup: download and 5.2 GB on disk; this took others 2 minutes. With an index of CPU builds in"; \
-		echo "setup: PIP_EXTRA_INDEX_URL, TORCH=cpu needs a tenth of it"; \
+		echo "setup: PIP_EXTRA_INDEX_URL, TORCH=cpu needs 1.1 GB on disk"; \
 	fi
 	$(INSTALL) --editable . $(if $(TORCH),torch==$(TORCH_VERSION)+$(TORCH))
 	@touch $@

@@ -42,7 +42,7 @@ _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "container
 _KINDS = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
 """Beginnings of leaves that are of one parameter."""
 _CLASS = "class"
-_WAYS = ("foreach", "fused", "capturable")
+WAYS = ("foreach", "fused", "capturable")
 """Options that say how a step is computed: layout and devices decide them anew each time."""
 _COUNT = "step"
 """The key of torch's optimizers for the number of steps: a scalar that is never sharded."""
@@ -192,7 +192,7 @@ class OptimizerItem:
         else:
             options = dict(tree.get(f"{_EMPTY}{index}") or {}) if not group["params"] else {}
         for key, value in options.items():
-            if key in _WAYS:
+            if key in WAYS:
                 continue
             self._say_changed(index, key, group, value)
             if isinstance(group.get(key), Tensor) and isinstance(value, int | float):
@@ -313,9 +313,9 @@ class OptimizerItem:
             if theirs != mine:
                 yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
             return
-        saved = set().union(*found.options.values()) - {*_WAYS, "initial_lr"}
+        saved = set().union(*found.options.values()) - {*WAYS, "initial_lr"}
         here = {key for group in self._optimizer.param_groups for key in _options(group)}
-        here -= {*_WAYS, "initial_lr"}
+        here -= {*WAYS, "initial_lr"}
         if saved - here and here - saved:
             what = ", ".join(sorted(saved - here)[:_SHOWN])
             yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
@@ -351,7 +351,7 @@ class OptimizerItem:
     def _differ(self, one: int, other: int) -> bool:
         """Whether the program has given two groups options that differ."""
         first, second = (self._optimizer.param_groups[index] for index in (one, other))
-        keys = {*_options(first), *_options(second)} - set(_WAYS)
+        keys = {*_options(first), *_options(second)} - set(WAYS)
         return any(first.get(key) != second.get(key) for key in keys)
 
     def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
@@ -361,7 +361,7 @@ class OptimizerItem:
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
         prefix = f"{_OPTIONS}{name}."
-        keys = sorted(found.options[name] - set(_WAYS))
+        keys = sorted(found.options[name] - set(WAYS))
         return repr([(key, stored.values.get(f"{prefix}{key}")) for key in keys])
 
 

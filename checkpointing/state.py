@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from checkpointing.dtypes import dtype_name
 from checkpointing.optimizer_state import (
     STATE,
+    WAYS,
     OptimizerItem,
     buffer_names,
     cut_known,
@@ -361,4 +362,4 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
 
 def _way_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """How its step is computed, which layout and devices decide anew each time."""
-    return {key: group[key] for key in ("foreach", "fused", "capturable") if key in group}
+    return {key: group[key] for key in WAYS if key in group}
