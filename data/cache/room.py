@@ -41,18 +41,25 @@ class Held:
 
 
 def held(folder: Folder) -> list[Held]:
-    """All shards and parts. Raises OSError."""
-    found = []
+    """All shards and parts, each stem once. Raises OSError.
+
+    A part that becomes a shard while the folder is read may be met under both names or neither;
+    its other files are met in any case, so each stem is looked up by its names.
+    """
     with os.scandir(folder.root) as files:
-        for file in files:
-            parsed = Entry.parse(file.name)
-            if parsed is not None and parsed[1] in ("shard", "part"):
-                try:
-                    used_s = file.stat(follow_symlinks=False).st_mtime
-                except FileNotFoundError:  # removed meanwhile
-                    continue
-                found.append(Held(parsed[0], parsed[1], used_s))
-    return found
+        parsed = (Entry.parse(file.name) for file in files)
+        met = {one[0].stem: one[0] for one in parsed if one is not None}
+    found = (_held(folder, entry) for entry in met.values())
+    return [one for one in found if one is not None]
+
+
+def _held(folder: Folder, entry: Entry) -> Held | None:
+    for kind in ("shard", "part", "shard"):  # once more: the part may have become it just now
+        try:
+            return Held(entry, kind, folder.path(entry, kind).lstat().st_mtime)
+        except FileNotFoundError:
+            continue
+    return None
 
 
 def quarantined(folder: Folder) -> list[tuple[Path, int, float]]:
