@@ -22,6 +22,8 @@ from checkpointing.service.client import Client
 from checkpointing.service.messages import dump_snapshot
 from checkpointing.service.snapshots import Generation, Snapshot, grids
 from checkpointing.shipping import Handing, Request
+from checkpointing.staging import take_fingerprints
+from checkpointing.tree import Leaves
 from checkpointing.watch import Watch
 
 logger = logging.getLogger("checkpointing")
@@ -106,18 +108,20 @@ class BucketShipper(Handing):
         request: Request,
         slot: int,
         planned: Planned,
-        tensors: Mapping[str, Tensor],
+        leaves: Leaves,
         generation: Generation,
     ) -> None:
         """Copy everything, as fast as the service reads it. A collective; if it fails on any rank,
         that is said on each, as `fail` does."""
-        snapshot = self._snapshot(request, slot, planned, generation)
+        compared = planned.compared(leaves) if request.is_compared else []
+        found = self._fingerprints(request, planned, take_fingerprints(compared))
+        snapshot = self._snapshot(request, slot, planned, generation, found)
         self._flow.begin(request.step)
         watch = Watch(self._ranks, self._flow.stop)
         why: str | None = "its copy was broken off"
         try:
             self._stager.stage_bucketed(
-                planned.pieces(tensors), self._begin(snapshot), self._flow.free
+                planned.pieces(leaves.tensors), self._begin(snapshot), self._flow.free
             )
             self._client.staged(snapshot)
             why = None
@@ -134,7 +138,14 @@ class BucketShipper(Handing):
         else:
             self.fail(request.step, SaveError(failed))
 
-    def adopt(self, request: Request, slot: int, planned: Planned, generation: Generation) -> None:
+    def adopt(
+        self,
+        request: Request,
+        slot: int,
+        planned: Planned,
+        generation: Generation,
+        fingerprints: bytes = b"",
+    ) -> None:
         """Raises:
         SaveError: nothing is left in buckets.
         """

@@ -49,17 +49,21 @@ class Reader:
     """
 
     def __init__(self, body: object, where: str) -> None:
-        self._where = where
+        self.where = where
         if not isinstance(body, dict):
             raise DamagedError(f"{where}: not an object")
         self._body: dict[str, Any] = body
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a field, and it is not null."""
+        return self._body.get(key) is not None
+
     def child(self, key: str) -> Reader:
-        return Reader(self._get(key, dict), f"{self._where}.{key}")
+        return Reader(self._get(key, dict), f"{self.where}.{key}")
 
     def children(self, key: str) -> list[Reader]:
         items = self._get(key, list)
-        return [Reader(item, f"{self._where}.{key}[{i}]") for i, item in enumerate(items)]
+        return [Reader(item, f"{self.where}.{key}[{i}]") for i, item in enumerate(items)]
 
     def object(self, key: str) -> dict[str, Any]:
         value: dict[str, Any] = self._get(key, dict)
@@ -103,4 +107,4 @@ class Reader:
         return self._body[key]
 
     def _wrong(self, key: str) -> DamagedError:
-        return DamagedError(f"{self._where}: field {key!r} is missing or not what it should be")
+        return DamagedError(f"{self.where}: field {key!r} is missing or not what it should be")

@@ -28,7 +28,8 @@ from checkpointing.planning import Planner
 from checkpointing.policy import SavePolicy, Situation
 from checkpointing.preparing import Preparer
 from checkpointing.ranks import Ranks
-from checkpointing.replication import Replication, check_replicas
+from checkpointing.replica_check import CheckReplicas, ReplicaCheck
+from checkpointing.replication import Replication, check_replica_count
 from checkpointing.resuming import Resumed, Resumer
 from checkpointing.retention import KeepPolicy
 from checkpointing.service.config import Budget, Config, own_disk
@@ -82,6 +83,12 @@ class Checkpointer:
             not the same on all ranks and are not declared as `PerRank`: "error": `restore`, or the
             first `save` if that comes before, raises SaveError and names them; "warn": a warning,
             and one rank's are kept for all.
+        check_replicas: what several ranks hold alike is compared by fingerprints when it is saved,
+            without a collective: "every": at every save; a number: at the first of so many; False:
+            never. A checkpoint of which replicas differ is committed and marked: an event and the
+            log name the tensors and ranks, and `restore` prefers the newest one without a mark.
+        may_differ: patterns, as of `fnmatch`, of names of tensors and values that ranks may have of
+            their own: those are not compared.
         replicas: 1: the next node keeps the two newest snapshots of each rank too (in so much of
             its memory), so that the loss of a node loses none of them; 0: it does not.
 
@@ -109,14 +116,17 @@ class Checkpointer:
         max_unsaved: float | None = None,
         replicas: int = 0,
         differing: Differing = "error",
+        check_replicas: CheckReplicas = "every",
+        may_differ: Sequence[str] = (),
     ) -> None:
         self.stall_s = 0.0  # seconds the trainer waited in the last save()
         self._run, self._every, self._max_unsaved = check_run(run), every, max_unsaved
         if slots < 1:
             raise ValueError(f"slots is a number of snapshots, at least 1, got {slots!r}")
         check_mode(staging)
-        check_replicas(replicas, staging)
+        check_replica_count(replicas, staging)
         check_differing(differing)
+        self._check = ReplicaCheck.of(check_replicas, may_differ, with_values=differing == "error")
         config = Config(
             url=str(local_folder(root) or root),
             run=run,
@@ -142,7 +152,7 @@ class Checkpointer:
             self._replication = Replication(replicas, self._ranks, self._client, self._events)
             self._replication.begin(self._generation)
             self._vote = LaggedVote(self._ranks.control)
-            self._planner = Planner(self._ranks)
+            self._planner = Planner(self._ranks, self._check)
             self._shipper = shipper_for(
                 staging,
                 self._client,
@@ -158,6 +168,7 @@ class Checkpointer:
                 self, partial(let_go, self._shipper, self._client, self._store)
             )
             undo.pop_all()
+        self._saves = 0  # begun by this object, on every rank alike
         self._started: set[int] = set()  # steps that were saved or are being saved
         self._last_step: int | None = None
         self._last_save_s = self._made_s = time.monotonic()
@@ -210,6 +221,7 @@ class Checkpointer:
             self._events,
             self._replication,
             await_unseen=await_unseen,
+            avoids_suspects=self._check.every > 0,
         )
         resumed, resumer = newest_accepted(make, state, check, self._ranks, self._events)
         self._begin_anew(resumed, resumer, state)
@@ -284,14 +296,23 @@ class Checkpointer:
             raise
         self._begin(step)
         self._events.emit("checkpoint_started", step=step)
+        self._saves += 1
         try:
             slot = self._shipper.claim(step, planned)
             if isinstance(slot, str):
                 self._outcomes.end(step, Fate.GONE, slot)
                 self._events.emit("save_skipped", step=step, reason=slot)
             else:
-                request = Request(step, leaves.values, numbers, time.time(), started_s, deadline_s)
-                self._shipper.ship(request, slot, planned, leaves.tensors, self._generation)
+                request = Request(
+                    step,
+                    leaves.values,
+                    numbers,
+                    time.time(),
+                    started_s,
+                    deadline_s,
+                    is_compared=self._check.is_due(self._saves - 1),
+                )
+                self._shipper.ship(request, slot, planned, leaves, self._generation)
         except BaseException as error:  # an interrupt, most often
             self._shipper.fail(step, error)
             self._started.discard(step)
@@ -380,7 +401,7 @@ class Checkpointer:
         request = Request(
             resumed.step, said.values, said.metrics, time.time(), time.monotonic(), None
         )
-        self._shipper.adopt(request, found.slot, planned, self._generation)
+        self._shipper.adopt(request, found.slot, planned, self._generation, said.fingerprints)
 
     def _has(self, step: int) -> bool:
         found, _ = committed(self._store, self._run)

@@ -18,6 +18,7 @@ class Events:
     """Emits events where `on_event` is set and this is rank 0."""
 
     def __init__(self, on_event: OnEvent | None, rank: int) -> None:
+        self.rank = rank
         self._on_event = on_event if rank == 0 else None
 
     def emit(self, kind: str, **fields: Any) -> None:

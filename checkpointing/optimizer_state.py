@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -64,6 +65,17 @@ def parameter_names(module: nn.Module) -> dict[Tensor, str]:
 def buffer_names(module: nn.Module) -> list[str]:
     """The full names of all buffers, without those of wrappers."""
     return [f"{prefix}{name}" for prefix, one in _modules(module, "") for name in one._buffers]
+
+
+def moment_names(module: nn.Module) -> list[str]:
+    """The full names of the running moments that each replica of a module has of its own samples:
+    of normalisations over a batch, but for those that average over the ranks."""
+    return [
+        f"{prefix}{name}"
+        for prefix, one in _modules(module, "")
+        if isinstance(one, _NormBase) and not isinstance(one, nn.SyncBatchNorm)
+        for name in one._buffers
+    ]
 
 
 def _modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -10,6 +11,8 @@ from typing import Any
 
 from checkpointing.errors import SaveError
 from checkpointing.events import Events
+
+logger = logging.getLogger("checkpointing")
 
 # what the service says of the deadline's choice and the node's own disk, and the event that it is
 _LOCAL = {
@@ -168,7 +171,21 @@ class Outcomes:
                 self.seconds = fields["seconds"] = now_s - self._begun_s[step]
         # before whoever waits for the step goes on: the event is written by then
         self._events.emit("checkpoint_committed", step=step, store=self._url, **fields)
+        if differing := message.get("differing"):
+            self._replicas_differ(step, fields.get("id"), differing)
         self._set(step, Outcome(Fate.COMMITTED))
+
+    def _replicas_differ(self, step: int, id_: Any, differing: dict[str, Any]) -> None:
+        if self._events.rank == 0:  # one of those who hear it
+            logger.error(
+                "step %d: ranks hold different replicas of %d tensors or values: %s. The "
+                "checkpoint is marked%s",
+                step,
+                differing["count"],
+                differing["summary"],
+                ", and restore() prefers one that is not" if differing["is_suspect"] else "",
+            )
+        self._events.emit("replicas_differ", step=step, id=id_, **differing)
 
     def _set(self, step: int, outcome: Outcome) -> None:
         with self._changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, wait
+from typing import Any
 
 from checkpointing.errors import StageError
 from checkpointing.guard import Versions
@@ -26,14 +27,19 @@ class Overlap:
         versions: Versions,
         copying: Future[None] | None,
         on_device: DeviceCopy | None,
+        taking: Future[list[int]] | None = None,
+        checking: Future[list[str]] | None = None,
     ) -> None:
         """
         Args:
             versions: of what is copied, from before the copies began.
             copying: what is copied by the CPU; None: nothing.
             on_device: what CUDA devices copy; None: nothing.
+            taking: fingerprints of what is compared with other ranks' replicas; None: nothing is.
+            checking: names of what the CPU's copy has otherwise than it was; None: nothing.
         """
         self._staged, self._copying, self._on_device = staged, copying, on_device
+        self._taking, self._checking = taking, checking
         self._versions: Versions | None = versions
         self._torn: list[str] = []
         self._judged = threading.Event()
@@ -54,6 +60,11 @@ class Overlap:
             self._on_device.wait()
         self._judge()
 
+    @property
+    def fingerprints(self) -> list[int]:
+        """Of what is compared, in its order."""
+        return self._taking.result() if self._taking is not None else []
+
     def result(self) -> Staged:
         """The snapshot, once it is whole.
 
@@ -66,14 +77,18 @@ class Overlap:
             self._on_device.wait()
         if not self._judged.wait(GRACE_S):
             self._judge()
-        if self._torn:
-            raise StageError(_torn(self._torn))
+        copied = self._checking.result() if self._checking is not None else []
+        on_device = self._on_device.changed if self._on_device is not None else []
+        if torn := list(dict.fromkeys([*self._torn, *copied, *on_device])):
+            raise StageError(_torn(torn))
         return self._staged
 
     def _wait_for_cpu(self) -> None:
-        if self._copying is not None and not self._copying.done():
+        both: list[Future[Any] | None] = [self._copying, self._taking]
+        reading = [one for one in both if one is not None]
+        if not all(one.done() for one in reading):
             begun_s = time.monotonic()
-            wait([self._copying])
+            wait(reading)
             self.waited_s += time.monotonic() - begun_s
 
     def _judge(self) -> None:

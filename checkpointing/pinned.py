@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from checkpointing.arena import Arena
+from checkpointing.fingerprints import weighed
 
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices of this process
 
@@ -39,9 +40,20 @@ class DeviceCopy:
     stream was given before. The sources are referred to, hence not reused, until `wait` returns."""
 
     def __init__(
-        self, targets: Sequence[Tensor], sources: Sequence[Tensor], cuda: Any = torch.cuda
+        self,
+        targets: Sequence[Tensor],
+        sources: Sequence[Tensor],
+        names: Sequence[str] = (),
+        cuda: Any = torch.cuda,
     ) -> None:
+        """
+        Args:
+            names: of the sources, to be told which of them were written to meanwhile; none: that
+                is not looked for.
+        """
         self._cuda, self._sources = cuda, list(sources)
+        self._names = dict(zip(map(id, sources), names, strict=True)) if names else {}
+        self._prints: list[tuple[str, Tensor, Tensor]] = []  # before and after the copy
         self._ends: dict[torch.device, Any] = {}
         for device in {source.device for source in sources}:
             pairs = zip(targets, sources, strict=True)
@@ -60,10 +72,21 @@ class DeviceCopy:
             end.synchronize()
         self._sources.clear()
 
+    @property
+    def changed(self) -> list[str]:
+        """Names of the sources that were not the same before and after their copy. A write that
+        was taken back in between is not seen."""
+        return [name for name, before, after in self._prints if int(before) != int(after)]
+
     def _start(self, device: torch.device, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        named = [source for _, source in pairs if id(source) in self._names]
+        before = [weighed(source) for source in named]  # in order with what comes next here
         stream = self._cuda.Stream(device)  # of a pool: nothing to keep
         stream.wait_stream(self._cuda.current_stream(device))
         with self._cuda.stream(stream), torch.no_grad():
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
+            after = [weighed(source) for source in named]
+        names = [self._names[id(source)] for source in named]
+        self._prints += zip(names, before, after, strict=True)
         return stream.record_event()

@@ -4,25 +4,30 @@ structure changes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from blake3 import blake3
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from checkpointing.copying import cells_of
 from checkpointing.dtypes import dtype_name
 from checkpointing.errors import SaveError
+from checkpointing.format.differing import Fingerprints
 from checkpointing.format.elements import element
 from checkpointing.layout import Part, Structure
 from checkpointing.placement import structure
-from checkpointing.plan import Plan
+from checkpointing.plan import Common, Plan
 from checkpointing.ranks import Ranks
+from checkpointing.replica_check import ReplicaCheck, groups, of_values
 from checkpointing.service.snapshots import Layout, Place
 from checkpointing.slots import PAGE, layout, round_up
-from checkpointing.staging import StagePiece
+from checkpointing.staging import Compared, StagePiece
 from checkpointing.tree import Leaves
+from checkpointing.values import Json
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,20 @@ class Planned:
     later: int  # how many of the parts, the last ones, are parameters or state of optimizers
     saved_values: frozenset[str]
     layout: Layout
+    common: tuple[Common, ...] = ()  # with other ranks, and compared with theirs
 
     @property
     def slot_bytes(self) -> int:
         """Of a slot that this rank's part fits into."""
         return max(round_up(self.layout.end, PAGE), PAGE)
+
+    def fingerprints(self, of_tensors: Sequence[int], values: Mapping[str, Json]) -> Fingerprints:
+        """Of all entries of `common`, in their order; `of_tensors` in that of `compared`."""
+        left, by_name = iter(of_tensors), of_values(self.common, values)
+        found: list[int] = []
+        for one in self.common:
+            found += [next(left) for _ in one.shares] or [by_name[name] for name in one.values]
+        return np.array(found, np.uint64)
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
         """The live cells to stage."""
@@ -50,12 +64,29 @@ class Planned:
             for name, part in self.parts
         ]
 
+    def compared(self, leaves: Leaves) -> list[Compared]:
+        """The live cells that other ranks hold too, in the order of `common`."""
+        return [
+            Compared(
+                share.name,
+                leaves.tensors[share.name],
+                [cells_of(leaves.tensors[share.name], part.local) for part in share.parts],
+                share.name in leaves.plain or share.name in leaves.whole,
+            )
+            for one in self.common
+            for share in one.shares
+        ]
+
 
 class Planner:
     """Remembers the last plan, and gives the same object for as long as it holds."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, check: ReplicaCheck | None = None) -> None:
+        """
+        Args:
+            check: what replicas are compared; None: none are.
+        """
+        self._ranks, self._check = ranks, check or ReplicaCheck(every=0)
         self._planned: Planned | None = None
 
     def plan(self, leaves: Leaves, optimizers: Iterable[Optimizer]) -> Planned:
@@ -71,7 +102,7 @@ class Planner:
         if self._planned is None or self._planned.structure.digest != mine.digest:
             everybody = self._everybody(mine)
             late = _stepped(leaves, optimizers)
-            self._planned = _planned(mine, everybody, self._ranks.rank, leaves, late)
+            self._planned = _planned(mine, everybody, self._ranks.rank, leaves, late, self._check)
         return self._planned
 
     def _everybody(self, mine: Structure) -> list[Structure]:
@@ -103,9 +134,14 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _planned(
-    mine: Structure, everybody: list[Structure], rank: int, leaves: Leaves, late: set[str]
+    mine: Structure,
+    everybody: list[Structure],
+    rank: int,
+    leaves: Leaves,
+    late: set[str],
+    check: ReplicaCheck,
 ) -> Planned:
-    plan = Plan(everybody)
+    plan = Plan(everybody, divided=check.divided)
     found = plan.to_save(rank)
     ordered = sorted(found, key=lambda name: name in late)
     parts = tuple((name, part) for name in ordered for part in found[name])
@@ -116,15 +152,22 @@ def _planned(
         Place(name, *specs[name], part.box.offsets, part.box.sizes, offset)
         for (name, part), offset in zip(parts, offsets, strict=True)
     )
-    contents = Layout(_digest(everybody, rank, places), places)
+    common = check.chosen(plan.common(rank), leaves)
+    contents = Layout(_digest(everybody, rank, places, common), places, groups(common, rank))
     later = sum(len(found[name]) for name in found if name in late)
-    return Planned(mine, plan, parts, later, plan.values_to_save(rank), contents)
+    saved_values = plan.values_to_save(rank)
+    return Planned(mine, plan, parts, later, saved_values, contents, common)
 
 
-def _digest(everybody: list[Structure], rank: int, places: tuple[Place, ...]) -> str:
-    """Equal where the ranks, what they hold and the places of this one's part are."""
+def _digest(
+    everybody: list[Structure], rank: int, places: tuple[Place, ...], common: Sequence[Common]
+) -> str:
+    """Equal where the ranks, what they hold, the places of this one's part, and what is compared of
+    it are."""
     whole = blake3(b"".join(one.digest for one in everybody) + rank.to_bytes(4, "little"))
     whole.update(
         json.dumps([[place.name, place.offsets, place.start] for place in places]).encode()
     )
+    compared = [[one.id, one.values, [share.name for share in one.shares]] for one in common]
+    whole.update(json.dumps(compared).encode())
     return whole.hexdigest(16)

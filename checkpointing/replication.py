@@ -14,7 +14,7 @@ from checkpointing.memory import Whole
 from checkpointing.peeraddress import Standing, choose, standing
 from checkpointing.ranks import Ranks
 from checkpointing.service.client import Client
-from checkpointing.service.holdings import REPLICA, Found, Left, Pulled, Said, found_in
+from checkpointing.service.holdings import REPLICA, Found, Left, Pulled, found_in, said_in
 from checkpointing.service.introducing import introduction
 from checkpointing.service.link import give_back
 from checkpointing.service.peering import Node, Ring, dump_ring
@@ -110,8 +110,8 @@ class Replication:
             raise ServiceError(f"the checkpoint service: {error}") from error
         plain, (fd,) = answer["snapshot"], answer["fds"]
         arena = Arena.attach(fd)
-        said = Said(plain["values"], plain["metrics"])
-        return Pulled(Left(arena, 1, arena.size), found_in({**plain, "state": REPLICA}), said)
+        found = found_in({**plain, "state": REPLICA})
+        return Pulled(Left(arena, 1, arena.size), found, said_in(plain))
 
     def adopt(self, whole: Whole) -> None:
         """Have this node's service write what it holds of that generation for lost nodes."""
@@ -145,7 +145,7 @@ class Replication:
         return None
 
 
-def check_replicas(replicas: int, staging: str) -> None:
+def check_replica_count(replicas: int, staging: str) -> None:
     """Raises:
     ValueError: there cannot be so many.
     """

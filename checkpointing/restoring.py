@@ -14,13 +14,14 @@ from checkpointing.errors import CheckpointError, DamagedError, FormatError, Str
 from checkpointing.events import Events
 from checkpointing.exchange import exchange
 from checkpointing.format.chunks import Chunk
+from checkpointing.format.differing import Marked, summary
 from checkpointing.layout import Structure
 from checkpointing.placement import structure
 from checkpointing.plan import Plan, ReadGroup
 from checkpointing.ranks import Ranks
 from checkpointing.staging import Staging, local
 from checkpointing.state import LoadTarget
-from checkpointing.store.catalog import committed
+from checkpointing.store.catalog import committed, suspected
 from checkpointing.store.checkpoint import Checkpoint, Read
 from checkpointing.store.copies import StoreCopies
 from checkpointing.store.fetch import Damage
@@ -65,6 +66,8 @@ class Restorer:
     skipped: dict[str, str] = field(default_factory=dict)  # on rank 0: id of no use -> why
     owner: int | None = None  # on rank 0: the number of the take-over
     reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
+    avoids_suspects: bool = True  # whether one whose replicas differ comes after all others
+    passed_over: set[str] = field(default_factory=set)  # on rank 0: ids of such, not tried
 
     def take_over(self) -> bool:
         """Become the only writer of the run; whether it has checkpoints, whole or damaged."""
@@ -116,7 +119,9 @@ class Restorer:
 
     def _offers(self) -> Iterator[Stored]:
         """Checkpoints to try, best first (on rank 0); ends with an error, never silently."""
-        for stored in self._newest_first():
+        suspects, newest_first = self._newest_first()
+        is_good = [stored for stored in newest_first if stored not in suspects]
+        for stored in is_good + [stored for stored in newest_first if stored in suspects]:
             try:
                 checkpoint = Checkpoint(self.store, stored)
                 if dropped := checkpoint.header.dropped:  # nothing to go on training with
@@ -130,18 +135,30 @@ class Restorer:
             except DamagedError as error:
                 self._skip(stored.save.id, stored.save.step, str(error))
                 continue
+            for other in newest_first[: newest_first.index(stored)]:
+                if other in suspects and stored not in suspects:
+                    self._pass_over(other, suspects[other])
+            if stored in suspects:
+                logger.error(
+                    "%s is gone on from, and its replicas differ: %s",
+                    self._where(stored.save.id),
+                    summary(suspects[stored]),
+                )
             yield stored
         raise CheckpointError(self._none_whole())
 
-    def _newest_first(self) -> list[Stored]:
-        """The last revision of all checkpoints, of those that cannot be read too."""
+    def _newest_first(self) -> tuple[dict[Stored, Marked], list[Stored]]:
+        """The last revision of all checkpoints, of those that cannot be read too; and what those
+        are marked with of which replicas differ."""
         whole, problems = committed(self.store, self.run)
         times = {found.stored: found.document.header.created for found in whole}
         for stored in self.store.manifests(self.run):  # later revisions first
             if problems.pop(stored.save, None) is not None:
                 times[stored] = stored.modified
         times = {stored: at for stored, at in times.items() if stored.save.id not in self.skipped}
-        return sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
+        suspects = suspected(whole) if self.avoids_suspects else {}
+        ordered = sorted(times, key=lambda stored: (stored.save.step, times[stored]), reverse=True)
+        return suspects, ordered
 
     def _look(self, stored: Stored, target: LoadTarget) -> tuple[str | None, _Readable | None]:
         """What this rank is to read; or why it cannot, if the manifest is damaged."""
@@ -178,6 +195,17 @@ class Restorer:
         self.skipped[id_] = reason
         logger.warning("skipping damaged checkpoint %s: %s", self._where(id_), reason)
         self.events.emit("checkpoint_skipped", step=step, id=id_, reason=reason)
+
+    def _pass_over(self, stored: Stored, marked: Marked) -> None:
+        """Once, of one that is newer than what is gone on from."""
+        if stored.save.id in self.passed_over:
+            return
+        self.passed_over.add(stored.save.id)
+        reason = f"its replicas differ: {summary(marked)}"
+        logger.error("%s is passed over for an older one: %s", self._where(stored.save.id), reason)
+        self.events.emit(
+            "checkpoint_skipped", step=stored.save.step, id=stored.save.id, reason=reason
+        )
 
     def _where(self, id_: str) -> str:
         return f"checkpoint {id_} of run {self.run!r} in {self.store.url}"

@@ -25,7 +25,7 @@ from checkpointing.service.holdings import Found, Memory, Pulled, Said
 from checkpointing.service.snapshots import Generation
 from checkpointing.staging import Staging
 from checkpointing.state import LoadTarget, optimizers
-from checkpointing.store.catalog import committed
+from checkpointing.store.catalog import committed, suspected
 from checkpointing.store.commit import having_parts
 from checkpointing.store.store import Store
 from checkpointing.structure import Inventory
@@ -62,20 +62,31 @@ class Resumer:
         replication: Replication | None = None,
         *,
         await_unseen: bool = True,
+        avoids_suspects: bool = True,
         rejected: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
+            avoids_suspects: go on from what ranks held different replicas in only if there is
+                nothing else.
             rejected: ids of what is not to be gone on from, and why.
         """
-        self._await_unseen = await_unseen
+        self._await_unseen, self._avoids_suspects = await_unseen, avoids_suspects
         self._rejected = dict(rejected or {})
         self._replication = replication
         self._pulled: Pulled | None = None  # this rank's part, if it was on another node
         self._store, self._run, self._ranks = store, run, ranks
         self._client, self._planner, self._preparer = client, planner, preparer
         self._staging = Staging()
-        self._restorer = Restorer(store, run, ranks, self._staging, events, dict(self._rejected))
+        self._restorer = Restorer(
+            store,
+            run,
+            ranks,
+            self._staging,
+            events,
+            dict(self._rejected),
+            avoids_suspects=avoids_suspects,
+        )
         self.interruptions = Interruptions()
         self.distrusted: frozenset[bytes] = frozenset()  # packs in which damage was found
 
@@ -86,8 +97,8 @@ class Resumer:
 
     @property
     def damaged(self) -> frozenset[str]:
-        """Ids of checkpoints that cannot be loaded; known to rank 0."""
-        return frozenset(self._restorer.skipped)
+        """Ids of checkpoints that cannot be loaded, or were passed over; known to rank 0."""
+        return frozenset({*self._restorer.skipped, *self._restorer.passed_over})
 
     def resume(self, state: dict[str, Any]) -> Resumed | None:
         """Load the newest that there is; None if there is nothing. Raises as
@@ -115,13 +126,13 @@ class Resumer:
         the form of its state now, on its own node or from another one. One that is newer than what
         the store has, and not to be had so, is made durable meanwhile, if that can be."""
         gathered = self._ranks.all_gather(left.found, self._ranks.control)
+        durable, there, avoided, self.interruptions = self._ranks.from_rank0(self._history)
         found = [
             one
             for those in gathered
             for one in those
-            if self._save(one.step, one.generation).id not in self._rejected
+            if self._save(one.step, one.generation).id not in avoided
         ]
-        durable, there, self.interruptions = self._ranks.from_rank0(self._history)
         # who removes the last checkpoints of a run wants to go back behind them
         found = [one for one in found if not (one.state == "durable" and one.step > there)]
         whole, newest = memory.newest_whole(found), memory.newest_part(found)
@@ -131,11 +142,27 @@ class Resumer:
                 return None
         if whole is None or whole.step < durable:
             return None
+        if self._differs(left, whole):
+            self._await(whole, memory.STUCK_S)
+            return None
         if self._have_parts(left, gathered, whole, planned):
             return whole
         if whole.step > durable:
             self._await(whole, memory.STUCK_S)
         return None
+
+    def _differs(self, left: Memory, whole: Whole) -> bool:
+        """Whether ranks had different replicas of something in it: then it is for the store to say
+        which checkpoint is gone on from, once this one is there, and marked."""
+        said = left.own.get((whole.generation, whole.step))
+        digests = {} if said is None else dict(said.digests)
+        told = self._ranks.all_gather(digests, self._ranks.control)
+        seen: dict[str, str] = {}
+        return self._avoids_suspects and any(
+            seen.setdefault(group, digest) != digest
+            for one in told
+            for group, digest in one.items()
+        )
 
     def _may_be_whole(self, newest: Whole, found: Sequence[Found]) -> bool:
         """Whether the parts that no node here has may be elsewhere, or are in the store already."""
@@ -191,15 +218,17 @@ class Resumer:
             and self._client.left is not None
         )
 
-    def _history(self) -> tuple[int, int, Interruptions]:
-        """The newest step in the store that can be read, and that is there, -1 if there is none;
-        and how often the run was begun."""
+    def _history(self) -> tuple[int, int, set[str], Interruptions]:
+        """The newest step in the store that can be gone on from, and that is there, -1 if there is
+        none; ids of what is not to be gone on from; and how often the run was begun."""
         found, problems = committed(self._store, self._run)
         saves = [(one.stored.save.session, one.document.header.created) for one in found]
-        good = (one.stored.save for one in found if one.stored.save.id not in self._rejected)
+        suspects = suspected(found) if self._avoids_suspects else {}
+        avoided = {*self._rejected, *(stored.save.id for stored in suspects)}
+        good = (one.stored.save for one in found if one.stored.save.id not in avoided)
         readable = max((save.step for save in good), default=-1)
         there = max((save.step for save in problems), default=-1)
-        return readable, max(readable, there), interruptions(saves)
+        return readable, max(readable, there), avoided, interruptions(saves)
 
     def _from_memory(
         self, left: Memory, whole: Whole, planned: Planned, target: LoadTarget

@@ -19,6 +19,8 @@ class Checkpoint(Protocol):
     def created(self) -> float: ...
     @property
     def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def is_suspect(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -138,13 +140,16 @@ def decide(
     Args:
         checkpoints: the committed ones, in any order, ids unique.
         policies: a checkpoint, or an item of it, stays if any one of them wants it. No policies
-            keep everything. The newest checkpoint always stays whole.
+            keep everything. The newest checkpoint always stays whole, and so does the newest one
+            that is not suspect, which `restore` prefers.
         pins: ids that stay whole whatever the policies say, and why.
     """
     newest_first = sorted(checkpoints, key=lambda c: (c.step, c.created, c.id), reverse=True)
     if not policies:
         return {c.id: Decision(None, ("nothing is pruned",)) for c in newest_first}
     whole: dict[str, list[str]] = {c.id: ["newest"] for c in newest_first[:1]}
+    for good in [c for c in newest_first if not c.is_suspect][:1]:
+        whole.setdefault(good.id, ["newest whose replicas agree"])
     for id_, why in (pins or {}).items():
         whole.setdefault(id_, []).append(why)
     partly: dict[str, list[tuple[tuple[str, ...], str]]] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 from checkpointing import leaving
 from checkpointing.errors import ServiceError
 from checkpointing.events import Events
+from checkpointing.format.differing import NOT_TAKEN, to_bytes
 from checkpointing.outcomes import Fate, Outcomes
 from checkpointing.overlap import Overlap
 from checkpointing.planning import Planned
 from checkpointing.service.client import Client
 from checkpointing.service.snapshots import Generation, Snapshot
-from checkpointing.staging import Stager
+from checkpointing.staging import Stager, take_fingerprints
+from checkpointing.tree import Leaves
 from checkpointing.values import Json
 
 logger = logging.getLogger("checkpointing")
@@ -38,6 +40,7 @@ class Request:
     created: float  # Unix time, seconds
     started_s: float  # monotonic
     deadline_s: float | None
+    is_compared: bool = False  # with what other ranks hold of the same
 
 
 class Handing(ABC):
@@ -109,7 +112,12 @@ class Handing(ABC):
         return "the store is slower than the saves: there is no place for another snapshot"
 
     def _snapshot(
-        self, request: Request, slot: int, planned: Planned, generation: Generation
+        self,
+        request: Request,
+        slot: int,
+        planned: Planned,
+        generation: Generation,
+        fingerprints: bytes = b"",
     ) -> Snapshot:
         return Snapshot(
             generation,
@@ -121,7 +129,21 @@ class Handing(ABC):
             request.metrics,
             request.created,
             request.deadline_s,
+            fingerprints,
         )
+
+    def _fingerprints(self, request: Request, planned: Planned, of_tensors: Sequence[int]) -> bytes:
+        """What is compared, as in a part record; none if this save is not."""
+        if not request.is_compared or not planned.common:
+            return b""
+        if missing := sum(one == NOT_TAKEN for one in of_tensors):
+            logger.info(
+                "step %d: %d tensors were written to before their fingerprints were taken, and "
+                "are not compared with other ranks' replicas",
+                request.step,
+                missing,
+            )
+        return to_bytes(planned.fingerprints(of_tensors, request.values))
 
     def _tell_staged(self, request: Request, size: int) -> None:
         self._events.emit(
@@ -215,23 +237,39 @@ class Shipper(Handing):
         request: Request,
         slot: int,
         planned: Planned,
-        tensors: Mapping[str, Tensor],
+        leaves: Leaves,
         generation: Generation,
     ) -> None:
         """Copy what may change at once, the rest at once too or while training goes on."""
-        pieces = planned.pieces(tensors)
-        snapshot = self._snapshot(request, slot, planned, generation)
+        pieces = planned.pieces(leaves.tensors)
+        compared = planned.compared(leaves) if request.is_compared else []
         if self._overlap and planned.later:
             early = len(pieces) - planned.later
-            under_way = self._stager.stage_overlapped(pieces[:early], pieces[early:], slot)
-            self._handing = [self._pool.submit(self._hand_over, request, snapshot, under_way)]
+            under_way = self._stager.stage_overlapped(
+                pieces[:early], pieces[early:], slot, compared
+            )
+            snapshot = self._snapshot(request, slot, planned, generation)
+            self._handing = [
+                self._pool.submit(self._hand_over, request, snapshot, planned, under_way)
+            ]
         else:
+            prints = take_fingerprints(compared)
             self._stager.stage(pieces, slot)
-            self._hand_over(request, snapshot, None)
+            found = self._fingerprints(request, planned, prints)
+            self._hand_over(
+                request, self._snapshot(request, slot, planned, generation, found), planned, None
+            )
 
-    def adopt(self, request: Request, slot: int, planned: Planned, generation: Generation) -> None:
+    def adopt(
+        self,
+        request: Request,
+        slot: int,
+        planned: Planned,
+        generation: Generation,
+        fingerprints: bytes = b"",
+    ) -> None:
         """Hand over what lies in a slot already."""
-        self._client.staged(self._snapshot(request, slot, planned, generation))
+        self._client.staged(self._snapshot(request, slot, planned, generation, fingerprints))
 
     def settle(self) -> None:
         """Return when nothing is being copied any more."""
@@ -258,12 +296,16 @@ class Shipper(Handing):
             self._client.keep(left)
             self._told = (self._stager.arenas, "")
 
-    def _hand_over(self, request: Request, snapshot: Snapshot, under_way: Overlap | None) -> None:
+    def _hand_over(
+        self, request: Request, snapshot: Snapshot, planned: Planned, under_way: Overlap | None
+    ) -> None:
         self.waited_s = 0.0
         try:
             if under_way is not None:
                 under_way.result()
                 self.waited_s = under_way.waited_s
+                found = self._fingerprints(request, planned, under_way.fingerprints)
+                snapshot = replace(snapshot, fingerprints=found)
             self._client.staged(snapshot)
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits for it must hear of it
             self.fail(request.step, error)

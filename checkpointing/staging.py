@@ -18,6 +18,8 @@ from checkpointing.arena import Arena
 from checkpointing.copying import Copy, cells_of, copy_quietly, place_for
 from checkpointing.dtypes import copy_bits, dtype_name
 from checkpointing.errors import StageError
+from checkpointing.fingerprints import Sample, fingerprint
+from checkpointing.format.differing import NOT_TAKEN
 from checkpointing.format.tiles import Box, Shape
 from checkpointing.guard import StepHooks, Versions, is_counted
 from checkpointing.overlap import Overlap
@@ -25,12 +27,20 @@ from checkpointing.pinned import DeviceCopy
 from checkpointing.slotmemory import SlotMemory, by_device, copy_all, pick
 from checkpointing.slots import PAGE, Entry, Staged, layout, round_up
 
+STRIDE = 2
+"""Of the blocks of what is copied beside the trainer, one in so many is read when `save` is called,
+and compared with the copy: as many as keep that below a fifth of what a bare copy takes, see
+benchmarks/README.md."""
+
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
 # bytes from which on numpy asks for huge pages, and torch does not: fresh memory of them is filled
 # in a third of the time
 _LARGE = 4 << 20
 _ALIGNED = 64  # bytes, of a line of the processor's cache
+_SMALL, _MOST_SMALL = 64 << 10, 64 << 20
+"""Bytes of a tensor below which it is copied at once, and of all such tensors."""
+_LIGHT = 64  # as STRIDE, of what is not copied, and only compared with other ranks' replicas
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,21 @@ class StagePiece:
     box: Box | None = None
     shape: Shape | None = None
     offsets: Shape | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Cells that other ranks hold too, whose fingerprint is taken.
+
+    Attributes:
+        tensor: the live one that they are cells of.
+        is_early: they may change as soon as `save` returns.
+    """
+
+    name: str
+    tensor: Tensor
+    cells: Sequence[Tensor]
+    is_early: bool
 
 
 def cells(pieces: Iterable[StagePiece]) -> list[Tensor]:
@@ -92,6 +117,7 @@ class Stager:
         self._targets: list[list[Tensor]] = []  # by slot
         self._bytes = 0
         self._overlap: Overlap | None = None
+        self._overlaps = 0  # so far
         self._pool = ThreadPoolExecutor(1, "stage")
         self._hooks = StepHooks(optimizers, self._before_step)
 
@@ -133,40 +159,56 @@ class Stager:
         return self._staged(slot)
 
     def stage_overlapped(
-        self, now: Sequence[StagePiece], later: Sequence[StagePiece], slot: int = 0
+        self,
+        now: Sequence[StagePiece],
+        later: Sequence[StagePiece],
+        slot: int = 0,
+        compared: Sequence[Compared] = (),
     ) -> Overlap:
         """Copy `now` before returning, and `later` while training goes on; the entries are those
         of both, in this order.
 
         Until the optimizers' next step, nothing may write to what `later` refers to. Who does is
-        found out in most cases (`guard.Versions` has the others), and the snapshot is not used.
+        found out, and the snapshot is not used: by torch's count of changes, and by what a part of
+        the blocks of each large tensor were like at the time of the call. What is small is copied
+        before returning, too.
 
         Args:
             now: what forward and backward may change: buffers, and whatever else is no parameter.
             later: parameters, and the state of the optimizers.
+            compared: what to take fingerprints of, before the next step.
 
         Raises: as `stage`.
         """
         self.settle()
-        # torch does not count changes of inference tensors
-        ready = [not is_counted(piece.tensor) for piece in later]
-        versions = Versions(
-            (piece.name, piece.tensor)
-            for piece, is_now in zip(later, ready, strict=True)
-            if not is_now
-        )
         pieces = [*now, *later]
         sources = cells(pieces)
         targets = self._targets_for(pieces, sources, slot)
-        is_first = [True] * len(now) + ready
-        copy_all(*pick(targets, sources, is_first))
-        rest = pick(targets, sources, [not first for first in is_first])
+        is_first = [True] * len(now) + _at_once(later, sources[len(now) :])
+        is_rest = [not first for first in is_first]
+        names = [piece.name for piece, is_late in zip(pieces, is_rest, strict=True) if is_late]
+        rest = pick(targets, sources, is_rest)
+        versions = Versions(
+            (piece.name, piece.tensor)
+            for piece, is_late in zip(pieces, is_rest, strict=True)
+            if is_late
+        )
+        self._overlaps += 1
         on_device, in_host = by_device(*rest)
+        sample = Sample(in_host[1], STRIDE, self._overlaps) if in_host[0] else None
+        prints = Prints(compared, self._overlaps)
+        copy_all(*pick(targets, sources, is_first))
+        copying = self._pool.submit(self._copy_later, *in_host) if in_host[0] else None
+        taking = self._pool.submit(prints.take) if compared else None
+        hosted = [name for name, one in zip(names, rest[1], strict=True) if not one.is_cuda]
+        there = [name for name, one in zip(names, rest[1], strict=True) if one.is_cuda]
         self._overlap = Overlap(
             self._staged(slot),
             versions,
-            self._pool.submit(self._copy_later, *in_host) if in_host[0] else None,
-            DeviceCopy(*on_device) if on_device[0] else None,
+            copying,
+            DeviceCopy(*on_device, there) if on_device[0] else None,
+            taking,
+            self._pool.submit(_torn, sample, in_host[0], hosted) if sample is not None else None,
         )
         return self._overlap
 
@@ -265,6 +307,38 @@ class Stager:
             memory.close()
 
 
+class Prints:
+    """The fingerprints of what is compared with other ranks' replicas, in its order."""
+
+    def __init__(self, compared: Sequence[Compared], phase: int = 0) -> None:
+        """Take those of what may change at once."""
+        self._found = [fingerprint(one.cells) if one.is_early else NOT_TAKEN for one in compared]
+        late = [number for number, one in enumerate(compared) if not one.is_early]
+        self._late = {number: compared[number].cells for number in late}
+        self._versions = Versions(
+            (str(number), compared[number].tensor)
+            for number in late
+            if is_counted(compared[number].tensor)
+        )
+        flat = [
+            (number, one)
+            for number in late
+            for one in compared[number].cells
+            if one.is_cpu and one.is_contiguous() and one.nbytes > _SMALL
+        ]
+        self._owners, self._sampled = [number for number, _ in flat], [one for _, one in flat]
+        self._sample = Sample(self._sampled, _LIGHT, phase)
+
+    def take(self) -> list[int]:
+        """Those of the rest; `NOT_TAKEN` of what something has written to since."""
+        for number, held in self._late.items():
+            self._found[number] = fingerprint(held)
+        changed = {self._owners[i] for i in self._sample.changed(self._sampled)}
+        for number in changed | set(map(int, self._versions.changed())):
+            self._found[number] = NOT_TAKEN
+        return self._found
+
+
 class Staging:
     """One set of buffers; whoever fills it again must know that nobody reads it any more."""
 
@@ -307,6 +381,30 @@ class Staging:
             return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
         memory = np.empty(like.nbytes, np.uint8)
         return torch.from_numpy(memory).view(like.dtype).view(like.shape)
+
+
+def take_fingerprints(compared: Sequence[Compared]) -> list[int]:
+    """At once, in their order."""
+    return [fingerprint(one.cells) for one in compared]
+
+
+def _at_once(pieces: Sequence[StagePiece], sources: Sequence[Tensor]) -> list[bool]:
+    """Whether each is copied before the trainer goes on: what is small, while there is little of
+    it; what torch counts no changes of, such as inference tensors; and what has no order of bytes
+    in common with its copy."""
+    found, left = [], _MOST_SMALL
+    for piece, source in zip(pieces, sources, strict=True):
+        is_small = source.is_cpu and source.nbytes < _SMALL and source.nbytes <= left
+        left -= source.nbytes if is_small else 0
+        has_order = source.is_cuda or (source.is_cpu and source.is_contiguous())
+        lazy = source.is_conj() or source.is_neg()
+        found.append(is_small or lazy or not has_order or not is_counted(piece.tensor))
+    return found
+
+
+def _torn(sample: Sample, targets: Sequence[Tensor], names: Sequence[str]) -> list[str]:
+    """Of which tensors the copy is not what they were when `sample` was taken."""
+    return [names[i] for i in sample.changed(targets)]
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from checkpointing.optimizer_state import (
     OptimizerItem,
     buffer_names,
     cut_known,
+    moment_names,
     parameter_names,
 )
 from checkpointing.per_rank import PerRank, blank, rank_and_world
@@ -96,6 +97,10 @@ class ModuleItem(_SameTree):
         """Names of what may differ among replicas, such as the running moments of a BatchNorm: the
         first rank's are the model's, which DistributedDataParallel has all others take over."""
         return buffer_names(self._module)
+
+    def moments(self) -> Iterable[str]:
+        """Those of them that replicas do have of their own, until a forward pass in training."""
+        return moment_names(self._module)
 
     def load(self, tree: Any) -> None:
         set_model_state_dict(self._module, tree)
@@ -232,6 +237,7 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
         into.stepped |= {name for name in mine.tensors if name.startswith(start)}
     elif isinstance(item, ModuleItem):
         into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
+        into.unlike |= {join(path, name) for name in item.moments()} & mine.tensors.keys()
     else:
         into.plain |= {
             name

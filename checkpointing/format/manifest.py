@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 
 from checkpointing.canonical import Reader
 from checkpointing.errors import DamagedError
-from checkpointing.format import container
+from checkpointing.format import container, differing
 from checkpointing.format.chunks import ID_BYTES, PACK_BYTES
 from checkpointing.format.container import Container
+from checkpointing.format.differing import (
+    Marked,
+    Replicas,
+    compare,
+    dump_groups,
+    dump_marked,
+    load_groups,
+    load_marked,
+    marked,
+)
 from checkpointing.format.names import Save
 from checkpointing.format.table import Table, from_bytes, merge, to_bytes
 from checkpointing.values import Json, decode, encode
@@ -28,6 +38,7 @@ ABANDONED = "hpckit-abandoned"
 
 _PACKS = "packs"
 _ITEM = "item:"
+_FINGERPRINTS = "fingerprints"
 PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
 
 
@@ -41,6 +52,12 @@ class Header:
     metrics: Mapping[str, float] = field(default_factory=dict)
     revision: int = 0
     dropped: tuple[str, ...] = ()  # items that it had, and that retention took out
+    marked: Marked | None = None  # of what ranks held different replicas; None: of nothing known
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether ranks held different replicas of something that they have no reason to."""
+        return self.marked is not None and self.marked.is_suspect
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,7 @@ class Content:
     header: Header
     items: Mapping[str, Table]
     packs: Mapping[bytes, int]  # every pack that is referred to, and its size in bytes
+    replicas: Replicas | None = None  # of a part: what its rank holds that others hold too
 
 
 def item_of(name: str) -> str:
@@ -68,7 +86,10 @@ def item_of(name: str) -> str:
 
 
 def build_part(content: Content, rank: int) -> bytes:
-    return _build(PART, content, {"rank": rank})
+    more: dict[str, Any] = {"rank": rank}
+    if content.replicas is not None:
+        more["groups"] = dump_groups(content.replicas.groups)
+    return _build(PART, content, more)
 
 
 def build_manifest(content: Content) -> bytes:
@@ -93,7 +114,9 @@ def assemble(parts: Sequence[Content]) -> Content:
     names = sorted({name for part in parts for name in part.items})
     items = {n: merge([p.items[n] for p in parts if n in p.items]) for n in names}
     packs = {pack: size for part in parts for pack, size in part.packs.items()}
-    return replace(parts[0], items=items, packs=dict(sorted(packs.items())))
+    told = {rank: part.replicas for rank, part in enumerate(parts) if part.replicas is not None}
+    header = replace(parts[0].header, marked=marked(compare(told)))
+    return Content(header, items, dict(sorted(packs.items())))
 
 
 def _identity(save: Save) -> dict[str, Any]:
@@ -109,6 +132,10 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
     sections = {_PACKS: rows.tobytes()}
     items = {name: table.in_columns() for name, table in content.items.items()}
     sections |= {_ITEM + name: to_bytes(table, index) for name, table in items.items()}
+    if content.replicas is not None:
+        sections[_FINGERPRINTS] = differing.to_bytes(content.replicas.fingerprints)
+    if header.marked is not None:
+        more = {**more, "differing": dump_marked(header.marked)}
     summaries = {name: vars(summarise(table)) for name, table in items.items()}
     body = {
         **_identity(header.save),
@@ -180,7 +207,16 @@ class Document:
 
     def content(self) -> Content:
         """Everything."""
-        return Content(self.header, {name: self.table(name) for name in self.items}, self.packs())
+        tables = {name: self.table(name) for name in self.items}
+        return Content(self.header, tables, self.packs(), self._replicas())
+
+    def _replicas(self) -> Replicas | None:
+        read = self._container.header
+        if not read.has("groups"):
+            return None
+        groups = load_groups(read, "groups")
+        data = self._container.section(_FINGERPRINTS)
+        return Replicas(groups, differing.from_bytes(data, groups, self.where))
 
 
 def _header(read: Reader, save: Save) -> Header:
@@ -191,6 +227,7 @@ def _header(read: Reader, save: Save) -> Header:
         metrics={name: _metric(name, v) for name, v in read.object("metrics").items()},
         revision=read.count("revision"),
         dropped=tuple(read.texts("dropped")),
+        marked=load_marked(read.child("differing")) if read.has("differing") else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from checkpointing.arena import Arena
@@ -45,6 +45,8 @@ class Said:
 
     values: Mapping[str, Json]
     metrics: Mapping[str, float]
+    fingerprints: bytes = b""  # as of `Snapshot`
+    digests: Mapping[str, str] = field(default_factory=dict)  # as of `Snapshot`
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,21 @@ def found_in(plain: dict[str, Any]) -> Found:
     )
 
 
+def said_in(plain: dict[str, Any]) -> Said:
+    return Said(
+        plain["values"],
+        plain["metrics"],
+        bytes.fromhex(plain["fingerprints"]),
+        plain.get("digests", {}),
+    )
+
+
 def memory_in(answer: dict[str, Any], rank: int) -> Memory:
     """`rank`: whose own words are kept."""
     plain = answer["snapshots"]
     found = tuple(found_in(each) for each in plain)
     own = {
-        (one.generation, one.step): Said(each["values"], each["metrics"])
+        (one.generation, one.step): said_in(each)
         for one, each in zip(found, plain, strict=True)
         if one.rank == rank and one.state != REPLICA
     }

@@ -18,7 +18,7 @@ from checkpointing.service.announcing import (
 )
 from checkpointing.service.snapshots import Generation
 from checkpointing.store import owners
-from checkpointing.store.commit import commit, part_entries
+from checkpointing.store.commit import MixedError, commit, part_entries
 from checkpointing.store.leases import abandon, fence, is_fenced
 from checkpointing.store.session import Session
 from checkpointing.store.store import Store
@@ -106,7 +106,8 @@ class Leader:
             given_up: whether to wait no longer.
 
         Raises:
-            HopelessError: a node has given it up, or other nodes were silent for too long.
+            HopelessError: a node has given it up, other nodes were silent for too long, or a tensor
+                would be a mixture of replicas.
             SaveError: it was declared dead.
             StoreError: the store is out of reach; calling this again goes on.
         """
@@ -114,7 +115,10 @@ class Leader:
             self._await_parts(save, given_up)
         if self._session is None or self._session.id != save.session:
             raise SaveError(f"{save.id} is announced no longer")
-        return commit(self._store, save, self._generation.world_size, check=self._session.check)
+        try:
+            return commit(self._store, save, self._generation.world_size, check=self._session.check)
+        except MixedError as error:
+            raise HopelessError(str(error)) from error
 
     def give_up(self, save: Save) -> None:
         """See to it that a save is never committed, so that no node waits for it."""

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from checkpointing.errors import FormatError, ServiceError
+from checkpointing.canonical import Reader
+from checkpointing.errors import DamagedError, FormatError, ServiceError
+from checkpointing.format.differing import dump_groups, load_groups
 from checkpointing.format.names import MAX_STEP, is_session
 from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
 
-PROTOCOL = 3  # of the messages between trainers and services; both have to have the same
+PROTOCOL = 4  # of the messages between trainers and services; both have to have the same
 _MOST_S = 1e15  # seconds, of any time: NaN, infinity and what no float can be are none
 
 
@@ -51,7 +53,7 @@ def load_seat(message: Mapping[str, Any]) -> tuple[int, frozenset[int], Generati
 
 def dump_layout(layout: Layout) -> dict[str, Any]:
     places = [[p.name, p.dtype, p.shape, p.offsets, p.sizes, p.start] for p in layout.places]
-    return {"digest": layout.digest, "places": places}
+    return {"digest": layout.digest, "places": places, "groups": dump_groups(layout.groups)}
 
 
 def load_layout(plain: Mapping[str, Any]) -> Layout:
@@ -63,9 +65,10 @@ def load_layout(plain: Mapping[str, Any]) -> Layout:
             Place(name, dtype, tuple(shape), tuple(offsets), tuple(sizes), start)
             for name, dtype, shape, offsets, sizes, start in plain["places"]
         )
-        layout = Layout(plain["digest"], places)
+        groups = load_groups(Reader({"groups": [], **plain}, "a layout"), "groups")
+        layout = Layout(plain["digest"], places, groups)
         wrong = next((place for place in places if not _is_place(place)), None)
-    except (KeyError, TypeError, ValueError, FormatError) as error:
+    except (KeyError, TypeError, ValueError, DamagedError, FormatError) as error:
         raise ServiceError(f"what came is no layout: {error!r}") from error
     if wrong is not None:
         raise ServiceError(f"what came is no layout: {wrong!r}")
@@ -84,6 +87,7 @@ def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
         "metrics": dict(snapshot.metrics),
         "created": snapshot.created,
         "deadline_s": snapshot.deadline_s,
+        "fingerprints": snapshot.fingerprints.hex(),
     }
 
 
@@ -95,8 +99,12 @@ def load_snapshot(plain: Mapping[str, Any], layouts: Mapping[str, Layout]) -> Sn
         fields = dict(plain)
         layout = layouts[fields.pop("digest")]
         generation = load_generation(fields.pop("generation"))
-        snapshot = Snapshot(generation=generation, layout=layout, **fields)
-    except (KeyError, TypeError) as error:
+        fingerprints = bytes.fromhex(fields.pop("fingerprints", ""))
+        snapshot = Snapshot(
+            generation=generation, layout=layout, fingerprints=fingerprints, **fields
+        )
+        _ = snapshot.replicas  # or this raises
+    except (KeyError, TypeError, ValueError, DamagedError) as error:
         raise ServiceError(f"what came is no snapshot: {error!r}") from error
     counts = (snapshot.rank, snapshot.step, snapshot.slot)
     times = (snapshot.created, 0.0 if snapshot.deadline_s is None else snapshot.deadline_s)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from checkpointing.errors import SaveError, StoreError
 from checkpointing.events import Events
+from checkpointing.format.differing import summary, tell
 from checkpointing.format.manifest import Content
 from checkpointing.format.names import Save, pack_session
 from checkpointing.pruning import Pruner
@@ -307,6 +308,9 @@ class Rounds:
         raw_bytes = sum(table.raw_bytes for table in content.items.values())
         created = content.header.created
         self.remember(round_.save, created, raw_bytes)
+        mark = content.header.marked
+        if mark is not None:
+            logger.error("%s: ranks hold different replicas: %s", round_.save.id, summary(mark))
         self._floor.tell(
             round_.generation,
             "committed",
@@ -314,6 +318,7 @@ class Rounds:
             id=round_.save.id,
             bytes=raw_bytes,
             new_bytes=sum(new.values()),
+            differing=None if mark is None else {**tell(mark), "is_suspect": mark.is_suspect},
         )
 
     def _await_fate(self, round_: Round) -> None:

@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from checkpointing.errors import ServiceError
 
-PROTOCOL = 1
+PROTOCOL = 2
 KEY_BYTES = 32
 CHUNK = 4 << 20  # bytes of a snapshot in one frame, at most
 MAX_MESSAGE = 256 << 20  # bytes; a layout of a million tensors' boxes takes about half of it

@@ -31,7 +31,7 @@ from checkpointing.service.outbox import Outbox
 from checkpointing.service.peering import load_ring
 from checkpointing.service.seats import Furniture
 from checkpointing.service.service import Service
-from checkpointing.service.snapshots import Layout
+from checkpointing.service.snapshots import Layout, Snapshot
 from checkpointing.service.wire import Wire
 
 logger = logging.getLogger("checkpointing")
@@ -228,12 +228,14 @@ class _Visit:
     def _snapshots(self, message: dict[str, Any]) -> dict[str, Any]:
         """All, but only this rank's with their values."""
         found = [
-            (s if s.rank == self._rank else replace(s, values={}), state)
+            (s if s.rank == self._rank else _briefly(s), state)
             for s, state in self._hall.snapshots()
         ]
-        plain = [{**dump_snapshot(s), "state": state.value} for s, state in found]
+        plain = [
+            {**dump_snapshot(s), "state": state.value, "digests": s.digests} for s, state in found
+        ]
         for replica in self._service.replication.replicas.whole():
-            plain.append({**dump_snapshot(replace(replica, values={})), "state": REPLICA})
+            plain.append({**dump_snapshot(_briefly(replica)), "state": REPLICA})
         return {"snapshots": plain}
 
     def _listen(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -268,3 +270,8 @@ class _Visit:
         if self._rank is None:
             raise ServiceError("join first")
         return self._rank
+
+
+def _briefly(snapshot: Snapshot) -> Snapshot:
+    """For other ranks than its own, which have no use for what was said beside the tensors."""
+    return replace(snapshot, values={}, fingerprints=b"")

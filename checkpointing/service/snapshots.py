@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpointing.buckets import Grid
+from checkpointing.format.differing import Group, Replicas, from_bytes
 from checkpointing.format.elements import element
 from checkpointing.format.tiles import Box, Shape, tile_shape
 from checkpointing.store.writer import Piece
@@ -53,6 +54,7 @@ class Layout:
 
     digest: str  # of the state's structure on this rank
     places: tuple[Place, ...]
+    groups: tuple[Group, ...] = ()  # what other ranks hold too, and is compared with theirs
 
     @cached_property
     def bytes(self) -> int:
@@ -77,6 +79,27 @@ class Snapshot:
     metrics: Mapping[str, float] = field(default_factory=dict)
     created: float = 0.0  # Unix time of save(), seconds
     deadline_s: float | None = None  # seconds from its arrival in which it should be durable
+    fingerprints: bytes = b""  # of the layout's groups, as in a part record; none: not compared
+
+    @property
+    def replicas(self) -> Replicas | None:
+        """What is compared with other ranks'; None: nothing.
+
+        Raises:
+            DamagedError: the fingerprints are not those of the groups.
+        """
+        if not self.fingerprints:
+            return None
+        where = f"the snapshot of step {self.step} of rank {self.rank}"
+        groups = self.layout.groups
+        return Replicas(groups, from_bytes(self.fingerprints, groups, where))
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Hashes of the fingerprints of each group, by its id, but for buffers: where two ranks'
+        are equal, they had the same."""
+        replicas = self.replicas
+        return {} if replicas is None else replicas.digests
 
 
 def grids(layout: Layout) -> list[Grid]:

@@ -86,7 +86,7 @@ class Writer:
         )
         world_size = snapshot.generation.world_size
         header = Header(save, snapshot.created, world_size, snapshot.metrics)
-        write_part(self.store, header, snapshot.rank, written)
+        write_part(self.store, header, snapshot.rank, written, snapshot.replicas)
         return written
 
     def committed(self, save: Save, written: Mapping[int, Written]) -> None:

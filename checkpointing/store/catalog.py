@@ -12,6 +12,7 @@ from typing import Literal
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
 from checkpointing.format import names
+from checkpointing.format.differing import Marked, summary
 from checkpointing.format.manifest import Document
 from checkpointing.format.names import Save
 from checkpointing.store.store import Store, Stored
@@ -39,6 +40,8 @@ class CheckpointInfo:
     state: State
     key: str  # of the manifest, or of the folder of parts
     problem: str | None = None
+    differing: str | None = None  # of what ranks held different replicas
+    is_suspect: bool = False  # so that `restore` prefers another one
 
     @property
     def save(self) -> Save:
@@ -96,6 +99,14 @@ def _last_good(store: Store, revisions: Sequence[Stored]) -> Found | str | None:
     return problem
 
 
+def suspected(found: Iterable[Found]) -> dict[Stored, Marked]:
+    """Those of which ranks held different replicas; none if all are such."""
+    found = list(found)
+    marks = {one.stored: one.document.header.marked for one in found}
+    suspects = {stored: mark for stored, mark in marks.items() if mark and mark.is_suspect}
+    return {} if len(suspects) == len(found) else suspects
+
+
 def newest_first(store: Store, run: str) -> list[Found]:
     """The readable checkpoints of a run in the order in which to try them."""
     found, _ = committed(store, run)
@@ -130,6 +141,8 @@ def _info(found: Found) -> CheckpointInfo:
         state="partial" if header.dropped else "committed",
         key=found.stored.key,
         problem=f"without {', '.join(header.dropped)}" if header.dropped else None,
+        differing=summary(header.marked) if header.marked else None,
+        is_suspect=header.is_suspect,
     )
 
 

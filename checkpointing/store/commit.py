@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from checkpointing.errors import DamagedError, FormatError, SaveError, StoreError
+from checkpointing.format.differing import Replicas, describe
 from checkpointing.format.manifest import (
     MANIFEST,
     Content,
@@ -31,9 +32,19 @@ POLL_S = 0.05  # between looks for other ranks' parts; doubled up to MAX_POLL_S
 MAX_POLL_S = 2.0
 
 
-def write_part(store: Store, header: Header, rank: int, written: Written) -> None:
-    """Say durably what one rank has made durable. After this, others may commit."""
-    record = build_part(Content(header, written.tables, written.packs), rank)
+class MixedError(SaveError):
+    """A save of which ranks held such different replicas that a tensor would be a mixture."""
+
+
+def write_part(
+    store: Store, header: Header, rank: int, written: Written, replicas: Replicas | None = None
+) -> None:
+    """Say durably what one rank has made durable. After this, others may commit.
+
+    Args:
+        replicas: what the rank holds that others hold too, to be compared with theirs.
+    """
+    record = build_part(Content(header, written.tables, written.packs, replicas), rank)
     if not store.storage.create(header.save.part(rank), record):
         raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
 
@@ -186,9 +197,18 @@ def _all_parts(store: Store, save: Save, world_size: int, wait_s: float) -> Cont
     except FileNotFoundError as error:
         raise SaveError(f"{save.id}: a part was removed, because it was declared dead") from error
     try:
-        return assemble([by_rank[rank] for rank in range(world_size)])
+        content = assemble([by_rank[rank] for rank in range(world_size)])
     except (KeyError, ValueError) as error:
         raise SaveError(f"{save.id}: the parts do not fit together: {error}") from error
+    mark = content.header.marked
+    mixed = [one for one in (mark.differences if mark else ()) if one.stored is None]
+    if mixed:
+        raise MixedError(
+            f"{save.id} is not committed, because it would mix replicas that differ: "
+            f"{describe(mixed[0])}; find out why they do, or save each tensor by one rank with "
+            "check_replicas=False"
+        )
+    return content
 
 
 def _committed(store: Store, save: Save) -> Content | None:

@@ -47,6 +47,10 @@ class Choice:
         return self.found.document.header.metrics
 
     @property
+    def is_suspect(self) -> bool:
+        return self.found.document.header.is_suspect
+
+    @property
     def drops(self) -> tuple[str, ...]:
         """Items that go while others stay. None if nothing would stay: names of items that there
         are not (a typing error) keep all of it."""
@@ -73,6 +77,7 @@ class _Row:
     id: str
     created: float
     metrics: Mapping[str, float]
+    is_suspect: bool = False
 
 
 def choose(
@@ -152,4 +157,5 @@ def _reduce(store: Store, run: str, choice: Choice, result: Pruned) -> None:
 
 def _row(found: Found) -> _Row:
     header = found.document.header
-    return _Row(header.save.step, header.save.id, header.created, header.metrics)
+    save = header.save
+    return _Row(save.step, save.id, header.created, header.metrics, header.is_suspect)

@@ -53,10 +53,12 @@ class SavedStep:
 
 
 def newest_step(spec: RunSpec, run: RunDir) -> int:
-    """Step of the newest committed checkpoint of the run; 0 where there is none.
+    """Step of the checkpoint that the run would go on from; 0 where there is none.
 
     Raises:
         CheckpointError: its store is out of reach, or damaged.
     """
     found = list_run(checkpoint_root(spec, run), run_name(spec))
-    return max((info.step for info in found if info.state == "committed"), default=0)
+    whole = [info for info in found if info.state == "committed"]
+    good = [info for info in whole if not info.is_suspect]
+    return max((info.step for info in good or whole), default=0)

@@ -30,6 +30,8 @@ ADDED: tuple[Added, ...] = (
     Added("hang.save_s", None),
     Added("data.cache_local", False),
     Added("data.check", "auto"),
+    Added("checkpoint.check_replicas", 1),
+    Added("checkpoint.may_differ", []),
 )
 """In the order in which they came. Nothing goes from here, nor from the spec: whoever stored it
 could not go on."""

@@ -143,6 +143,8 @@ class TrainingRun:
             local=cfg.checkpoint.local,
             staging=cfg.checkpoint.staging,
             max_unsaved=cfg.checkpoint.max_unsaved_minutes,
+            check_replicas=cfg.checkpoint.check_replicas or False,
+            may_differ=cfg.checkpoint.may_differ,
             on_event=self._events.emit,
         )
         self._is_due = seldom(self._checkpointer.due, every, self._agreement.is_time)

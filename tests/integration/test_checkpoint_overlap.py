@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +44,13 @@ def slowly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 def make(**options: Any) -> dict[str, Any]:
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 20))
+    # what is larger than what is copied at once
+    model = nn.Sequential(nn.Linear(400, 300), nn.BatchNorm1d(300), nn.Linear(300, 200))
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), **options)}
 
 
 def train(state: dict[str, Any]) -> None:
-    state["model"](torch.randn(8, 40)).square().mean().backward()
+    state["model"](torch.randn(8, 400)).square().mean().backward()
     state["optimizer"].step()
     state["optimizer"].zero_grad()
 
@@ -126,6 +128,68 @@ def test_who_writes_to_a_parameter_without_the_optimizer_is_found_out(tmp_path: 
     other = make()
     assert restore_one(tmp_path, other) == 1
     assert torch.equal(other["model"][0].weight, state["model"][0].weight)
+
+
+def by_data(weight: Tensor) -> None:
+    weight.data.mul_(0.9)
+
+
+def by_a_numpy_alias(weight: Tensor) -> None:
+    weight.detach().numpy()[:] += 1
+
+
+def by_foreach_of_data(weight: Tensor) -> None:
+    torch._foreach_mul_([weight.data], 0.5)
+
+
+def by_raw_memory(weight: Tensor) -> None:
+    writer = threading.Thread(target=ctypes.memset, args=(weight.data_ptr(), 1, weight.nbytes // 2))
+    writer.start()
+    writer.join()
+
+
+@pytest.mark.parametrize("write", [by_data, by_a_numpy_alias, by_foreach_of_data, by_raw_memory])
+@pytest.mark.parametrize("is_taken_back", [False, True], ids=["stays", "taken back"])
+def test_what_torch_does_not_count_is_found_out_too(
+    tmp_path: Path, write: Callable[[Tensor], None], is_taken_back: bool
+) -> None:
+    """Also if the copy only began after the write, and was over before it was taken back, as when
+    the averages of an evaluation are swapped in and out."""
+    gate, state = Gate(), make()
+    with copying_by(gate.copy):
+        ckpt = Checkpointer(tmp_path, run="r")
+        ckpt.restore(state)
+        train(state)
+        before = tensors_of(state)
+        ckpt.save(1, state)
+        assert gate.begun.wait(SOON_S)
+        weight = state["model"][0].weight
+        write(weight)
+        gate.let.set()
+        if is_taken_back:
+            ckpt._shipper._stager._overlap._wait_for_cpu()  # type: ignore[union-attr]
+            weight.data.copy_(before["model/0.weight"])
+        with pytest.raises(SaveError, match=r"step 1: rank 0: 'model/0.weight' changed while"):
+            ckpt.wait()
+    assert list_checkpoints(tmp_path) == []
+    ckpt.close()
+
+
+def test_what_is_small_is_as_it_was_whatever_writes_to_it(tmp_path: Path) -> None:
+    gate, state = Gate(), make()
+    with copying_by(gate.copy):
+        ckpt = Checkpointer(tmp_path, run="r")
+        ckpt.restore(state)
+        train(state)
+        before = tensors_of(state)
+        ckpt.save(1, state)
+        assert gate.begun.wait(SOON_S)
+        state["model"][0].bias.data.mul_(3)
+        gate.let.set()
+        ckpt.close()
+    other = make()
+    restore_one(tmp_path, other)
+    assert torch.equal(other["model"][0].bias, before["model/0.bias"])
 
 
 def test_a_copy_that_breaks_fails_its_save_alone(tmp_path: Path) -> None:

@@ -50,5 +50,10 @@ class CheckpointSpec:
     staging: Literal["slots", "buckets"]
     """slots: the state is copied to the host's memory at once; buckets: for nodes that have not the
     memory, a part at a time, and training waits until the last one is."""
+    check_replicas: Annotated[int, Field(ge=0)]
+    """Compare what several ranks hold alike at each so many saves; 0: never. A checkpoint of which
+    replicas differ is marked, and a run goes on from one that is not."""
+    may_differ: tuple[Text, ...]
+    """Patterns of names, as model/*.usage, of what each rank may have of its own all the same."""
     keep: KeepSpec
     """Retention."""

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from checkpointing import overlap as overlap_module
+from checkpointing import staging as staging_module
 from checkpointing.copying import copy_quietly
 from checkpointing.errors import StageError
 from checkpointing.guard import StepHooks, Versions, is_counted
@@ -26,6 +27,12 @@ from checkpointing.staging import StagePiece, Stager
 from tests.unit.checkpointing.silent_world import silent_world
 
 PATIENCE_S = 30.0  # before a test that hangs fails
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what these tests copy is not copied at once."""
+    monkeypatch.setattr(staging_module, "_SMALL", 0)
 
 
 class SlowCopy:

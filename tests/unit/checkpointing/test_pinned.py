@@ -92,7 +92,7 @@ def test_copies_wait_for_the_work_before_them_and_the_step_for_the_copies() -> N
         sources = [torch.arange(5.0), torch.arange(7)]
         memory = arena.view(0, PAGE)
         targets = [place_for(memory, 64 * i, source) for i, source in enumerate(sources)]
-        copying = DeviceCopy(targets, sources, cuda)
+        copying = DeviceCopy(targets, sources, cuda=cuda)
         assert cuda.calls == [
             ("side", "waits for", "current"),
             ("side", "begins"),
@@ -112,7 +112,7 @@ def test_a_step_beside_device_copies_keeps_the_cpu_going() -> None:
     """The device waits, and what the step changes after that does not spoil the snapshot."""
     cuda, source = FakeCuda(), torch.arange(5.0)
     versions = Versions([("t", source)])
-    copying = DeviceCopy([torch.empty(5)], [source], cuda)
+    copying = DeviceCopy([torch.empty(5)], [source], cuda=cuda)
     overlap = Overlap(Staged(1, 0, 0, (), 20), versions, None, copying)
     cuda.calls.clear()
     overlap.before_step()
@@ -125,7 +125,7 @@ def test_a_step_beside_device_copies_keeps_the_cpu_going() -> None:
 def test_sources_are_held_until_the_copies_are_done() -> None:
     source = torch.arange(5.0)
     alive = weakref.ref(source)
-    copying = DeviceCopy([torch.empty(5)], [source], FakeCuda())
+    copying = DeviceCopy([torch.empty(5)], [source], cuda=FakeCuda())
     del source
     assert alive() is not None
     copying.wait()

@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.peeraddress import LOOPBACK, Standing, choose, route
-from checkpointing.replication import Listening, check_replicas, ring_of, why_not
+from checkpointing.replication import Listening, check_replica_count, ring_of, why_not
 
 
 def standing(
@@ -67,6 +67,6 @@ def test_why_there_are_no_replicas() -> None:
 )
 def test_what_cannot_be_is_refused(replicas: int, staging: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        check_replicas(replicas, staging)
-    check_replicas(0, "buckets")
-    check_replicas(1, "slots")
+        check_replica_count(replicas, staging)
+    check_replica_count(0, "buckets")
+    check_replica_count(1, "slots")

@@ -21,6 +21,7 @@ class Ckpt:
     id: str
     created: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    is_suspect: bool = False
 
 
 def at(*steps: int) -> list[Ckpt]:
@@ -47,6 +48,18 @@ def test_last_and_every_join() -> None:
     }
     assert going(decisions) == {"5", "12"}
     assert decisions["5"].reasons == ("no policy keeps it",)
+
+
+def test_the_newest_whose_replicas_agree_stays() -> None:
+    """However many come after it; and where none is such, no other one stays for that."""
+    bad = [Ckpt(step, str(step), is_suspect=True) for step in (30, 40, 50)]
+    decisions = decide([*at(10, 20), *bad], [Last(1)])
+    assert whole(decisions) == {
+        "50": ("newest", "last 1"),
+        "20": ("newest whose replicas agree",),
+    }
+    assert set(whole(decide(bad, [Last(1)]))) == {"50"}
+    assert set(whole(decide([*at(60), *bad], [Last(1)]))) == {"60"}
 
 
 def test_every_takes_the_first_at_or_after_a_multiple() -> None:

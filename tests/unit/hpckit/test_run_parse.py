@@ -175,6 +175,8 @@ ANOTHER_VALUE: dict[str, Any] = {
     "checkpoint.replicas": 1,
     "checkpoint.local": "/nvme/hpckit",
     "checkpoint.staging": "buckets",
+    "checkpoint.check_replicas": 5,
+    "checkpoint.may_differ": ["model/*.usage"],
     "checkpoint.keep.last": 4,
     "checkpoint.keep.every": 50,
     "checkpoint.keep.best": "loss",

@@ -1,0 +1,128 @@
+"""Fingerprints of tensors: to compare replicas, and to notice writes to what is being copied.
+
+A fingerprint is a whole number of 64 bits that depends on every bit of a tensor and on its place.
+It is computed where the tensor lies, so that no bytes are sent anywhere: on the CPU by XXH3
+(xxhash.com), which reads about as fast as the memory allows; on other devices as a sum of all
+words, each multiplied by an odd number that depends on its place, modulo 2^64. A single word that
+differs always changes that sum: the product of an odd number and a difference that is not 0 modulo
+2^64 is not 0 either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import xxhash
+from torch import Tensor
+
+from checkpointing.dtypes import as_bytes
+from checkpointing.format.differing import NOT_TAKEN
+
+BLOCK = 64 << 10
+"""Bytes of a sample's block. Tensors that are not larger are sampled whole."""
+
+_UNIT = 32 << 20  # bytes that one thread reads at a time
+_WORDS = 1 << 24  # that a device weighs at a time
+_THREADS = min(4, os.cpu_count() or 1)
+_FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))  # SplitMix64's, signed
+_SHIFT = 31
+
+
+def fingerprint(cells: Sequence[Tensor]) -> int:
+    """Of tensors of one device, one after the other, each in C order; never `NOT_TAKEN`. Two are
+    equal if shapes, dtypes and bits are, on devices of one kind."""
+    if all(one.is_cpu for one in cells):
+        hasher = xxhash.xxh3_64()
+        for one in cells:
+            for piece in _pieces(one):
+                hasher.update(as_bytes(piece))
+        return hasher.intdigest() or NOT_TAKEN + 1
+    return finished([weighed(one) for one in cells])
+
+
+def weighed(cells: Tensor) -> Tensor:
+    """The fingerprint of one tensor as its device computes it: int64[], not waited for."""
+    content = _plain(cells).view(-1).view(torch.uint8)
+    if rest := content.numel() % 4:
+        content = torch.nn.functional.pad(content, (0, 4 - rest))
+    words = content.view(torch.int32)
+    total = torch.zeros((), dtype=torch.int64, device=cells.device)
+    for start in range(0, words.numel(), _WORDS):
+        piece = words[start : start + _WORDS].to(torch.int64)
+        place = torch.arange(start + 1, start + 1 + piece.numel(), device=cells.device)
+        weights = place * _FACTORS[0]
+        weights = ((weights ^ (weights >> _SHIFT)) * _FACTORS[1]) | 1
+        total = total + (piece * weights).sum()
+    return total
+
+
+def finished(parts: Sequence[Tensor]) -> int:
+    """What `weighed` gave for the tensors of one entry, as one number."""
+    whole = 0
+    for number, part in enumerate(parts):
+        whole += int(part) * (2 * number + 1)
+    return whole % (1 << 64) or NOT_TAKEN + 1
+
+
+class Sample:
+    """What CPU tensors are like at one moment, told by some of their blocks: a write that changes
+    everything in a tensor is always seen, one to a single block in one of `stride` cases."""
+
+    def __init__(self, tensors: Sequence[Tensor], stride: int, phase: int = 0) -> None:
+        """
+        Args:
+            tensors: contiguous, on the CPU.
+            stride: one block in so many is read, of every tensor the first one too; 1: all are.
+            phase: which, so that different ones are read next time.
+        """
+        self._how = (stride, phase % stride)
+        self._seen = self._read(tensors)
+
+    def changed(self, tensors: Sequence[Tensor]) -> list[int]:
+        """Which of these, of the same number and sizes, are not as they were."""
+        now = self._read(tensors)
+        return [i for i, (a, b) in enumerate(zip(self._seen, now, strict=True)) if a != b]
+
+    def _read(self, tensors: Sequence[Tensor]) -> list[list[int]]:
+        views = [as_bytes(tensor) if tensor.numel() else memoryview(b"") for tensor in tensors]
+        units = [
+            (number, view[start : start + _UNIT])
+            for number, view in enumerate(views)
+            for start in range(0, view.nbytes, _UNIT)
+        ]
+        found: list[list[int]] = [[] for _ in tensors]
+        for (number, _), digest in zip(units, self._digests(units), strict=True):
+            found[number].append(digest)
+        return found
+
+    def _digests(self, units: Sequence[tuple[int, memoryview]]) -> list[int]:
+        contents = [view for _, view in units]
+        if sum(view.nbytes for view in contents) // self._how[0] < _UNIT:
+            return [self._digest(view) for view in contents]
+        with ThreadPoolExecutor(_THREADS, "fingerprint") as pool:
+            return list(pool.map(self._digest, contents))
+
+    def _digest(self, view: memoryview) -> int:
+        stride, phase = self._how
+        if stride == 1 or view.nbytes <= BLOCK:
+            return xxhash.xxh3_64_intdigest(view)
+        hasher = xxhash.xxh3_64(view[:BLOCK] if phase else b"")
+        for start in range(phase * BLOCK, view.nbytes, stride * BLOCK):
+            hasher.update(view[start : start + BLOCK])
+        return hasher.intdigest()
+
+
+def _pieces(cells: Tensor) -> Iterator[Tensor]:
+    """Contiguous CPU tensors that are `cells` in C order, and no copy of much at a time."""
+    if cells.is_contiguous() or cells.nbytes <= _UNIT or not cells.ndim:
+        yield _plain(cells)
+        return
+    for row in cells.detach():
+        yield from _pieces(row)
+
+
+def _plain(cells: Tensor) -> Tensor:
+    return cells.detach().resolve_conj().resolve_neg().contiguous()

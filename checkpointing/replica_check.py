@@ -1,0 +1,98 @@
+"""Whether what several ranks hold alike is compared when it is saved, and what of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
+
+import xxhash
+
+from checkpointing.format.differing import NOT_TAKEN, Group
+from checkpointing.plan import DIVIDED, Common
+from checkpointing.tree import Leaves
+from checkpointing.values import Json
+
+CheckReplicas: TypeAlias = "Literal['every'] | int | Literal[False]"
+
+
+@dataclass(frozen=True)
+class ReplicaCheck:
+    """What is compared, and how often.
+
+    Attributes:
+        every: compare at the first of so many saves; 0: at none.
+        may_differ: patterns of names, as of `fnmatch`, of what ranks may have of their own.
+        with_values: whether values and small tensors that belong to no module or optimizer are
+            compared, too.
+    """
+
+    every: int = 1
+    may_differ: tuple[str, ...] = ()
+    with_values: bool = True
+
+    @classmethod
+    def of(
+        cls, check: CheckReplicas, may_differ: Sequence[str], *, with_values: bool
+    ) -> ReplicaCheck:
+        """Raises ValueError: `check` is none of `CheckReplicas`."""
+        is_number = isinstance(check, int) and check is not True and check >= 0
+        if check != "every" and (not is_number or (check == 0 and check is not False)):
+            raise ValueError(
+                f"check_replicas is 'every', a number of saves or False, not {check!r}"
+            )
+        if isinstance(may_differ, str):
+            raise ValueError(f"may_differ is a list of patterns: [{may_differ!r}]")
+        every = 1 if check == "every" else int(check)
+        return cls(every, tuple(may_differ), with_values)
+
+    @property
+    def divided(self) -> int | None:
+        """As of `Plan`: a tensor that is divided may be a mixture where it is not compared."""
+        return DIVIDED if self.every == 1 else None
+
+    def is_due(self, saves: int) -> bool:
+        """Whether the save after so many others is compared."""
+        return self.every > 0 and saves % self.every == 0
+
+    def chosen(self, common: Sequence[Common], leaves: Leaves) -> tuple[Common, ...]:
+        """What of it is compared; of the same names on all ranks of each."""
+        if not self.every:
+            return ()
+        left_out = leaves.unlike if self.with_values else leaves.unlike | leaves.plain
+        found = []
+        for one in common:
+            shares = tuple(s for s in one.shares if s.name not in left_out and self._names(s.name))
+            values = tuple(filter(self._names, one.values)) if self.with_values else ()
+            if shares or values:
+                found.append(replace(one, shares=shares, values=values))
+        return tuple(found)
+
+    def _names(self, name: str) -> bool:
+        return not any(fnmatchcase(name, pattern) for pattern in self.may_differ)
+
+
+def groups(common: Sequence[Common], rank: int) -> tuple[Group, ...]:
+    """What this rank says of what it has in common with others, beside the fingerprints."""
+    found = []
+    for one in common:
+        place = one.ranks.index(rank)
+        entries = [(s.name, s.saver) for s in one.shares] or [(name, 0) for name in one.values]
+        names, savers = zip(*entries, strict=True) if place == 0 else ((), ())
+        found.append(Group(one.id, place, one.kind, len(entries), names, savers))
+    return tuple(found)
+
+
+def of_values(common: Sequence[Common], values: Mapping[str, Json]) -> dict[str, int]:
+    """The fingerprints of the values among it."""
+    return {
+        name: xxhash.xxh3_64_intdigest(_canonical(values[name])) or NOT_TAKEN + 1
+        for one in common
+        for name in one.values
+    }
+
+
+def _canonical(value: Json) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

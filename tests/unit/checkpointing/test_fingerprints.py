@@ -1,0 +1,117 @@
+"""Fingerprints: equal where the bits are, and different after any single change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from checkpointing.fingerprints import BLOCK, Sample, fingerprint, finished, weighed
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8]
+
+
+def random(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if not dtype.is_floating_point:
+        return torch.randint(0, 99, shape, generator=generator, dtype=dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def by_device(cells: Tensor) -> int:
+    """As a device that is no CPU computes it."""
+    return finished([weighed(cells)])
+
+
+@pytest.mark.parametrize("take", [lambda cells: fingerprint([cells]), by_device])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (4, 1000)])
+def test_it_is_of_the_bits_alone(take, dtype: torch.dtype, shape: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
+    cells = random(shape, dtype)
+    found = take(cells)
+    assert found == take(cells.clone())
+    assert 0 < found < 1 << 64
+    bits = cells.clone().view(-1).view(torch.uint8)
+    for byte in {0, bits.numel() // 2, bits.numel() - 1}:
+        changed = bits.clone()
+        changed[byte] ^= 1
+        assert take(changed.view(dtype).view(shape)) != found
+
+
+@pytest.mark.parametrize("take", [lambda cells: fingerprint([cells]), by_device])
+def test_it_does_not_depend_on_strides(take) -> None:  # type: ignore[no-untyped-def]
+    cells = random((600, 700), torch.float32)
+    assert take(cells.t()) == take(cells.t().contiguous())
+    assert take(cells[:, ::2]) == take(cells[:, ::2].clone())
+    complexes = torch.randn(5, dtype=torch.complex64)
+    assert take(complexes.conj()) == take(complexes.conj().resolve_conj())
+
+
+@given(st.integers(0, 999), st.integers(0, 999), st.integers(0, 31), st.integers(0, 31))
+def test_a_device_tells_places_and_bits_apart(i: int, j: int, bit: int, other: int) -> None:
+    """Two bits that are flipped do not undo each other."""
+    words = torch.arange(1000, dtype=torch.int32)
+    changed = words.clone()
+    changed[i] ^= -(1 << 31) if bit == 31 else 1 << bit
+    changed[j] ^= -(1 << 31) if other == 31 else 1 << other
+    assert (by_device(changed) == by_device(words)) == torch.equal(changed, words)
+
+
+def test_a_device_tells_an_order_apart() -> None:
+    words = torch.randperm(5000).to(torch.int32)
+    swapped = words.clone()
+    swapped[[17, 4711]] = words[[4711, 17]]
+    assert by_device(swapped) != by_device(words)
+    assert by_device(words.flip(0)) != by_device(words)
+
+
+def test_several_tensors_are_in_order() -> None:
+    one, other = torch.ones(3), torch.zeros(3)
+    assert fingerprint([one, other]) != fingerprint([other, one])
+    assert finished([weighed(one), weighed(other)]) != finished([weighed(other), weighed(one)])
+
+
+def test_large_and_not_contiguous_is_as_if_it_were() -> None:
+    cells = torch.arange(12 << 20, dtype=torch.int32).view(3 << 10, 4 << 10).t()
+    assert fingerprint([cells]) == fingerprint([cells.contiguous()])
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+LENGTHS = [0, 1, BLOCK, BLOCK + 1, 3 * BLOCK, 7 * BLOCK - 5, 40 << 20]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 64])
+@pytest.mark.parametrize("phase", [0, 1, 5])
+def test_a_change_of_everything_is_seen(stride: int, phase: int) -> None:
+    tensors = [torch.zeros(length, dtype=torch.uint8) for length in LENGTHS]
+    sample = Sample(tensors, stride, phase)
+    assert sample.changed(tensors) == []
+    for number, tensor in enumerate(tensors):
+        tensor += 1
+        assert sample.changed(tensors) == ([number] if tensor.numel() else [])
+        tensor -= 1
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_change_of_one_byte_is_seen_in_its_turn(stride: int) -> None:
+    tensor = torch.zeros(9 * BLOCK, dtype=torch.uint8)
+    for at in range(BLOCK // 2, tensor.numel(), BLOCK):
+        seen = 0
+        for phase in range(stride):
+            sample = Sample([tensor], stride, phase)
+            tensor[at] = 1
+            seen += sample.changed([tensor]) == [0]
+            tensor[at] = 0
+        assert seen == stride if at < BLOCK else seen == 1
+
+
+def test_what_is_small_is_sampled_whole() -> None:
+    tensors = [torch.zeros(BLOCK, dtype=torch.uint8) for _ in range(3)]
+    sample = Sample(tensors, 64, 17)
+    tensors[1][-1] = 1
+    assert sample.changed(tensors) == [1]
