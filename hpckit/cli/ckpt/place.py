@@ -94,13 +94,15 @@ def _open(text: str, create: bool, may_be_new: bool) -> tuple[Store, _Candidate]
         raise RefusedError("no place given: name a store, a run in it, or a run directory")
     if meant := meant_url(text):
         raise RefusedError(f"{text} is no path and no URL; did you mean {meant}?")
+    from hpckit.run.patience import patience
+
     for candidate in _candidates(text):
         try:
-            return Store.open(candidate.url), candidate
+            return Store.open(candidate.url, options=patience()), candidate
         except FileNotFoundError:
             continue
     if create:
-        return Store.open(text, create=True), _Candidate(text)
+        return Store.open(text, options=patience(), create=True), _Candidate(text)
     raise RefusedError(_nothing_at(text, may_be_new))
 
 
