@@ -65,6 +65,10 @@ class Reader:
         value: dict[str, Any] = self._get(key, dict)
         return value
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a field, of whatever kind."""
+        return key in self._body
+
     def text(self, key: str) -> str:
         value: str = self._get(key, str)
         return value

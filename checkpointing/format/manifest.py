@@ -41,6 +41,7 @@ class Header:
     metrics: Mapping[str, float] = field(default_factory=dict)
     revision: int = 0
     dropped: tuple[str, ...] = ()  # items that it had, and that retention took out
+    source: str = ""  # of an imported one: what it was made of, for people
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
         "metrics": {name: encode(value, name) for name, value in header.metrics.items()},
         "revision": header.revision,
         "dropped": list(header.dropped),
+        **({"source": header.source} if header.source else {}),
         "items": summaries,
         **more,
     }
@@ -191,6 +193,7 @@ def _header(read: Reader, save: Save) -> Header:
         metrics={name: _metric(name, v) for name, v in read.object("metrics").items()},
         revision=read.count("revision"),
         dropped=tuple(read.texts("dropped")),
+        source=read.text("source") if read.has("source") else "",
     )
 
 
