@@ -52,6 +52,7 @@ class Header:
     metrics: Mapping[str, float] = field(default_factory=dict)
     revision: int = 0
     dropped: tuple[str, ...] = ()  # items that it had, and that retention took out
+    source: str = ""  # of an imported one: what it was made of, for people
     marked: Marked | None = None  # of what ranks held different replicas; None: of nothing known
 
     @property
@@ -144,6 +145,7 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
         "metrics": {name: encode(value, name) for name, value in header.metrics.items()},
         "revision": header.revision,
         "dropped": list(header.dropped),
+        **({"source": header.source} if header.source else {}),
         "items": summaries,
         **more,
     }
@@ -228,6 +230,7 @@ def _header(read: Reader, save: Save) -> Header:
         revision=read.count("revision"),
         dropped=tuple(read.texts("dropped")),
         marked=load_marked(read.child("differing")) if read.has("differing") else None,
+        source=read.text("source") if read.has("source") else "",
     )
 
 

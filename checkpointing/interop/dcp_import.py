@@ -19,7 +19,7 @@ from checkpointing.interop.dcp_metadata import (
     read_contents,
 )
 from checkpointing.interop.files import InputFile
-from checkpointing.interop.importing import save_pieces
+from checkpointing.interop.importing import save_pieces, source_of
 from checkpointing.interop.lists import record
 from checkpointing.interop.naming import full_name
 from checkpointing.interop.torch_values import loaded_tensor, loaded_value
@@ -55,7 +55,8 @@ def import_dcp(
             for name, stored in contents.tensors.items()
             for piece in _pieces(files, names[name], stored, f"{folder}: {name!r}")
         )
-        return save_pieces(store, run, step, pieces, values, on_bytes)
+        source = source_of(Path(folder), "DCP")
+        return save_pieces(store, run, step, pieces, values, on_bytes, source)
 
 
 def full_paths(contents: Contents, item: str | None) -> dict[str, PathKeys]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from checkpointing.format.manifest import Header
 from checkpointing.format.names import MAX_STEP, Save
@@ -26,11 +27,13 @@ def save_pieces(
     pieces: Iterable[Piece],
     values: Mapping[str, Json],
     on_bytes: Callable[[int], None] | None = None,
+    source: str = "",
 ) -> Save:
     """Commit a checkpoint of these pieces and values, by full name.
 
     Args:
         pieces: made when they are asked for; one at a time has to fit into memory.
+        source: what they are from, see `source_of`: tells two imports of one step apart.
         on_bytes: told how many raw bytes have been written.
 
     Raises:
@@ -43,7 +46,7 @@ def save_pieces(
     with Session(store, run) as session:
         save = session.begin(step)
         try:
-            header = Header(save, time.time(), world_size=1)
+            header = Header(save, time.time(), world_size=1, source=source)
             index = Known(store, run).index()
             written = write_groups(store, save, pieces, values, index, on_bytes)
             write_part(store, header, 0, written)
@@ -51,6 +54,11 @@ def save_pieces(
         finally:
             session.end(save.manifest())
     return save
+
+
+def source_of(path: Path, format_: str) -> str:
+    """What an import says of where it is from: "/data/exported (safetensors)"."""
+    return f"{str(path.absolute()).encode(errors='backslashreplace').decode()} ({format_})"
 
 
 def write_groups(

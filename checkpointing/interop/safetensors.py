@@ -21,7 +21,7 @@ from checkpointing.interop.boxes import widened, write_box
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import OutputFile, new_files
 from checkpointing.interop.forms import Form
-from checkpointing.interop.importing import save_pieces
+from checkpointing.interop.importing import save_pieces, source_of
 from checkpointing.interop.naming import chosen, dotted, full_name, items_of
 from checkpointing.interop.safetensors_index import SUFFIX
 from checkpointing.interop.safetensors_reader import SafetensorsReader
@@ -225,7 +225,8 @@ def import_safetensors(
         raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
     with SafetensorsReader(Path(path)) as reader:
         pieces = (piece for name in reader.tensors for piece in _pieces(reader, name, item))
-        return save_pieces(store, run, step, pieces, {}, on_bytes)
+        source = source_of(Path(path), "safetensors")
+        return save_pieces(store, run, step, pieces, {}, on_bytes, source)
 
 
 def _pieces(reader: SafetensorsReader, there: str, item: str) -> Iterator[Piece]:

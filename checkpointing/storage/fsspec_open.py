@@ -12,14 +12,20 @@ from fsspec import AbstractFileSystem
 from checkpointing.errors import StoreError
 from checkpointing.storage.fsspec_calls import Calls
 from checkpointing.storage.fsspec_storage import FsspecStorage, Traits
+from checkpointing.storage.retry import Policy
 
 # where an object that is being written cannot be seen, and where one may be made exclusively
 _WHOLE = {"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a"}
 _EXCLUSIVE = {"abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"}
 
 
-def open_fsspec(url: str, options: Mapping[str, Any]) -> FsspecStorage:
+def open_fsspec(
+    url: str, options: Mapping[str, Any], reach_s: float | None = None
+) -> FsspecStorage:
     """A storage by the driver of the URL's scheme; nothing is sent yet.
+
+    Args:
+        reach_s: see `open_storage`.
 
     Raises:
         StoreError: no such driver, its package is missing, or it cannot write objects whole.
@@ -47,7 +53,9 @@ def open_fsspec(url: str, options: Mapping[str, Any]) -> FsspecStorage:
         return driver(**given, skip_instance_cache=True, use_listings_cache=False)
 
     traits = Traits(whole, scheme in _EXCLUSIVE, {}, {})
-    return FsspecStorage(Calls(make), driver._strip_protocol(url), shown, traits)
+    return FsspecStorage(
+        Calls(make), driver._strip_protocol(url), shown, traits, policy=Policy(reach_s=reach_s)
+    )
 
 
 def _without_secrets(url: str) -> str:

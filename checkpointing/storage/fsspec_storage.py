@@ -16,7 +16,7 @@ from checkpointing.storage.fsspec_errors import answer_of, classify
 from checkpointing.storage.interface import Buffer, Entry
 from checkpointing.storage.keys import check_key, check_prefix, check_range
 from checkpointing.storage.posix_files import is_temporary
-from checkpointing.storage.retry import Counters, PassingError, Policy, Retrier
+from checkpointing.storage.retry import Counters, PassingError, Policy, Retrier, unreached
 from checkpointing.storage.s3_errors import Kind, StaleKeysError, kind_of
 
 T = TypeVar("T")
@@ -67,12 +67,19 @@ class FsspecStorage:
         *,
         policy: Policy | None = None,
         deadlines: Deadlines | None = None,
+        server: str = "",
     ) -> None:
+        """
+        Args:
+            server: the one that is asked, for messages; "" where only the driver knows it.
+        """
         self._calls, self._url, self._traits = calls, url.rstrip("/"), traits
         self._root = root.rstrip("/")
         self._deadlines = deadlines or Deadlines()
         # a driver may raise anything; what `classify` does not know it makes a StoreError
-        self._retrier = Retrier(policy or Policy(), (Exception,), classify)
+        self._retrier = Retrier(
+            policy or Policy(), (Exception,), classify, advice=lambda: unreached(server or url)
+        )
         native = self._create if traits.exclusive else None
         self._exclusive = Exclusive(self, native, probe=True)
 
@@ -142,7 +149,15 @@ class FsspecStorage:
             return self._retrier.run(what, call)
 
     def _seconds(self, size: int) -> float:
-        return self._deadlines.large if size >= 4 << 20 else self._deadlines.small
+        return self._deadlines.large if size >= 4 << 20 else self._small_s()
+
+    def _small_s(self) -> float:
+        """For a small call; less than usual while no answer ever came."""
+        return self._retrier.try_s(self._deadlines.small)
+
+    def _whole_s(self) -> float:
+        """For an object or a listing of unknown size."""
+        return self._retrier.try_s(self._deadlines.large)
 
     def _write(self, verb: str, key: str, data: bytes) -> None:
         once = self._pipe if self._traits.whole else self._pipe_and_move
@@ -157,12 +172,12 @@ class FsspecStorage:
         path = self._path(key)
         folder, _, name = path.rpartition("/")
         temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
-        self._calls.run(self._deadlines.small, "makedirs", folder, exist_ok=True)
+        self._calls.run(self._small_s(), "makedirs", folder, exist_ok=True)
         self._calls.run(self._seconds(len(data)), "pipe_file", temporary, data)
-        size = self._calls.run(self._deadlines.small, "info", temporary)["size"]
+        size = self._calls.run(self._small_s(), "info", temporary)["size"]
         if size != len(data):
             raise PassingError(f"{size} bytes arrived of {len(data)}")
-        self._calls.run(self._deadlines.small, "mv", temporary, path)
+        self._calls.run(self._small_s(), "mv", temporary, path)
 
     def _create(self, key: str, data: bytes) -> bool:
         holds = self._run("create", key, lambda: self._create_once(key, data))
@@ -187,12 +202,12 @@ class FsspecStorage:
 
     def _get(self, key: str) -> bytes:
         path = self._path(key)
-        return bytes(self._calls.run(self._deadlines.large, "cat_file", path, **self._traits.read))
+        return bytes(self._calls.run(self._whole_s(), "cat_file", path, **self._traits.read))
 
     def _get_range(self, key: str, start: int, length: int) -> bytes | None:
         path = self._path(key)
         if length == 0:
-            size: int = self._calls.run(self._deadlines.small, "info", path)["size"]
+            size: int = self._calls.run(self._small_s(), "info", path)["size"]
             return b"" if start <= size else None
         seconds = self._seconds(length)
         # by keyword: drivers differ in what comes second
@@ -202,7 +217,7 @@ class FsspecStorage:
         root = f"{self._root}/"
         try:
             found: dict[str, Any] = self._calls.run(
-                self._deadlines.large, "find", f"{root}{prefix}".rstrip("/"), detail=True
+                self._whole_s(), "find", f"{root}{prefix}".rstrip("/"), detail=True
             )
         except FileNotFoundError as error:
             answer = answer_of(error)
@@ -226,7 +241,7 @@ class FsspecStorage:
 
     def _remove_one(self, path: str) -> None:
         try:
-            self._calls.run(self._deadlines.small, "rm_file", path)
+            self._calls.run(self._small_s(), "rm_file", path)
         except FileNotFoundError as error:
             answer = answer_of(error)
             if answer is not None and answer.code == "NoSuchBucket":

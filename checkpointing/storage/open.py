@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,33 +23,48 @@ def open_storage(url: str, *, options: Mapping[str, Any] | None = None) -> Stora
     Args:
         url: a path or file://; s3://bucket/folder; memory://name, which lives in this process; or
             any other that an installed fsspec driver knows, such as gs:// or sftp://.
-        options: none for paths. For s3:// see `S3Options`; the usual AWS_* variables and ~/.aws
-            are obeyed too. For others, arguments of the fsspec driver.
+        options: for s3:// see `S3Options`; the usual AWS_* variables and ~/.aws are obeyed too. For
+            others, arguments of the fsspec driver. For paths there is only `reach_s`, which all
+            but memory:// obey: seconds after which a storage that has answered no request yet is
+            given up (by default as one that was reached and fell silent).
 
     Raises:
         StoreError: unknown scheme, unknown option, or a missing package; says what to do.
     """
     given = dict(options or {})
+    reach_s = _reach_s(given.get("reach_s"))
     if meant := meant_url(url):
         raise StoreError(f"{url}: no path and no URL; did you mean {meant}? (as a path: ./{url})")
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else "file"
     if scheme in ("file", "local"):
-        return _posix(url if match is None else _path_of(url), given)
+        given.pop("reach_s", None)
+        return _posix(url if match is None else _path_of(url), given, reach_s)
     if scheme == "memory":
+        given.pop("reach_s", None)
         return _memory(url, given)
     if scheme in ("s3", "s3a"):
         return _s3(url, given)
-    return _generic(url, given)
+    given.pop("reach_s", None)
+    return _generic(url, given, reach_s)
 
 
-def _posix(path: str, options: Mapping[str, Any]) -> Storage:
-    from checkpointing.storage.posix import PosixStorage
+def _reach_s(given: Any) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or given <= 0:
+        raise StoreError("option 'reach_s' of a store: a number of seconds above 0 expected")
+    return float(given)
+
+
+def _posix(path: str, options: Mapping[str, Any], reach_s: float | None) -> Storage:
+    from checkpointing.storage.posix import POLICY, PosixStorage
 
     _refuse_options(path, options)
     if not path:
         raise StoreError("no place for a store: the path is empty; give one such as /scratch/me")
-    return PosixStorage(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111
+    root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+    return PosixStorage(root, policy=replace(POLICY, reach_s=reach_s))
 
 
 def _path_of(url: str) -> str:
@@ -89,11 +105,11 @@ def _need(package: str, url: str, otherwise: str = "") -> None:
         raise StoreError(f"{text}, {otherwise}" if otherwise else text)
 
 
-def _generic(url: str, options: Mapping[str, Any]) -> Storage:
+def _generic(url: str, options: Mapping[str, Any], reach_s: float | None) -> Storage:
     _need("fsspec", url)
     from checkpointing.storage.fsspec_open import open_fsspec
 
-    return open_fsspec(url, options)
+    return open_fsspec(url, options, reach_s)
 
 
 def _refuse_options(url: str, options: Mapping[str, Any]) -> None:

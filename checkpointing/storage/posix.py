@@ -21,7 +21,7 @@ from checkpointing.storage.syscalls import Stat, Syscalls
 
 T = TypeVar("T")
 
-_POLICY = Policy(longest_s=5.0, most_tries=5)
+POLICY = Policy(longest_s=5.0, most_tries=5)
 _NFS_REMOVED = ".nfs"  # how an NFS client renames a file that is removed while open
 
 
@@ -34,7 +34,7 @@ class PosixStorage:
     """
 
     def __init__(
-        self, root: str, *, policy: Policy = _POLICY, syscalls: Syscalls | None = None
+        self, root: str, *, policy: Policy = POLICY, syscalls: Syscalls | None = None
     ) -> None:
         """
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -35,6 +36,7 @@ class Policy:
     longest_s: float = 15.0
     least_tries: int = 2  # even past the budget: one slow time-out is no reason to give up
     most_tries: int | None = None
+    reach_s: float | None = None  # in place of budget_s while no request has been answered yet
 
 
 def next_wait_s(
@@ -49,7 +51,9 @@ def next_wait_s(
             succeed, the storage is busy and not broken.
         jitter: from [0, 1], so that many writers do not come back at the same moment.
     """
-    left_s = min(policy.budget_s - min(elapsed_s, idle_s), policy.cap_s - elapsed_s)
+    is_reached = policy.reach_s is None or idle_s < math.inf
+    budget_s = policy.budget_s if is_reached else policy.reach_s or 0.0
+    left_s = min(budget_s - min(elapsed_s, idle_s), policy.cap_s - elapsed_s)
     if policy.most_tries is not None and tries >= policy.most_tries:
         return None
     if left_s <= 0 and tries >= policy.least_tries:
@@ -93,6 +97,9 @@ class Retrier:
         catches: what a request may raise; everything else passes through.
         classify: called with the error and what was tried. None: it may pass. An exception: it is
             final, and this is to be raised.
+        advice: added to the message of a request that is given up before any of this storage was
+            answered: whom it was sent to, and what to look at.
+        say: an error in one short line.
     """
 
     def __init__(
@@ -103,15 +110,29 @@ class Retrier:
         *,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
+        advice: Callable[[], str] = lambda: "",
+        say: Callable[[Exception], str] | None = None,
     ) -> None:
         self.policy, self.counters = policy, Counters()
         self._catches, self._classify = catches, classify
         self._clock, self._jitter = clock, jitter
+        self._advice, self._say = advice, say or reason
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._succeeded_s = float("-inf")
+        self._answered_s = float("-inf")  # an object that is not there is an answer, too
         self._logged_s = float("-inf")
         self._unlogged = 0
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether any request was answered."""
+        return self._answered_s > float("-inf")
+
+    def try_s(self, usual_s: float) -> float:
+        """How long one try may take: less than usual where the storage is given up soon if it was
+        never reached, so that two tries fit in."""
+        reach_s = self.policy.reach_s
+        return usual_s if self.is_reached or reach_s is None else min(usual_s, reach_s / 2)
 
     def run(self, what: str, call: Callable[[], T]) -> T:
         """What `call` returns, in the end.
@@ -133,13 +154,15 @@ class Retrier:
             except self._catches as error:
                 tries += 1
                 final = self._classify(error, what)
+                if isinstance(final, FileNotFoundError):
+                    self._answered_s = self._clock()
                 if final is error:
                     raise
                 if final is not None:
                     raise final from error
                 self._wait(what, error, tries, began_s)
             else:
-                self._succeeded_s = self._clock()
+                self._answered_s = self._clock()
                 return result
 
     def close(self) -> None:
@@ -148,12 +171,13 @@ class Retrier:
 
     def _wait(self, what: str, error: Exception, tries: int, began_s: float) -> None:
         now_s = self._clock()
-        elapsed_s, idle_s = now_s - began_s, now_s - self._succeeded_s
+        elapsed_s, idle_s = now_s - began_s, now_s - self._answered_s
         wait_s = next_wait_s(self.policy, tries, elapsed_s, idle_s, self._jitter())
         if wait_s is None or self._closed.is_set():
+            advice = "" if self.is_reached else self._advice()
             raise StoreError(
                 f"{what}: given up after {tries} tries in {elapsed_s:.0f} s; last error: "
-                f"{reason(error)}"
+                f"{self._say(error)}{f'; {advice}' if advice else ''}"
             ) from error
         self.counters.add(retries=1, waited_s=wait_s)
         self._log(what, error, tries, wait_s, now_s)
@@ -167,7 +191,15 @@ class Retrier:
             more, self._unlogged, self._logged_s = self._unlogged, 0, now_s
         others = f" ({more} other retries since the last such line)" if more else ""
         text = "%s: try %d failed: %s; next in %.1f s%s"
-        logger.warning(text, what, tries, reason(error), wait_s, others)
+        logger.warning(text, what, tries, self._say(error), wait_s, others)
+
+
+def unreached(server: str) -> str:
+    """What to do where no request was answered."""
+    return (
+        f"no request to {server} has succeeded: check that this is the right address, and that "
+        "this machine reaches it (network, proxy, VPN, firewall)"
+    )
 
 
 def reason(error: Exception) -> str:

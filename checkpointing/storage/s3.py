@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -17,10 +18,17 @@ from checkpointing.errors import DamagedError, StoreAccessError, StoreError
 from checkpointing.storage.exclusive import Exclusive, NoExclusiveCreateError
 from checkpointing.storage.interface import Buffer, Entry
 from checkpointing.storage.keys import check_key, check_prefix, check_range
-from checkpointing.storage.retry import Counters, PassingError, Policy, Retrier
-from checkpointing.storage.s3_clients import LARGE, Clients, answer_of, build, lacks_credentials
+from checkpointing.storage.retry import Counters, PassingError, Policy, Retrier, unreached
+from checkpointing.storage.s3_clients import (
+    LARGE,
+    Clients,
+    answer_of,
+    build,
+    lacks_credentials,
+    said,
+)
 from checkpointing.storage.s3_errors import Answer, Kind, StaleKeysError, kind_of, to_raise
-from checkpointing.storage.s3_options import S3Options, S3Place
+from checkpointing.storage.s3_options import S3Options, S3Place, server_of
 
 logger = logging.getLogger("checkpointing")
 
@@ -50,10 +58,15 @@ class S3Storage:
         options.endpoint_from(os.environ)
         self._place, self._options = place, options
         self._retrier = Retrier(
-            Policy(budget_s=options.budget_s), (BaseError, FileNotFoundError), self._classify
+            Policy(budget_s=options.budget_s, reach_s=options.reach_s),
+            (BaseError, FileNotFoundError),
+            self._classify,
+            advice=lambda: unreached(server_of(self._clients().endpoint)),
+            say=said,
         )
         self._exclusive = Exclusive(self, self._create, probe=True)
         self._built: Clients | None = None
+        self._built_for_s = 0.0  # seconds that they allow a small request
         self._served = False
         self._bulk_delete = True
         self._lock = threading.Lock()
@@ -181,8 +194,11 @@ class S3Storage:
 
     def _clients(self) -> Clients:
         with self._lock:
-            if self._built is None:
-                self._built = build(self._place, self._options, os.environ)
+            timeout_s = self._retrier.try_s(self._options.timeout_s)
+            if self._built is None or self._built_for_s != timeout_s:
+                options = replace(self._options, timeout_s=timeout_s)
+                self._built = build(self._place, options, os.environ)
+                self._built_for_s = timeout_s
             return self._built
 
     def _classify(self, error: Exception, what: str) -> Exception | None:

@@ -35,6 +35,7 @@ _DIRECT = (  # variables of credentials that obstore can use by itself
     "AWS_SKIP_SIGNATURE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 )
+_CAUSE = re.compile(r'\b(?:message|error): "([^"\n]{1,200})"')
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>|\(code: (\w{1,100})\)")
 _TEXT = re.compile(r"<Message>([^<]{1,300})</Message>")
@@ -48,6 +49,7 @@ class Clients:
     upload: S3Store
     download: S3Store
     one_by_one: S3Store  # deletes by single requests, for servers without DeleteObjects
+    endpoint: str | None  # without the bucket; None: AWS itself
 
     def for_upload(self, size: int) -> S3Store:
         """
@@ -67,7 +69,7 @@ def build(place: S3Place, options: S3Options, env: Mapping[str, str]) -> Clients
     config, provider, profile = _config(options, env)
     endpoint = options.endpoint_from(env) or _profile_endpoint(profile)
     plain = endpoint is not None and endpoint.startswith("http://")
-    virtual = options.addressing == "virtual"
+    server, virtual = endpoint, options.addressing == "virtual"
     if endpoint is not None:
         if virtual:
             endpoint = endpoint.replace("://", f"://{place.bucket}.", 1)
@@ -95,6 +97,7 @@ def build(place: S3Place, options: S3Options, env: Mapping[str, str]) -> Clients
         upload=_client(place, config, large, provider),
         download=_client(place, config, reading, provider),
         one_by_one=_client(place, one_by_one, small, provider),
+        endpoint=server,
     )
 
 
@@ -110,6 +113,14 @@ def answer_of(error: Exception) -> Answer:
         line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     name = (code[1] or code[2]) if code else ""
     return Answer(int(status[1]) if status else None, name, line[:300])
+
+
+def said(error: Exception) -> str:
+    """An error in one line, with what it was on the network, which obstore says below it only."""
+    below = str(error).partition("\n\nDebug source:")[2]
+    found = _CAUSE.findall(below)
+    cause = found[-1] if found else "no answer in time" if "TimedOut" in below else ""
+    return f"{reason(error)} ({cause})" if cause else reason(error)
 
 
 def lacks_credentials(error: Exception) -> bool:

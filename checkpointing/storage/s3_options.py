@@ -90,6 +90,9 @@ class S3Options:
     budget_s: float = 120.0
     """How long to try again while no request at all succeeds."""
 
+    reach_s: float | None = None
+    """How long to try until a first request is answered; None: as `budget_s`."""
+
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> Self:
         """Checked options.
@@ -127,6 +130,13 @@ def check_endpoint(endpoint: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise StoreError(f"S3 endpoint {endpoint!r}: a URL such as https://s3.example.org expected")
     return endpoint.rstrip("/")
+
+
+def server_of(endpoint: str | None) -> str:
+    """The server of an endpoint in words; None is AWS itself."""
+    if endpoint is None:
+        return "Amazon's S3 (AWS_ENDPOINT_URL names no other server)"
+    return f"the S3 endpoint {endpoint} (of the options, AWS_ENDPOINT_URL or ~/.aws)"
 
 
 def _expected(name: str) -> str:

@@ -11,7 +11,7 @@ from s3fs import S3FileSystem
 from checkpointing.storage.fsspec_calls import Calls
 from checkpointing.storage.fsspec_storage import Deadlines, FsspecStorage, Traits
 from checkpointing.storage.retry import Policy
-from checkpointing.storage.s3_options import S3Options, S3Place
+from checkpointing.storage.s3_options import S3Options, S3Place, server_of
 
 _ONE_PART = 1 << 32  # bytes; a multipart upload ignores the condition of a create on some servers
 
@@ -34,8 +34,9 @@ def open_s3fs(place: S3Place, options: S3Options) -> FsspecStorage:
         f"{place.bucket}/{place.prefix}",
         place.url,
         traits,
-        policy=Policy(budget_s=options.budget_s),
+        policy=Policy(budget_s=options.budget_s, reach_s=options.reach_s),
         deadlines=Deadlines(options.timeout_s, max(150.0, options.timeout_s)),
+        server=server_of(options.endpoint_from(os.environ)),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from checkpointing.errors import DamagedError, FormatError
+from checkpointing.errors import DamagedError, FormatError, StoreAccessError, StoreError
 from checkpointing.format import manifest as forms
 from checkpointing.format import names
 from checkpointing.format.differing import Marked, summary
@@ -19,13 +19,14 @@ from checkpointing.store.store import Store, Stored
 
 THREADS = 16  # that read headers: each is a request, and most of its time is waiting for the reply
 
-State = Literal["committed", "partial", "incomplete", "damaged"]
+State = Literal["committed", "partial", "incomplete", "damaged", "unreadable"]
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
     """One checkpoint, or what an unfinished save left. "damaged" here means: seen without reading
-    the tensors' bytes; `verify` reads them. "partial": retention took items out."""
+    the tensors' bytes; `verify` reads them. "unreadable": the storage does not give the manifest
+    out. "partial": retention took items out."""
 
     step: int
     id: str  # "<step>-<session>", unique in its run
@@ -42,6 +43,7 @@ class CheckpointInfo:
     problem: str | None = None
     differing: str | None = None  # of what ranks held different replicas
     is_suspect: bool = False  # so that `restore` prefers another one
+    source: str = ""  # of an imported one: what it was made of
 
     @property
     def save(self) -> Save:
@@ -55,14 +57,25 @@ class Found:
     stored: Stored
     document: Document
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of all items, shared or not, without bases: a manifest states it."""
+        return sum(item.stored_bytes for item in self.document.items.values())
 
-def committed(store: Store, run: str | None = None) -> tuple[list[Found], dict[Save, str]]:
+
+def committed(
+    store: Store, run: str | None = None, refused: dict[Save, StoreError] | None = None
+) -> tuple[list[Found], dict[Save, str]]:
     """The checkpoints of a run, or of all, newest first within each run; and what is wrong with
-    those that have no readable manifest."""
+    those that have no readable manifest.
+
+    Args:
+        refused: see `list_checkpoints`. A caller that decides what may be removed gives none.
+    """
     seen: set[str] = set()
     listed = store.manifests(run)
     while True:
-        found, problems = _readable(store, listed)
+        found, problems = _readable(store, listed, refused)
         seen |= {stored.key for stored in listed}
         listed = store.manifests(run)
         if seen.issuperset(stored.key for stored in listed):
@@ -70,22 +83,38 @@ def committed(store: Store, run: str | None = None) -> tuple[list[Found], dict[S
         # a new revision: a listing beside it may show neither it nor the one before
 
 
-def _readable(store: Store, listed: Iterable[Stored]) -> tuple[list[Found], dict[Save, str]]:
+def _readable(
+    store: Store, listed: Iterable[Stored], refused: dict[Save, StoreError] | None
+) -> tuple[list[Found], dict[Save, str]]:
     revisions: dict[Save, list[Stored]] = {}
     for stored in listed:
         revisions.setdefault(stored.save, []).append(stored)
     with ThreadPoolExecutor(THREADS, "catalog") as pool:
-        looked = list(pool.map(partial(_last_good, store), revisions.values()))
+        look = partial(_last_good, store, raises=refused is None)
+        looked = list(pool.map(look, revisions.values()))
     problems = {
         save: one for save, one in zip(revisions, looked, strict=True) if isinstance(one, str)
     }
-    return [one for one in looked if isinstance(one, Found)], problems
+    found = [one for one in looked if isinstance(one, Found)]
+    if refused is not None:
+        refused.clear()
+        refused |= {
+            save: one
+            for save, one in zip(revisions, looked, strict=True)
+            if isinstance(one, StoreError)
+        }
+        silent = [e for e in refused.values() if not isinstance(e, StoreAccessError)]
+        if silent and not found and not problems:  # it is the store, and not one of its objects
+            raise silent[0]
+    return found, problems
 
 
-def _last_good(store: Store, revisions: Sequence[Stored]) -> Found | str | None:
+def _last_good(
+    store: Store, revisions: Sequence[Stored], raises: bool
+) -> Found | str | StoreError | None:
     """Of one checkpoint: what is wrong with the last revision if no other is good; None if there
     is nothing any more, or only a save that was declared dead."""
-    problem: str | None = None
+    problem: str | StoreError | None = None
     for stored in revisions:  # later ones first
         try:
             document = store.document(stored)
@@ -93,6 +122,11 @@ def _last_good(store: Store, revisions: Sequence[Stored]) -> Found | str | None:
             continue
         except (DamagedError, FormatError) as error:
             problem = problem or str(error)
+            continue
+        except StoreError as error:
+            if raises:
+                raise
+            problem = problem or error
             continue
         if document.kind == forms.MANIFEST:
             return Found(stored, document)
@@ -115,24 +149,36 @@ def newest_first(store: Store, run: str) -> list[Found]:
     )
 
 
-def list_checkpoints(store: Store, run: str | None = None) -> list[CheckpointInfo]:
-    """All checkpoints, unfinished saves and damaged manifests, ordered by run, step and time."""
-    found, problems = committed(store, run)
-    infos = [_info(f) for f in found]
-    infos += [_damaged(store, save, text) for save, text in problems.items()]
+def list_checkpoints(
+    store: Store, run: str | None = None, *, refused: dict[Save, StoreError] | None = None
+) -> list[CheckpointInfo]:
+    """All checkpoints, unfinished saves and damaged manifests, ordered by run, step and time.
+
+    Args:
+        refused: takes up those whose manifests the storage does not give out, which are listed as
+            "unreadable" then; None: the first of them is raised.
+
+    Raises:
+        StoreError: the store is out of reach; or one manifest, see `refused`.
+    """
+    found, problems = committed(store, run, refused)
+    infos = [info_of(f) for f in found]
+    infos += _damaged(store, run, problems, "damaged")
+    infos += _damaged(store, run, {s: str(e) for s, e in (refused or {}).items()}, "unreadable")
     known = {(info.run, info.id) for info in infos}
     infos += [info for info in _incomplete(store, run) if (info.run, info.id) not in known]
     return sorted(infos, key=lambda info: (info.run, info.step, info.created, info.id))
 
 
-def _info(found: Found) -> CheckpointInfo:
+def info_of(found: Found) -> CheckpointInfo:
+    """What the header of a manifest says."""
     header, items = found.document.header, found.document.items
     return CheckpointInfo(
         step=header.save.step,
         id=header.save.id,
         run=header.save.run,
         created=header.created,
-        bytes=sum(item.stored_bytes for item in items.values()),
+        bytes=found.stored_bytes,
         raw_bytes=sum(item.raw_bytes for item in items.values()),
         world_size=header.world_size,
         tensors=sum(item.tensors for item in items.values()),
@@ -140,15 +186,24 @@ def _info(found: Found) -> CheckpointInfo:
         metrics=header.metrics,
         state="partial" if header.dropped else "committed",
         key=found.stored.key,
+        source=header.source,
         problem=f"without {', '.join(header.dropped)}" if header.dropped else None,
         differing=summary(header.marked) if header.marked else None,
         is_suspect=header.is_suspect,
     )
 
 
-def _damaged(store: Store, save: Save, problem: str) -> CheckpointInfo:
-    newest = next(stored for stored in store.manifests(save.run) if stored.save == save)
-    return _broken(save, newest.key, newest.modified, newest.size, "damaged", problem)
+def _damaged(
+    store: Store, run: str | None, problems: Mapping[Save, str], state: State
+) -> list[CheckpointInfo]:
+    if not problems:
+        return []
+    newest = {stored.save: stored for stored in reversed(store.manifests(run))}
+    return [
+        _broken(save, at.key, at.modified, at.size, state, text)
+        for save, text in problems.items()
+        if (at := newest.get(save)) is not None  # else it was removed meanwhile
+    ]
 
 
 def _incomplete(store: Store, run: str | None) -> list[CheckpointInfo]:

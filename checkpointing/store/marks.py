@@ -27,6 +27,19 @@ def pin(store: Store, save: Save, why: str) -> None:
     put_mark(store, save, PIN + save.id, why, pinned=True)
 
 
+def pin_of(store: Store, save: Save) -> Mark | None:
+    """The pin that `pin` made for a checkpoint; None if there is none.
+
+    Raises:
+        DamagedError, FormatError: it cannot be read.
+    """
+    key = names.mark(save.run, PIN + save.id)
+    try:
+        return load_mark(store.storage.get(key), key)
+    except FileNotFoundError:
+        return None
+
+
 def unpin(store: Store, save: Save) -> None:
     """Leave a checkpoint to the policies again; one that is not pinned is left alone."""
     store.storage.delete([names.mark(save.run, PIN + save.id)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from checkpointing.codec import Codec
 from checkpointing.errors import DamagedError, SaveError
@@ -19,6 +21,7 @@ from checkpointing.store.commit import check_packs, make_manifest
 from checkpointing.store.fetch import THREADS, Fetcher, Want
 from checkpointing.store.flatten import placed_chunks, self_contained
 from checkpointing.store.packer import Packer
+from checkpointing.store.reading import leased
 from checkpointing.store.recovery import Recovery
 from checkpointing.store.removal import condemning, revisions
 from checkpointing.store.revise import publish, replace_chunks
@@ -28,6 +31,8 @@ from checkpointing.store.tombs import condemned_packs
 from checkpointing.store.verify import Problem
 
 __all__ = ["Repaired", "adopt", "repair"]
+
+logger = logging.getLogger("checkpointing")
 
 
 @dataclass
@@ -68,17 +73,21 @@ def repair(
     found: Found | Save,
     others: Sequence[Store] = (),
     on_bytes: Callable[[int], None] | None = None,
+    *,
+    dry_run: bool = False,
 ) -> Repaired:
     """Verify a checkpoint in full, and make a revision of it in which what can be healed is.
 
     Copies are looked for in the other packs of this store, and in `others`. A manifest that is
-    damaged or gone is made anew of the one that another store has of the same save. What is lost
-    stays as it is, beside what was healed.
+    damaged or gone is made anew of the one that another store has of the same save, with copies of
+    what is not here. What is lost stays as it is, beside what was healed; but a checkpoint that is
+    gone comes back whole or not at all.
 
     Args:
         found: the checkpoint; its save, if it has no readable manifest.
         others: stores that may hold copies; they are only read.
         on_bytes: told how many raw bytes were verified.
+        dry_run: write nothing; the result says what would be healed, from verified copies.
 
     Raises:
         FileNotFoundError: the checkpoint was removed meanwhile, or prune is removing it.
@@ -98,23 +107,38 @@ def repair(
             text = f"{problem}; no other store has it"
             result.lost.append(Problem(save.step, save.id, "", text))
             return result
-        result.healed.append(f"{problem}; from {copy.where} of another store")
+        document, other = copy
+        result.healed.append(f"{problem}; from {document.where} of {other.url}")
     else:
-        copy = source.document
+        document = source.document
+    healing = _Healing(store, others, result, on_bytes, all_or_nothing=not there)
+    with suppress(_NothingToDo):
+        if dry_run:
+            healing.look(document, source)
+        else:
+            result.key = _make(store, run, document, source, healing)
+    return result
+
+
+def _make(
+    store: Store, run: str, document: Document, source: Found | None, healing: _Healing
+) -> str:
+    """Make the revision that is healed; its key.
+
+    Args:
+        source: what is there; None: nothing that can be read, and `document` is another store's.
+    """
+    save = document.save
     with ExitStack() as stack:
         session = stack.enter_context(Session(store, run))
+        change = partial(healing.change, session)
         if source is not None:
             stack.enter_context(session.reading(source.stored.key))
-        healing = _Healing(store, session, others, result, on_bytes)
-        try:
-            if source is not None:
-                result.key = publish(store, session, source, healing.change)
-            else:
-                result.key = _bring_back(store, session, copy, healing.change)
-        except _NothingToDo:
-            return result
-        _remove_others(store, session, save, result.key)
-    return result
+            key = publish(store, session, source, change)
+        else:
+            key = _bring_back(store, session, document, change)
+        _remove_others(store, session, save, key)
+    return key
 
 
 def _revisions(store: Store, save: Save) -> list[Stored]:
@@ -165,12 +189,12 @@ def _readable(store: Store, save: Save, there: Sequence[Stored]) -> tuple[Found 
     return None, problem
 
 
-def _elsewhere(save: Save, others: Sequence[Store]) -> Document | None:
+def _elsewhere(save: Save, others: Sequence[Store]) -> tuple[Document, Store] | None:
     """The manifest of the same save in another store."""
     for other in others:
         _, found, _ = _look(other, save)
         if found is not None:
-            return found.document
+            return found.document, other
     return None
 
 
@@ -218,35 +242,61 @@ class _Healing:
     def __init__(
         self,
         store: Store,
-        session: Session,
         others: Sequence[Store],
         result: Repaired,
         on_bytes: Callable[[int], None] | None,
+        *,
+        all_or_nothing: bool,
     ) -> None:
-        self._store, self._session, self._result = store, session, result
+        self._store, self._result, self._all_or_nothing = store, result, all_or_nothing
         self._recovery, self._on_bytes = Recovery(store, others), on_bytes
 
-    def change(self, content: Content) -> Content:
+    def change(self, session: Session, content: Content) -> Content:
         """Raises:
         _NothingToDo: nothing is damaged, or nothing can be healed.
         """
         save, healed = content.header.save, {}
-        with Packer(self._store.storage, self._session.id) as packer:
+        with Packer(self._store.storage, session.id) as packer:
             for damaged, good in self._recovered(self._damaged(content)):
-                text = f"{damaged.tensor!r}: {damaged.problem}"
-                if good is None:
-                    problem = Problem(save.step, save.id, damaged.tensor, damaged.problem)
-                    self._result.lost.append(problem)
-                    continue
-                chunk = damaged.chunk
-                healed[chunk] = packer.add(
-                    chunk.id, good.stored, chunk.raw_length, good.codec, None
-                )
-                self._result.healed.append(f"{text}; from {good.where}")
+                self._note(save, damaged, good)
+                if good is not None:
+                    chunk = damaged.chunk
+                    healed[chunk] = packer.add(
+                        chunk.id, good.stored, chunk.raw_length, good.codec, None
+                    )
             packer.finish()
-        if not self._result.healed:
-            raise _NothingToDo
+        self._conclude(save)
         return replace_chunks(content, lambda chunk: healed.get(chunk, chunk), packer.packs)
+
+    def look(self, document: Document, source: Found | None) -> None:
+        """Find out all that `change` would, and write nothing but a reader's lease.
+
+        Raises:
+            _NothingToDo: as `change`.
+        """
+        with ExitStack() as stack:
+            if source is not None:
+                stack.enter_context(leased(self._store, source.stored, logger.warning))
+            for damaged, good in self._recovered(self._damaged(document.content())):
+                self._note(document.save, damaged, good)
+        self._conclude(document.save)
+
+    def _note(self, save: Save, damaged: _Damaged, good: _Good | None) -> None:
+        if good is None:
+            lost = Problem(save.step, save.id, damaged.tensor, damaged.problem)
+            self._result.lost.append(lost)
+        else:
+            text = f"{damaged.tensor!r}: {damaged.problem}; from {good.where}"
+            self._result.healed.append(text)
+
+    def _conclude(self, save: Save) -> None:
+        result = self._result
+        if result.lost and self._all_or_nothing:
+            result.healed.clear()
+            text = "not brought back: what no store has an intact copy of would be missing in it"
+            result.lost.insert(0, Problem(save.step, save.id, "", text))
+        if not result.healed:
+            raise _NothingToDo
 
     def _damaged(self, content: Content) -> list[_Damaged]:
         """What cannot be read; and what lies in a pack that prune may remove at any time, which

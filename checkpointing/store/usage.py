@@ -5,7 +5,7 @@ What is counted is copies of chunks by where they lie, each once per store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,18 @@ class PackUsage:
 
 
 @dataclass(frozen=True)
+class Unneeded:
+    """Bytes of packs that no checkpoint needs, so that nobody checks them."""
+
+    bytes: int  # all of it
+    packs: int  # that no checkpoint refers to: of saves that run, were not finished or were removed
+    pack_bytes: int  # of these
+    condemned_bytes: int  # of these, what prune has named already, and deletes after a while
+    dead_bytes: int  # in packs that are needed for other chunks
+    is_most: bool  # checkpoints that cannot be read may need some of it
+
+
+@dataclass(frozen=True)
 class Freed:
     """What removing checkpoints, or items of them, frees."""
 
@@ -176,6 +188,25 @@ class Measured:
     refs: Refs
     sizes: Mapping[bytes, int]  # of the packs that there are, in bytes
     problems: Mapping[Save, str]  # whose tables cannot be read: what they need counts as not needed
+    stored: Mapping[Save, int]  # what each states of itself: bases are not in it, shared bytes are
+
+
+def unneeded(measured: Measured, condemned: Collection[bytes]) -> Unneeded:
+    """What of a store no checkpoint needs.
+
+    Args:
+        condemned: packs that tombs name.
+    """
+    packs = pack_usage(measured.refs, measured.sizes)
+    waiting = set(condemned) - measured.refs.packs.keys()
+    return Unneeded(
+        bytes=packs.garbage_bytes + packs.dead_bytes,
+        packs=packs.garbage_packs,
+        pack_bytes=packs.garbage_bytes,
+        condemned_bytes=sum(measured.sizes.get(pack, 0) for pack in waiting),
+        dead_bytes=packs.dead_bytes,
+        is_most=bool(measured.problems),
+    )
 
 
 def measure(store: Store, on_checkpoint: Callable[[int], None] | None = None) -> Measured:
@@ -203,7 +234,7 @@ def measure(store: Store, on_checkpoint: Callable[[int], None] | None = None) ->
     # packs last: what is referred to and was not removed meanwhile is in the listing
     entries = store.storage.list(names.PACKS)
     sizes = {pack: e.size for e in entries if (pack := names.parse_pack(e.key)) is not None}
-    return Measured(refs, sizes, problems)
+    return Measured(refs, sizes, problems, {f.stored.save: f.stored_bytes for f in found})
 
 
 def _groups(rows: _Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from checkpointing import CheckpointError, local_folder
 from checkpointing.storage import open_storage
 from hpckit.doctor.finding import Finding, Level
+from hpckit.run.patience import patience
 
 MIB = 1 << 20
 SIZE = 16 * MIB
@@ -48,9 +49,10 @@ def probe(url: str) -> StoreFacts:
     name = f"doctor~{secrets.token_hex(8)}"
     keys = [f"{name}/data", f"{name}/once"]
     content = secrets.token_bytes(SIZE)
-    with closing(open_storage(url)) as storage, ExitStack() as undo:
+    with closing(open_storage(url, options=patience())) as storage, ExitStack() as undo:
         if folder is not None:
             undo.callback(_remove_empty, [folder / name, *made])
+        storage.list(f"{name}/")  # if nobody answers, a small request shows it soonest
         put_s = _timed(lambda: storage.put(keys[0], [content]))
         undo.callback(storage.delete, keys)
         now_s = time.time()

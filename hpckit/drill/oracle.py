@@ -25,6 +25,7 @@ from hpckit.run.events import Event, read_events
 from hpckit.run.length import last_step
 from hpckit.run.lock import holder
 from hpckit.run.parse import read_spec
+from hpckit.run.patience import patience
 from hpckit.run.processes import strays
 from hpckit.run.spec import RunSpec
 
@@ -139,7 +140,7 @@ def checkpoint_problems(
     """What was told to be durable is there, or as many newer ones as are kept (nobody may have been
     there to tell of those, or of the prune); and all that is there is whole."""
     url, name = str(checkpoint_root(spec, run)), run_name(spec)
-    there = {info.id: info for info in list_run(url, name)}
+    there = {info.id: info for info in list_run(url, name, patience())}
     told = [e for e in events if e.kind == "checkpoint_committed"]
     found = [
         f"checkpoint {e.get('id')} of step {e['step']} was told to be durable, and is not there"

@@ -19,7 +19,6 @@ from hpckit.elastic.devices import choose, visible_gpus
 from hpckit.launch.entry import entry_problems
 from hpckit.launch.mounts import mount_problems
 from hpckit.launch.packing import packing_problem
-from hpckit.launch.patience import patience, patient_sources
 from hpckit.launch.snapshot import Project, shadowed_packages
 from hpckit.launch.torchcheck import torch_problems
 from hpckit.run.canary import canary_problems
@@ -27,6 +26,7 @@ from hpckit.run.check import planned_nodes
 from hpckit.run.directory import RunDir
 from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.modelcheck import decoder_of
+from hpckit.run.patience import patience, patient_sources
 from hpckit.run.private import folder_problem
 from hpckit.run.spec import PackSpec, RunSpec
 
@@ -203,7 +203,7 @@ def _store_problems(url: str | None) -> list[str]:
     folder = local_folder(url)
     problems = [] if folder is None else _unwritable("checkpoint.url", folder)
     try:
-        Store.open(url, options=patience(url)).close()
+        Store.open(url, options=patience()).close()
     except FileNotFoundError:
         return problems  # it will be made
     except CheckpointError as error:

@@ -32,6 +32,7 @@ from hpckit.run.directory import LINKS, RunDir, run_name
 from hpckit.run.durable import read_json, sync_folder, write_json, write_text
 from hpckit.run.oserrors import describe
 from hpckit.run.parse import dump_spec
+from hpckit.run.patience import patience
 from hpckit.run.spec import RunSpec
 
 _RECORDED = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
@@ -164,11 +165,11 @@ def move_aside(run: RunDir, spec: RunSpec) -> Path:
 
     url, name, number = spec.checkpoint.url, run_name(spec), 1
     while (aside := run.path.with_name(f"{run.name}.old{number}")).exists() or (
-        url and list_run(url, f"{name}.old{number}")
+        url and list_run(url, f"{name}.old{number}", patience())
     ):
         number += 1
     if url:
-        rename_run(url, name, f"{name}.old{number}")
+        rename_run(url, name, f"{name}.old{number}", patience())
     run.path.rename(aside)
     if project := (read_json(RunDir(aside).current / "manifest.json") or {}).get("project"):
         newest.moved(run, aside, Path(project))

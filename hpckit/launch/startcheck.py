@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from checkpointing import CheckpointError, CheckpointInfo, list_run, local_folder
-from hpckit.launch.patience import patience
 from hpckit.run.directory import RunDir, checkpoint_root, run_name
 from hpckit.run.entries import LANGUAGE_MODEL
 from hpckit.run.modelcheck import decoder_of
 from hpckit.run.origin import find_origin
+from hpckit.run.patience import patience
 from hpckit.run.spec import DecoderSpec, LlamaSpec, ModelSpec, RunSpec, StartSpec
 
 
@@ -70,5 +70,5 @@ def _other_sizes(mine: DecoderSpec, theirs: ModelSpec) -> Iterator[str]:
 
 
 def _checkpoints(url: str, run: str) -> list[CheckpointInfo]:
-    found = list_run(url, run, patience(url))
+    found = list_run(url, run, patience())
     return [one for one in found if one.state in ("committed", "partial")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from checkpointing import CheckpointInfo, list_checkpoints
 from hpckit.report.history import History
 from hpckit.run.directory import RunDir
+from hpckit.run.patience import patience
 
 
 def left_checkpoints(run: RunDir, history: History) -> list[CheckpointInfo]:
@@ -19,5 +20,5 @@ def left_checkpoints(run: RunDir, history: History) -> list[CheckpointInfo]:
     ids = {event["id"] for event in history.committed}
     here = (run.checkpoints / "hpckit.json").is_file()
     stores = {str(run.checkpoints)} if here else {event["store"] for event in history.committed}
-    found = [info for url in stores for info in list_checkpoints(url)]
+    found = [info for url in stores for info in list_checkpoints(url, options=patience())]
     return [info for info in found if info.id in ids]

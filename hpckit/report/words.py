@@ -6,6 +6,8 @@ import time
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P")
+_MEASURABLE_S = 0.001
 
 
 def span(seconds: float) -> str:
@@ -58,6 +60,27 @@ def size(n: float) -> str:
     while abs(n) >= 1000 and power < len(_BYTES) - 1:
         n, power = n / 1024, power + 1
     return f"{n:.0f} B" if power == 0 else f"{n:.1f} {_BYTES[power]}"
+
+
+def decimal(n: float, unit: str = "B") -> str:
+    """Bytes as people quote them beside rates, in a unit of their magnitude: "1.23 MB"."""
+    power = 0
+    while abs(n) >= 999.5 and power < len(_DECIMAL) - 1:
+        n, power = n / 1000, power + 1
+    number = f"{n:.3g}" if abs(n) < 999.5 else f"{n:,.0f}"
+    return f"{number} {_DECIMAL[power]}{unit}"
+
+
+def took(seconds: float) -> str:
+    """What something took, never "0.0 s" where it was measured."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
+
+
+def speed(total: float, seconds: float) -> str:
+    """Bytes per second, in a unit of their magnitude; "" where there is nothing to divide."""
+    if total <= 0 or seconds < _MEASURABLE_S:
+        return ""
+    return decimal(total / seconds, "B/s")
 
 
 def clean(text: str) -> str:

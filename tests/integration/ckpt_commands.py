@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from checkpointing.errors import StoreAccessError
+from checkpointing.format import names
 from checkpointing.format.names import Save
+from checkpointing.storage import Buffer
+from checkpointing.storage.posix import PosixStorage
+from checkpointing.store import marks
 from checkpointing.store.store import Store
 from checkpointing.values import Json
 from hpckit.cli.main import app
@@ -90,6 +95,24 @@ def break_chunk(store: Store, step: int, tensor: str) -> str:
     name = chunk.pack.hex()
     flip(folder(store) / "packs" / name[:2] / f"{name}.pack", chunk.offset)
     return name
+
+
+def break_mark(store: Store, step: int) -> None:
+    """Damage the pin of a checkpoint."""
+    save = save_of(store, step)
+    flip(folder(store) / names.mark(save.run, marks.PIN + save.id), 5)
+
+
+def refuse_to_read(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Let the storage give out all objects but one."""
+    read = PosixStorage.get_range
+
+    def refuse(storage: PosixStorage, asked: str, start: int, length: int) -> Buffer:
+        if asked == key:
+            raise StoreAccessError("not yours")
+        return read(storage, asked, start, length)
+
+    monkeypatch.setattr(PosixStorage, "get_range", refuse)
 
 
 def break_manifest(store: Store, step: int, at: int = 30) -> None:

@@ -27,12 +27,14 @@ from tests.integration.ckpt_commands import (
     KEEP,
     break_chunk,
     break_manifest,
+    break_mark,
     ckpt,
     document,
     folder,
     make_at,
     make_store,
     ok,
+    refuse_to_read,
     refused,
     save_of,
 )
@@ -58,12 +60,15 @@ def test_ls_lists_what_there_is(store: Store) -> None:
     marks.pin(store, save_of(store, 200), "paper")
     make(store, 500, {"model/w": ("float32", np.ones(4, "f4"))}, commits=False)
     break_manifest(store, 300)
-    text = ok("ls", store.url)
+    result = ckpt("ls", store.url)
+    assert result.exit_code == 1
+    text = result.stdout
     rows = {row.split()[0]: row for row in text.splitlines() if re.match(r" *\d00 ", row)}
     assert list(rows) == ["100", "200", "300", "400", "500"]
     assert "pinned" in rows["200"]
     assert "loss 2" in rows["200"]
-    states = {i["step"]: i["state"] for i in document("ls", store.url)["checkpoints"]}
+    listed = document("ls", store.url, exit_code=1)["checkpoints"]
+    states = {i["step"]: i["state"] for i in listed}
     assert states == {
         100: "committed",
         200: "committed",
@@ -73,6 +78,52 @@ def test_ls_lists_what_there_is(store: Store) -> None:
     }
     assert "step 300" in text
     assert "step 500" in text
+    assert f"hpckit ckpt repair {store.url}" in text
+
+
+def test_ls_of_unfinished_saves_alone_is_well(store: Store) -> None:
+    make(store, 500, {"model/w": ("float32", np.ones(4, "f4"))}, commits=False)
+    assert "repair" not in ok("ls", store.url)
+
+
+def test_ls_of_a_damaged_mark(store: Store) -> None:
+    marks.pin(store, save_of(store, 200), "paper")
+    break_mark(store, 200)
+    result = ckpt("ls", store.url)
+    assert result.exit_code == 1
+    assert "no marks are known" in result.stderr
+    assert len(document("ls", store.url, exit_code=1)["checkpoints"]) == 4
+
+
+def test_ls_of_a_manifest_that_the_storage_refuses(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_read(monkeypatch, save_of(store, 300).manifest())
+    result = ckpt("ls", store.url)
+    assert result.exit_code == 1
+    assert "is unreadable: not yours" in result.stdout
+    listed = document("ls", store.url, exit_code=1)["checkpoints"]
+    states = {i["step"]: i["state"] for i in listed}
+    assert states == {100: "committed", 200: "committed", 300: "unreadable", 400: "committed"}
+    assert document("verify", store.url, exit_code=3)["error"] == "not yours"
+
+
+def test_two_saves_of_one_step_are_told_apart(store: Store) -> None:
+    first = save_of(store, 100)
+    again = make(store, 100, {"model/w": ("float32", np.ones(4, "f4"))}, created=1.8e9)
+    text = ok("ls", store.url)
+    assert first.id in text
+    assert again.id in text
+    assert first.id in ckpt("show", store.url, 100).stderr
+
+
+def test_ls_and_du_say_the_same_and_why_not(store: Store) -> None:
+    stored = {c["id"]: c["bytes"] for c in document("ls", store.url)["checkpoints"]}
+    body = document("du", store.url)
+    assert {c["id"]: c["stored"] for c in body["checkpoints"]} == stored
+    assert any(c["stored"] != c["total"] for c in body["checkpoints"])  # bases
+    assert "without the bases" in ok("ls", store.url)
+    assert "stored: as in ls" in ok("du", store.url)
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -283,7 +334,9 @@ def test_diff_of_damage(store: Store) -> None:
 def test_verify_of_what_is_whole(store: Store, level: str) -> None:
     text = ok("verify", store.url, "--level", level)
     assert "4 checkpoints checked" in text
-    assert ("GB/s" in text) == (level != "quick")
+    assert ("B/s" in text) == (level != "quick")
+    assert "0.00" not in text
+    assert "left out of the check: nothing" in text
     assert "1 checkpoint checked" in ok("verify", store.url, 100, "--level", level)
 
 
@@ -295,6 +348,27 @@ def test_verify_names_object_tensor_and_step(store: Store) -> None:
     body = document("verify", store.url, 100, exit_code=1)
     assert body["checkpoints"][0]["problems"][0]["tensor"] == "model/frozen"
     assert document("verify", store.url, "--level", "quick")["unreadable"] == []
+
+
+def test_verify_says_what_it_left_out(store: Store) -> None:
+    alone = np.random.default_rng(9).standard_normal(500).astype("f4")
+    make(store, 50, {"model/alone": ("float32", alone)}, commits=False)
+    body = document("verify", store.url)["left_out"]
+    assert (body["packs"], body["condemned_bytes"], body["dead_bytes"]) == (1, 0, 0)
+    assert (
+        body["bytes"] == body["pack_bytes"] == document("du", store.url)["packs"]["garbage_bytes"]
+    )
+    assert "in 1 pack of running, unfinished or removed saves" in ok("verify", store.url)
+    ok("prune", store.url, "--keep", "model:last=4", "--grace", 3600, "--no-wait")
+    body = document("verify", store.url)["left_out"]
+    assert body["condemned_bytes"] > 0
+    assert body["dead_bytes"] == document("du", store.url)["packs"]["dead_bytes"]
+    assert "wait for prune" in ok("verify", store.url)
+    assert document("verify", store.url, 100)["left_out"] is None
+    assert "left out" not in ok("verify", store.url, 100)
+    break_manifest(store, 300)
+    assert "at most" in ckpt("verify", store.url).stdout
+    assert document("verify", store.url, exit_code=1)["left_out"]["is_most"]
 
 
 def test_verify_counts_unreadable_manifests(store: Store) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checkpointing.store import marks
 from checkpointing.store.store import Store
 from tests.integration.ckpt_commands import (
     KEEP,
     break_chunk,
     break_manifest,
+    break_mark,
     ckpt,
     document,
     folder,
@@ -25,6 +27,7 @@ from tests.integration.ckpt_commands import (
     refused,
     save_of,
 )
+from tests.services.s3 import S3Place
 from tests.unit.checkpointing.store.making import make
 
 
@@ -105,6 +108,26 @@ def test_pins_survive_a_prune_and_show(store: Store) -> None:
     assert {i["step"] for i in document("ls", store.url)["checkpoints"]} == {400}
 
 
+def test_pinning_again_keeps_the_reason_or_replaces_it(store: Store) -> None:
+    def why() -> str:
+        return marks.pins(store, "demo")[save_of(store, 100).id]
+
+    assert "already" not in ok("pin", store.url, 100, "--why", "figure 3")
+    assert "pinned already: reason 'figure 3' stays" in ok("pin", store.url, 100)
+    assert why() == "pinned: figure 3"
+    text = ok("pin", store.url, 100, "--why", "table 1")
+    assert "reason 'table 1' in place of 'figure 3'" in text
+    assert why() == "pinned: table 1"
+    body = document("pin", store.url, 100)
+    assert (body["why"], body["was"]) == ("table 1", "table 1")
+    assert "no reason in place of 'table 1'" in ok("pin", store.url, 100, "--why", "")
+    assert why() == "pinned"
+    assert "now with reason 'x'" in ok("pin", store.url, 100, "--why", "x")
+    break_mark(store, 100)
+    assert "its reason is lost" in ckpt("pin", store.url, 100).stderr
+    assert why() == "pinned"
+
+
 # repair, flatten, compact
 
 
@@ -124,6 +147,103 @@ def test_repair_brings_a_manifest_back(store: Store, tmp_path: Path) -> None:
     assert ckpt("repair", store.url, 300).exit_code == 1
     ok("repair", store.url, 300, "--from", tmp_path / "mirror")
     assert document("show", store.url, 300)["step"] == 300
+
+
+@pytest.fixture
+def mirror(store: Store, tmp_path: Path) -> Path:
+    return shutil.copytree(folder(store), tmp_path / "mirror")
+
+
+def steps(store: Store) -> list[int]:
+    return [info["step"] for info in document("ls", store.url)["checkpoints"]]
+
+
+def files(store: Store) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder(store).rglob("*") if path.is_file()}
+
+
+def test_repair_brings_a_lost_manifest_back(store: Store, mirror: Path) -> None:
+    save = save_of(store, 300)
+    (folder(store) / save.manifest()).unlink()
+    ok("repair", store.url)
+    text = ok("repair", store.url, "--from", mirror, "--dry-run")
+    assert f"would be healed: {save.manifest()}: the manifest is not there; from" in text
+    assert steps(store) == [100, 200, 400]
+    ok("repair", store.url, "--from", mirror)
+    assert "all whole" in ok("verify", store.url)
+    found = document("diff", store.url, save.id, save.id, "--with", mirror)
+    assert {row["kind"] for row in [*found["tensors"], *found["values"]]} == {"same"}
+    assert "nothing to heal" in ok("repair", store.url, 300, "--from", mirror)
+
+
+def test_what_was_pruned_comes_back_when_it_is_named(store: Store, mirror: Path) -> None:
+    alone = np.random.default_rng(9).standard_normal(500).astype("f4")
+    save = make(Store.open(mirror), 50, {"model/alone": ("float32", alone)})
+    told = ckpt("repair", store.url, "--from", mirror).stderr
+    assert "in the store of --from, and not here, as if pruned: step 50 (" in told
+    assert f"hpckit ckpt repair {store.url} {save.id}" in told
+    assert "nothing to heal" in ok("repair", store.url, "latest", "--from", mirror)
+    assert steps(store) == [100, 200, 300, 400]
+    before = files(store)
+    plan = document("repair", store.url, 50, "--from", mirror, "--dry-run")["checkpoints"]
+    assert files(store) == before
+    assert (len(plan), plan[0]["id"], plan[0]["key"], plan[0]["lost"]) == (1, save.id, None, [])
+    assert len(plan[0]["healed"]) == 2  # the manifest, and the chunk
+    done = document("repair", store.url, save.id, "--from", mirror)["checkpoints"]
+    assert done == [{**plan[0], "key": save.manifest(1)}]
+    assert "all whole" in ok("verify", store.url)
+    assert steps(store) == [50, 100, 200, 300, 400]
+
+
+def test_what_is_gone_comes_back_whole_or_not_at_all(store: Store, mirror: Path) -> None:
+    save, other = save_of(store, 400), Store.open(mirror)
+    for one in (store, other):
+        break_chunk(one, 400, "model/layer.weight")
+    (folder(store) / save.manifest()).unlink()
+    for more in (["--dry-run"], []):
+        result = ckpt("repair", store.url, "--from", mirror, *more)
+        assert result.exit_code == 1
+        assert "not brought back" in result.stdout
+        assert "model/layer.weight" in result.stdout
+    assert steps(store) == [100, 200, 300]
+
+
+def test_repair_brings_a_whole_run_back(store: Store, mirror: Path) -> None:
+    shutil.rmtree(folder(store) / "runs" / "demo")
+    assert "no run 'typo'" in refused("repair", store.url, "--run", "typo", "--from", mirror)
+    ok("repair", store.url, "--from", mirror)
+    assert steps(store) == [100, 200, 300, 400]
+    assert "all whole" in ok("verify", store.url)
+
+
+def test_repair_from_and_to_s3(
+    store: Store, mirror: Path, s3_url: S3Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_url.env.items():
+        monkeypatch.setenv(name, value)
+    bucket = Store.open(s3_url.url, create=True)
+    bucket.close()
+    told = ckpt("repair", s3_url.url, "--run", "demo", "--from", mirror).stderr
+    assert "step 400" in told
+    ok("repair", s3_url.url, 400, "--run", "demo", "--from", mirror)
+    assert "all whole" in ok("verify", s3_url.url)
+    (folder(store) / save_of(store, 400).manifest()).unlink()
+    ok("repair", store.url, 400, "--from", s3_url.url)
+    assert steps(store) == [100, 200, 300, 400]
+
+
+def test_repair_refuses_what_nobody_has(store: Store, mirror: Path, tmp_path: Path) -> None:
+    assert "no checkpoint '999'" in refused("repair", store.url, 999, "--from", mirror)
+    assert "--dry-run" in refused("repair", store.url, "--adopt", "--dry-run")
+    assert "--create" not in refused("repair", tmp_path / "none", "--from", mirror)
+
+
+def test_a_dry_run_of_repair_writes_nothing(store: Store, mirror: Path) -> None:
+    break_chunk(store, 100, "model/frozen")
+    before = files(store)
+    assert "1 would be healed" in ok("repair", store.url, 100, "--from", mirror, "--dry-run")
+    assert files(store) == before
+    assert ckpt("verify", store.url).exit_code == 1
 
 
 def test_adopt_commits_complete_saves(store: Store) -> None:
@@ -161,6 +281,34 @@ def test_what_was_exported_comes_back_the_same(store: Store, tmp_path: Path, for
     ok("import", *arguments, "--create")
     found = document("diff", store.url, 200, 5, "--with", new, "--tensor", "model/*")["tensors"]
     assert [row["kind"] for row in found] == ["same", "same"]
+
+
+@pytest.mark.parametrize(("format_", "told"), [("safetensors", "safetensors"), ("dcp", "DCP")])
+def test_two_imports_of_one_step_are_told_apart(
+    store: Store, tmp_path: Path, format_: str, told: str
+) -> None:
+    for name, step in (("one", 100), ("two", 200)):
+        to = tmp_path / name
+        ok("export", store.url, step, to, "--format", format_, "--item", "model")
+    new = tmp_path / "new"
+    arguments = (new, "--format", format_, "--step", 5, "--run", "back", "--create")
+    first = document("import", tmp_path / "one", *arguments)["id"]
+    result = ckpt("import", tmp_path / "two", *arguments)
+    assert f"{first} (imported from {tmp_path}/one ({told})" in result.stderr
+    sources = {i["id"]: i["source"] for i in document("ls", new)["checkpoints"]}
+    second = next(id_ for id_ in sources if id_ != first)
+    assert sources == {first: f"{tmp_path}/one ({told})", second: f"{tmp_path}/two ({told})"}
+    text = ok("ls", new)
+    for id_, source in sources.items():
+        assert f"step 5 ({id_}) was imported from {source}" in text
+        assert f"imported    from {source}" in ok("show", new, id_)
+        assert document("show", new, id_)["source"] == source
+    newest = ckpt("show", new, 5).stderr
+    assert f"taking {second} (imported from {tmp_path}/two" in newest
+    assert f"also: {first} (imported from {tmp_path}/one" in newest
+    ambiguous = refused("show", new, "0000000005-")
+    assert f"{tmp_path}/one" in ambiguous
+    assert f"{tmp_path}/two" in ambiguous
 
 
 def test_export_to_torch(store: Store, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from hpckit.cli.exits import TOLD
 HELP = (
     "Look at checkpoints, check, prune, mend and convert them.\n\n"
     "PLACE is a store (a path, or a URL such as s3://bucket/folder), a run in it "
-    "(STORE/runs/RUN), or a run directory. " + TOLD
+    "(STORE/runs/RUN), or a run directory. A store that answers nothing is given up after 15 s. "
+    + TOLD
 )
 
 app = typer.Typer(help=HELP, no_args_is_help=True)

@@ -15,7 +15,7 @@ from checkpointing.store.usage import (
     pack_usage,
     per_checkpoint,
 )
-from hpckit.cli.ckpt.failures import DAMAGED, guarded
+from hpckit.cli.ckpt.failures import DAMAGED, guarded, told_repair
 from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption
 from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table
 from hpckit.cli.ckpt.place import Place, opened
@@ -34,29 +34,36 @@ def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
             measured = measure(at.store, on_checkpoint)
         usages = [u for u in per_checkpoint(measured.refs) if at.run in (None, u.save.run)]
         packs = pack_usage(measured.refs, measured.sizes)
-        _print_checkpoints(out, at, usages)
+        _print_checkpoints(out, at, usages, measured)
         _print_items(out, usages)
         _print_packs(out, at, packs)
-        _print_problems(out, packs, measured)
+        _print_problems(out, at, packs, measured)
         out.document(_plain(at, usages, packs, measured))
     return DAMAGED if measured.problems or packs.missing else 0
 
 
-def _print_checkpoints(out: Out, at: Place, usages: Sequence[CheckpointUsage]) -> None:
+def _print_checkpoints(
+    out: Out, at: Place, usages: Sequence[CheckpointUsage], measured: Measured
+) -> None:
     with_run = at.run is None and len(at.runs) > 1
-    columns = [*(["run"] if with_run else []), "step", "id", "stored", "alone", "shared"]
-    rows = table(*columns, right=("step", "stored", "alone", "shared"), folded=("run",))
+    numbers = ("stored", "needs", "alone", "shared")
+    columns = [*(["run"] if with_run else []), "step", "id", *numbers]
+    rows = table(*columns, right=("step", *numbers), folded=("run",))
     for usage in usages:
         cost = usage.cost
         cells = [str(usage.save.step), usage.save.id]
+        cells += [size(measured.stored[usage.save])]
         cells += [size(cost.total), size(cost.alone), size(cost.shared)]
         rows.add_row(*([clean(usage.save.run)] if with_run else []), *cells)
     out.table(rows)
-    out.line("alone: what removing just this one would free; shared: what others need as well")
+    out.line(
+        "stored: as in ls, without the bases of differences; needs: with these, each byte once; "
+        "alone: what removing just this one would free; shared: what others need as well"
+    )
 
 
 def _print_items(out: Out, usages: Sequence[CheckpointUsage]) -> None:
-    rows = table("item", "stored", "alone", right=("stored", "alone"))
+    rows = table("item", "needs", "alone", right=("needs", "alone"))
     for name, cost in by_item(usages).items():
         rows.add_row(clean(name), size(cost.total), size(cost.alone))
     out.line()
@@ -89,7 +96,7 @@ def _print_packs(out: Out, at: Place, packs: PackUsage) -> None:
     )
 
 
-def _print_problems(out: Out, packs: PackUsage, measured: Measured) -> None:
+def _print_problems(out: Out, at: Place, packs: PackUsage, measured: Measured) -> None:
     for save, problem in measured.problems.items():
         out.line(f"damaged: run {save.run}, step {save.step} ({save.id}): {problem}")
     if measured.problems:
@@ -97,8 +104,11 @@ def _print_problems(out: Out, packs: PackUsage, measured: Measured) -> None:
     if packs.missing:
         out.line(
             f"damaged: {count(len(packs.missing), 'pack')} that checkpoints need are gone: "
-            f"{listing(packs.missing, 3)}; `hpckit ckpt verify` says which tensors are hit"
+            f"{listing(packs.missing, 3)}; `hpckit ckpt verify {at.text}` says which tensors are "
+            "hit"
         )
+    if measured.problems or packs.missing:
+        out.line(told_repair(at.text))
 
 
 def _plain(
@@ -111,6 +121,7 @@ def _plain(
                 "run": usage.save.run,
                 "step": usage.save.step,
                 "id": usage.save.id,
+                "stored": measured.stored[usage.save],
                 **_cost(usage.cost),
                 "items": {name: _cost(cost) for name, cost in usage.items.items()},
             }

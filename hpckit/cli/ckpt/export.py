@@ -11,7 +11,7 @@ import typer
 
 from checkpointing.errors import DamagedError
 from checkpointing.format.names import MAX_STEP, Save, check_run
-from checkpointing.store.catalog import committed
+from checkpointing.store.catalog import list_checkpoints
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import RefusedError, guarded
@@ -19,7 +19,7 @@ from hpckit.cli.ckpt.holding import held
 from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg
 from hpckit.cli.ckpt.output import Out, listing, size
 from hpckit.cli.ckpt.place import Place, opened
-from hpckit.cli.ckpt.select import choose
+from hpckit.cli.ckpt.select import choose, told
 from hpckit.cli.ckpt.sizes import parse_size
 
 
@@ -146,9 +146,12 @@ def import_(
         raise RefusedError(f"{source} is not there: nothing to import")
     with opened(place, run, create=create, may_be_new=True) as at:
         name = _target_run(at, run)
-        for found in committed(at.store, name)[0] if name in at.runs else ():
-            if found.stored.save.step == step:
-                out.note(f"run {name} has step {step} ({found.stored.save.id}) already: both stay")
+        for info in list_checkpoints(at.store, name, refused={}) if name in at.runs else ():
+            if info.step == step:
+                out.note(
+                    f"run {name} has step {step} already, {told(info)}: both stay, and the step's "
+                    "number means the newer one from now on; the other is known by its id"
+                )
         with out.progress("importing", None) as on_bytes:
             save = _import(format_, source, at.store, name, step, item, on_bytes)
         out.line(f"imported {source} as step {save.step} ({save.id}) of run {name}, {at.store.url}")

@@ -39,6 +39,14 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
+def told_repair(place: str) -> str:
+    """What to do about damage, for those who have just been told of it."""
+    return (
+        f"next: `hpckit ckpt repair {place}` looks for intact copies of what is damaged (--from "
+        "names other stores to look in)"
+    )
+
+
 def exit_code(error: Exception) -> int:
     """1: damage; 2: what was asked for; 3: the store or the machine."""
     if isinstance(error, DamagedError):

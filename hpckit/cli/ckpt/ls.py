@@ -10,29 +10,33 @@ from rich.table import Table
 from rich.text import Text
 
 from checkpointing.store.catalog import CheckpointInfo, list_checkpoints
-from hpckit.cli.ckpt.failures import guarded
+from hpckit.cli.ckpt.failures import DAMAGED, guarded, told_repair
 from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption
 from hpckit.cli.ckpt.output import Out, clean, count, number, ratio, size, table, when
 from hpckit.cli.ckpt.place import Place, opened
 from hpckit.cli.ckpt.select import readable_marks
 
-COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow", "damaged": "red"}
+COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow"}  # others: red
+UNUSABLE = ("damaged", "unreadable")
 _NUMBERS = ("step", "stored", "raw", "ratio", "ranks", "tensors")
 
 Labels = Mapping[tuple[str, str], list[str]]  # run and id -> what it is called
 
 
 @guarded
-def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> None:
+def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
     """List checkpoints: committed, unfinished and damaged ones, of all runs in a store.
 
     Example: hpckit ckpt ls runs/gpt-1a2b3c4d
+
+    Exit status 1: all that could be read is listed, and something is damaged or unreadable.
+    Tensors are not read: verify does that.
     """
     out = Out(json)
     with opened(place, run) as at:
         with out.waiting("reading manifests"):
-            infos = list_checkpoints(at.store, at.run)
-            labels = _labels(at, out)
+            infos = list_checkpoints(at.store, at.run, refused={})
+            labels, marks_are_whole = _labels(at, out)
         _print(out, at, infos, labels)
         out.document(
             {
@@ -40,17 +44,22 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> None
                 "checkpoints": [_plain(info, labels) for info in infos],
             }
         )
+    is_whole = marks_are_whole and not any(info.state in UNUSABLE for info in infos)
+    return 0 if is_whole else DAMAGED
 
 
-def _labels(at: Place, out: Out) -> Labels:
+def _labels(at: Place, out: Out) -> tuple[Labels, bool]:
+    """What checkpoints are called, and whether all of that could be read."""
     labels: dict[tuple[str, str], list[str]] = {}
+    is_whole = True
     for run in at.runs if at.run is None else (at.run,):
         named, problems = readable_marks(at.store, run)
+        is_whole = is_whole and not problems
         for problem in problems:
             out.note(f"warning: {problem}")
         for name, mark in named.items():
             labels.setdefault((run, mark.id), []).append(label(name, mark.pinned))
-    return labels
+    return labels, is_whole
 
 
 def label(name: str, pinned: bool) -> str:
@@ -72,16 +81,28 @@ def _print(out: Out, at: Place, infos: list[CheckpointInfo], labels: Labels) -> 
         for info in mine:
             if info.problem:
                 out.line(f"step {info.step} ({info.id}) is {info.state}: {info.problem}")
+            if info.source:
+                out.line(f"step {info.step} ({info.id}) was imported from {info.source}")
+    if any(info.state == "damaged" for info in infos):
+        out.line(told_repair(at.text))
+    if any(info.items for info in infos):
+        out.dim(
+            "stored: what a checkpoint refers to, shared or not, without the bases of its "
+            f"differences; `hpckit ckpt du {at.text}` tells what they need together"
+        )
     if at.is_guess:
         out.note(f"the store has {count(len(at.runs), 'run')}: --run shows others")
 
 
 def _table(infos: list[CheckpointInfo], labels: Labels, is_narrow: bool) -> Table:
-    columns = ["step", "saved", "state", "stored", "raw", "ratio", "ranks", "tensors"]
+    is_twice = len({info.step for info in infos}) < len(infos)
+    columns = ["step", *(["id"] if is_twice else [])]
+    columns += ["saved", "state", "stored", "raw", "ratio", "ranks", "tensors"]
     columns += ["metrics"] if any(info.metrics for info in infos) else []
     columns += ["marks"] if any((info.run, info.id) in labels for info in infos) else []
     if is_narrow and columns[-1] != "tensors":  # metrics and marks need the room
-        columns = [name for name in columns if name not in ("raw", "tensors")]
+        less = ("raw", "tensors", *(("ratio", "ranks") if is_twice else ()))
+        columns = [name for name in columns if name not in less]
     rows = table(*columns, right=_NUMBERS, folded=("metrics", "marks"))
     for info in infos:
         cells = _cells(info) | {"marks": ", ".join(labels.get((info.run, info.id), []))}
@@ -92,9 +113,10 @@ def _table(infos: list[CheckpointInfo], labels: Labels, is_narrow: bool) -> Tabl
 def _cells(info: CheckpointInfo) -> dict[str, str | Text]:
     return {
         "step": str(info.step),
+        "id": info.id,
         "saved": when(info.created),
-        "state": Text(info.state, COLORS[info.state]),
-        "stored": size(info.bytes),
+        "state": Text(info.state, COLORS.get(info.state, "red")),
+        "stored": "" if info.state in UNUSABLE else size(info.bytes),
         "raw": size(info.raw_bytes) if info.raw_bytes else "",
         "ratio": ratio(info.raw_bytes, info.bytes) if info.raw_bytes else "",
         "ranks": str(info.world_size or ""),

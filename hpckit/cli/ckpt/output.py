@@ -25,7 +25,10 @@ from rich.text import Text
 
 from hpckit.report.plainjson import plain
 from hpckit.report.words import clean as clean
+from hpckit.report.words import decimal as decimal
 from hpckit.report.words import size as size
+from hpckit.report.words import speed as speed
+from hpckit.report.words import took as took
 
 PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
 _NAME = 12  # columns of the name of a fact

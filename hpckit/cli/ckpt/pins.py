@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from checkpointing.errors import DamagedError, FormatError
 from checkpointing.store import marks
+from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import guarded
 from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg
 from hpckit.cli.ckpt.output import Out, listing
 from hpckit.cli.ckpt.place import opened
-from hpckit.cli.ckpt.select import choose
+from hpckit.cli.ckpt.select import Chosen, choose
 
 
 @guarded
@@ -19,19 +21,58 @@ def pin(
     place: PlaceArg,
     step: StepArg,
     run: RunOption = None,
-    why: Annotated[str, typer.Option(metavar="TEXT", help="For those who wonder later.")] = "",
+    why: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="For those who wonder later; of a pinned one, in place of the earlier reason.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Keep a checkpoint until it is unpinned: no prune removes it or items of it.
 
     Example: hpckit ckpt pin runs/gpt-1a2b3c4d 1000 --why paper
+
+    One that is pinned keeps its reason if none is given.
     """
     out = Out(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
-        marks.pin(at.store, chosen.save, why)
-        out.line(f"pinned step {chosen.save.step} ({chosen.save.id}) of run {chosen.run}")
-        out.document({"run": chosen.run, "id": chosen.save.id, "pinned": True, "why": why})
+        before = _before(at.store, chosen, out)
+        reason = why if why is not None else before or ""
+        marks.pin(at.store, chosen.save, reason)
+        what = f"step {chosen.save.step} ({chosen.save.id}) of run {chosen.run}"
+        out.line(told_pin(what, before, reason))
+        out.document(
+            {"run": chosen.run, "id": chosen.save.id, "pinned": True, "why": reason, "was": before}
+        )
+
+
+def _before(store: Store, chosen: Chosen, out: Out) -> str | None:
+    """Why it is pinned already; None if it is not."""
+    try:
+        mark = marks.pin_of(store, chosen.save)
+    except (DamagedError, FormatError) as error:
+        out.note(f"warning: the earlier pin is replaced, and its reason is lost: {error}")
+        return None
+    return None if mark is None else mark.why
+
+
+def told_pin(what: str, before: str | None, reason: str) -> str:
+    """What a pin did.
+
+    Args:
+        before: the reason of the pin that there was; None if there was none.
+    """
+    now = f"reason {reason!r}" if reason else "no reason"
+    if before is None:
+        return f"pinned {what}: {reason}" if reason else f"pinned {what}"
+    if before == reason:
+        return f"{what} was pinned already: {now} stays"
+    if not before:
+        return f"{what} was pinned already, without a reason: now with {now}"
+    return f"{what} was pinned already: {now} in place of {before!r}"
 
 
 @guarded

@@ -56,21 +56,21 @@ class _Candidate:
 
 @contextmanager
 def opened(
-    text: str, run: str | None = None, *, create: bool = False, may_be_new: bool = False
+    text: str, run: str | None = None, *, create: bool | None = None, may_be_new: bool = False
 ) -> Iterator[Place]:
     """The place, for the length of the block.
 
     Args:
         text: a store, a run in a store, or a run directory.
         run: what the user said with --run.
-        create: make a store where there is none.
+        create: make a store where there is none; None: the command has no option for that.
         may_be_new: the run need not be there.
 
     Raises:
         RefusedError: there is no store, or no such run.
         StoreError: out of reach.
     """
-    store, candidate = _open(text, create, may_be_new)
+    store, candidate = _open(text, create)
     try:
         runs = run_names(store)
         which = _which(candidate, run, runs, store.url, may_be_new)
@@ -89,22 +89,24 @@ def run_names(store: Store) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _open(text: str, create: bool, may_be_new: bool) -> tuple[Store, _Candidate]:
+def _open(text: str, create: bool | None) -> tuple[Store, _Candidate]:
     if not text:
         raise RefusedError("no place given: name a store, a run in it, or a run directory")
     if meant := meant_url(text):
         raise RefusedError(f"{text} is no path and no URL; did you mean {meant}?")
+    from hpckit.run.patience import patience
+
     for candidate in _candidates(text):
         try:
-            return Store.open(candidate.url), candidate
+            return Store.open(candidate.url, options=patience()), candidate
         except FileNotFoundError:
             continue
     if create:
-        return Store.open(text, create=True), _Candidate(text)
-    raise RefusedError(_nothing_at(text, may_be_new))
+        return Store.open(text, options=patience(), create=True), _Candidate(text)
+    raise RefusedError(_nothing_at(text, can_create=create is not None))
 
 
-def _nothing_at(text: str, may_be_new: bool) -> str:
+def _nothing_at(text: str, can_create: bool) -> str:
     folder = local_folder(text)
     if folder is not None and (folder / "submissions").is_dir():
         return f"{text} is a run that has not saved a checkpoint yet; hpckit why {text} tells more"
@@ -115,7 +117,7 @@ def _nothing_at(text: str, may_be_new: bool) -> str:
     return (
         f"no checkpoint store at {text}: {why}. Give the folder or URL of a store, a run in it as "
         "STORE/runs/RUN, or a run directory (with checkpoints/ in it)"
-        f"{'; --create makes a new store there' if may_be_new else ''}"
+        f"{'; --create makes a new store there' if can_create else ''}"
     )
 
 

@@ -95,7 +95,7 @@ def _sound_choices(
         for choice in unseen:
             if problems := verify(store, choice.found, "quick"):
                 damaged[choice.id] = str(problems[0])
-                out.note(f"damaged, so neither counted nor removed: {problems[0]}")
+                out.note(f"damaged, so neither counted nor removed: {choice.id}, {problems[0]}")
             else:
                 sound.add(choice.id)
 

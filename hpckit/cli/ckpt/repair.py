@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from checkpointing.format.names import Save
-from checkpointing.store.catalog import committed
+from checkpointing.store.catalog import CheckpointInfo, committed
+from checkpointing.store.gone import Gone, gone
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded
 from hpckit.cli.ckpt.options import JsonOption, MaybeStepArg, PlaceArg, RunOption, StepArg
-from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.ckpt.output import Out, count, listing, size
 from hpckit.cli.ckpt.place import Place, opened
-from hpckit.cli.ckpt.select import choose, choose_any
+from hpckit.cli.ckpt.select import choose, choose_any, pick
 
 if TYPE_CHECKING:
     from checkpointing.store.compact import Compacted
@@ -32,6 +34,9 @@ def repair(
         list[str] | None,
         typer.Option("--from", metavar="PLACE", help="Another store with copies; repeat."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only verify, and say what would be healed.")
+    ] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Only commit saves of which all ranks had finished.")
     ] = False,
@@ -41,18 +46,21 @@ def repair(
 
     Example: hpckit ckpt repair runs/gpt-1a2b3c4d --from s3://bucket/copy
 
-    Each healed one becomes a new revision; what is damaged stays for prune. With --adopt, saves
-    that only lacked the commit become checkpoints instead.
+    Each healed one becomes a new revision; what is damaged stays for prune. A checkpoint whose
+    manifest is gone comes back from --from, whole: if STEP names it, if all its bytes are here
+    still, or some that nothing else needs (so that it was not pruned).
+
+    With --adopt, saves that only lacked the commit become checkpoints instead.
     """
     out = Out(json)
-    if adopt and (step is not None or sources):
-        raise RefusedError("--adopt works on a whole run: give neither STEP nor --from with it")
+    if adopt and (step is not None or sources or dry_run):
+        raise RefusedError("--adopt works on a whole run: no STEP, --from or --dry-run with it")
     with ExitStack() as stack:
-        at = stack.enter_context(opened(place, run))
+        at = stack.enter_context(opened(place, run, may_be_new=bool(sources)))
         if adopt:
             return _adopt(at, out)
-        others = [stack.enter_context(opened(source)).store for source in sources or ()]
-        return _repair(at, step, others, out)
+        others = [stack.enter_context(opened(source)) for source in sources or ()]
+        return _repair(at, step, others, dry_run, out)
 
 
 def _adopt(at: Place, out: Out) -> int:
@@ -68,46 +76,114 @@ def _adopt(at: Place, out: Out) -> int:
     return 0
 
 
-def _repair(at: Place, step: str | None, others: list[Store], out: Out) -> int:
+def _repair(at: Place, step: str | None, others: Sequence[Place], dry_run: bool, out: Out) -> int:
     from checkpointing.store.repair import repair as heal
 
-    run = at.only_run()
+    run, stores = _run(at, others), [other.store for other in others]
     reports: list[dict[str, Any]] = []
-    for save, raw in _wanted(at, run, step, out).items():
+    for save, raw in _wanted(at, run, step, stores, out).items():
         with out.progress(f"step {save.step}", raw) as on_bytes:
-            result = heal(at.store, run, save, others, on_bytes)
-        _print(out, f"step {save.step} ({save.id})", result.healed, list(map(str, result.lost)))
-        lost = [asdict(problem) for problem in result.lost]
-        reports.append({"id": save.id, "healed": result.healed, "lost": lost, "key": result.key})
-    out.document({"run": run, "checkpoints": reports})
+            result = heal(at.store, run, save, stores, on_bytes, dry_run=dry_run)
+        lost = [str(problem) for problem in result.lost]
+        _print(out, f"step {save.step} ({save.id})", result.healed, lost, dry_run)
+        reports.append(
+            {
+                "id": save.id,
+                "healed": result.healed,
+                "lost": [asdict(problem) for problem in result.lost],
+                "key": result.key,
+            }
+        )
+    out.document({"run": run, "dry_run": dry_run, "checkpoints": reports})
     is_lost = any(report["lost"] for report in reports)
     if is_lost and not others:
         out.line("next: --from names another store that may have what is lost")
     return DAMAGED if is_lost else 0
 
 
-def _wanted(at: Place, run: str, step: str | None, out: Out) -> dict[Save, int]:
-    """What to look at, damaged manifests too, and how many bytes each has, if known."""
+def _run(at: Place, others: Sequence[Place]) -> str:
+    """The run to work on, which this store may have lost every manifest of.
+
+    Raises:
+        RefusedError: no store has it, or nobody knows which of several.
+    """
+    elsewhere = sorted({run for other in others for run in other.runs})
+    if at.run is None and not at.runs and len(elsewhere) == 1:
+        return elsewhere[0]
+    run = at.only_run()
+    if run not in (*at.runs, *elsewhere):
+        there = listing(sorted({*at.runs, *elsewhere})) or "none"
+        stores = f"{at.store.url} or the stores of --from"
+        raise RefusedError(f"no run {run!r} in {stores}; there are: {there}")
+    return run
+
+
+def _wanted(
+    at: Place, run: str, step: str | None, others: Sequence[Store], out: Out
+) -> dict[Save, int]:
+    """What to look at, damaged and lost manifests too, and how many bytes each has, if known."""
     found, unreadable = committed(at.store, run)
     raw = {f.stored.save: sum(i.raw_bytes for i in f.document.items.values()) for f in found}
     raw |= dict.fromkeys(unreadable, 0)
-    if step is None:
-        return dict(sorted(raw.items()))
-    info = choose_any(at, step, out.note)
-    if info.save not in raw:
-        raise RefusedError(
-            f"step {info.step} ({info.id}) is no checkpoint: {info.problem}; --adopt commits it "
-            "if all its ranks had finished"
+    elsewhere = gone(at.store, run, others)
+    if step is not None:
+        info = _named(replace(at, run=run), step, raw, elsewhere, out)
+        return {info.save: raw.get(info.save, info.raw_bytes)}
+    raw |= {one.info.save: one.info.raw_bytes for one in elsewhere if one.is_left}
+    if pruned := [one.info for one in elsewhere if not one.is_left]:
+        out.note(
+            f"in the store of --from, and not here, as if pruned: {_steps(pruned)}; to bring one "
+            f"back, name it: `hpckit ckpt repair {at.text} {pruned[-1].id} --from ...`"
         )
-    return {info.save: raw[info.save]}
+    return dict(sorted(raw.items()))
 
 
-def _print(out: Out, what: str, healed: list[str], lost: list[str]) -> None:
+def _steps(infos: Sequence[CheckpointInfo]) -> str:
+    return listing([f"step {info.step} ({info.id})" for info in infos], 4)
+
+
+def _named(
+    at: Place, text: str, known: Collection[Save], elsewhere: Sequence[Gone], out: Out
+) -> CheckpointInfo:
+    """The checkpoint that is meant: one that is here, or else one that is gone.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    try:
+        info = choose_any(at, text, out.note)
+    except RefusedError as error:
+        return _lost(text, elsewhere, error, out)
+    if info.save in known:
+        return info
+    refusal = RefusedError(
+        f"step {info.step} ({info.id}) is no checkpoint: {info.problem}; --adopt commits it if all "
+        "its ranks had finished"
+    )
+    return _lost(text, elsewhere, refusal, out)
+
+
+def _lost(text: str, elsewhere: Sequence[Gone], refusal: RefusedError, out: Out) -> CheckpointInfo:
+    """One that only other stores have; by its step or id, as the newest that there ever was may
+    not be what is meant."""
+    if not text[:1].isdecimal():
+        raise refusal
+    try:
+        picked = pick([one.info for one in elsewhere], {}, text, "the stores of --from")
+    except RefusedError:
+        raise refusal from None
+    if picked.remark:
+        out.note(picked.remark)
+    return picked.info
+
+
+def _print(out: Out, what: str, healed: list[str], lost: list[str], dry_run: bool) -> None:
     if not healed and not lost:
         out.line(f"{what}: nothing to heal")
         return
-    out.line(f"{what}: {len(healed):,} healed, {len(lost):,} lost")
-    for word, things in (("healed", healed), ("lost", lost)):
+    done = "would be healed" if dry_run else "healed"
+    out.line(f"{what}: {len(healed):,} {done}, {len(lost):,} lost")
+    for word, things in ((done, healed), ("lost", lost)):
         for thing in things[:MOST]:
             out.line(f"  {word}: {thing}")
         if len(things) > MOST:

@@ -15,7 +15,7 @@ from checkpointing.store import catalog, marks
 from checkpointing.store.catalog import CheckpointInfo, Found
 from checkpointing.store.store import Store
 from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.output import listing
+from hpckit.cli.ckpt.output import listing, when
 from hpckit.cli.ckpt.place import Place
 
 _ID = re.compile(r"\d{1,10}(-[0-9a-f]{0,8})?")
@@ -61,12 +61,18 @@ def pick(
     return _one(matching, infos, text, where)
 
 
+def told(info: CheckpointInfo) -> str:
+    """A checkpoint by what tells it from others of its step."""
+    origin = f"imported from {info.source}, " if info.source else ""
+    return f"{info.id} ({origin}{when(info.created, exact=True)})"
+
+
 def _newest(same: Sequence[CheckpointInfo]) -> Picked:
     """Of one step, saved once or more."""
     usable = [info for info in same if info.state in _STATES] or same
     chosen = max(usable, key=lambda info: info.created)
-    others = [info.id for info in same if info is not chosen]
-    remark = f"step {chosen.step} was saved {len(same)} times: taking {chosen.id}, the newest"
+    others = [told(info) for info in same if info is not chosen]
+    remark = f"step {chosen.step} was saved {len(same)} times: taking {told(chosen)}, the newest"
     return Picked(chosen, f"{remark}; also: {listing(others)}" if others else None)
 
 
@@ -74,7 +80,7 @@ def _one(
     found: Sequence[CheckpointInfo], infos: Sequence[CheckpointInfo], text: str, where: str
 ) -> Picked:
     if len(found) > 1:
-        ids = listing([info.id for info in found])
+        ids = listing([told(info) for info in found])
         raise RefusedError(f"{text!r} is the beginning of {len(found)} ids in {where}: {ids}")
     if not found:
         whole = {info.step for info in infos if info.state in _STATES}
@@ -149,7 +155,7 @@ def choose_any(place: Place, text: str, note: Callable[[str], None]) -> Checkpoi
     named, problems = readable_marks(place.store, run)
     for problem in problems:
         note(f"warning: {problem}")
-    picked = pick(catalog.list_checkpoints(place.store, run), named, text, where)
+    picked = pick(catalog.list_checkpoints(place.store, run, refused={}), named, text, where)
     if picked.remark:
         note(picked.remark)
     return picked.info

@@ -117,6 +117,7 @@ def _print_header(out: Out, found: Found, url: str, labels: Sequence[str]) -> No
         "checkpoint": f"step {header.save.step}, {header.save.id}{revision}",
         "run": f"{header.save.run} in {url}",
         "saved": f"{when(header.created, exact=True)} by {count(header.world_size, 'rank')}",
+        "imported": f"from {header.source}" if header.source else "",
         "size": f"{size(stored)} stored, {size(raw)} raw, {ratio(raw, stored)}, in "
         f"{count(len(found.document.packs()), 'pack')}",
         "metrics": metrics,
@@ -201,6 +202,7 @@ def _plain(
         "metrics": dict(header.metrics),
         "revision": header.revision,
         "dropped": list(header.dropped),
+        "source": header.source,
         "marks": list(labels),
         "items": {name: vars(item) for name, item in found.document.items.items()},
         "tensors_matching": tensors,

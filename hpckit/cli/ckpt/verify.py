@@ -12,11 +12,13 @@ import typer
 
 from checkpointing.format.names import Save
 from checkpointing.store.catalog import Found, committed
+from checkpointing.store.tombs import condemned_packs
+from checkpointing.store.usage import Unneeded, measure, unneeded
 from checkpointing.store.verify import Level, Problem, together, verify_all
-from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded
+from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded, told_repair
 from hpckit.cli.ckpt.holding import held, is_there
 from hpckit.cli.ckpt.options import JsonOption, MaybeStepArg, PlaceArg, RunOption
-from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.ckpt.output import Out, count, decimal, size, speed, took
 from hpckit.cli.ckpt.place import Place, opened
 from hpckit.cli.ckpt.select import choose
 
@@ -51,6 +53,8 @@ def verify_them(
     """Read checkpoints again and say what is damaged: object, tensor and step.
 
     Example: hpckit ckpt verify s3://bucket/ckpts latest --level crc --run gpt-1a2b3c4d
+
+    What no checkpoint needs is not read; without STEP it says how much of the store that is.
     """
     out = Out(json)
     if step is not None and all_:
@@ -60,12 +64,38 @@ def verify_them(
         started_s = time.monotonic()
         checked, read = _check_all(at, found, level, out)
         seconds = time.monotonic() - started_s
+        left_out = _left_out(at, out) if step is None else None
     broken = [_manifest_problem(save, text) for save, text in unreadable.items()]
     for problem in broken:
         out.line(f"damaged: {problem}")
     _print_sum(out, at, checked, len(broken), level, _speed(level, read, seconds))
-    out.document(_plain(at, checked, broken, level, seconds))
+    if left_out is not None:
+        out.line(told_left_out(left_out))
+    body = _plain(at, checked, broken, level, seconds)
+    out.document({**body, "left_out": None if left_out is None else asdict(left_out)})
     return DAMAGED if broken or any(one.problems for one in checked) else 0
+
+
+def _left_out(at: Place, out: Out) -> Unneeded:
+    with out.counting("reading tables", len(at.store.manifests())) as on_checkpoint:
+        return unneeded(measure(at.store, on_checkpoint), condemned_packs(at.store))
+
+
+def told_left_out(it: Unneeded) -> str:
+    """What of the store was not looked at, because no checkpoint needs it."""
+    if not it.bytes:
+        return "left out of the check: nothing; checkpoints need every byte of the store's packs"
+    waiting = f", {size(it.condemned_bytes)} of these wait for prune" if it.condemned_bytes else ""
+    packs = count(it.packs, "pack")
+    parts = [f"{size(it.pack_bytes)} in {packs} of running, unfinished or removed saves{waiting}"]
+    parts = parts if it.packs else []
+    parts += [f"{size(it.dead_bytes)} inside packs that are needed"] if it.dead_bytes else []
+    most = "at most " if it.is_most else ""
+    why = " (of damaged checkpoints nobody knows what they need)" if it.is_most else ""
+    return (
+        f"left out of the check: {most}{size(it.bytes)} that no checkpoint needs{why}: "
+        f"{'; '.join(parts)}"
+    )
 
 
 def _wanted(at: Place, step: str | None, out: Out) -> tuple[Sequence[Found], dict[Save, str]]:
@@ -155,21 +185,14 @@ def _print_sum(
     verdict = f"{bad:,} damaged" if bad else "all whole"
     out.line(f"{looked} checked ({level}): {verdict}{speed}")
     if bad:
-        out.line(
-            f"next: `hpckit ckpt repair {at.text}` looks for intact copies of what is damaged "
-            "(--from names other stores to look in)"
-        )
+        out.line(told_repair(at.text))
 
 
 def _speed(level: Level, read: int, seconds: float) -> str:
     if level == "quick":
         return ""
-    return f", {read / 1e9:.3g} GB in {seconds:.1f} s: {rate(read, seconds)}"
-
-
-def rate(total: int, seconds: float) -> str:
-    """Bytes per second, decimal as people quote it."""
-    return f"{total / 1e9 / max(seconds, 1e-9):.2f} GB/s"
+    rate = speed(read, seconds)
+    return f", {decimal(read)} in {took(seconds)}: {rate}" if rate else f", {decimal(read)}"
 
 
 def _plain(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-from hpckit.cli.ckpt.output import Out, size
+from hpckit.cli.ckpt.output import Out, size, speed
 
 _EVERY_S = 15.0
 
@@ -40,8 +40,8 @@ def reported(
         now_s = time.monotonic()
         if not terminal and now_s - told_s >= _EVERY_S:
             told_s = now_s
-            speed = fetched() / (now_s - began_s) / 1e6
-            out.note(f"{what}: {done:,} of {total:,} shards, {size(fetched())}, {speed:.0f} MB/s")
+            rate = speed(fetched(), now_s - began_s) or "nothing fetched"
+            out.note(f"{what}: {done:,} of {total:,} shards, {size(fetched())}, {rate}")
 
     terminal = Console(stderr=True).is_terminal
     with shown(what) as bar:

@@ -11,7 +11,7 @@ import typer
 
 from hpckit.cli.ckpt.failures import RefusedError
 from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, count, size
+from hpckit.cli.ckpt.output import Out, count, size, speed, took
 from hpckit.cli.ckpt.sizes import parse_size
 from hpckit.cli.data.failures import guarded
 from hpckit.cli.data.options import (
@@ -149,10 +149,10 @@ def _print(
         screen.note(f"and {len(warmed.errors) - _MOST:,} more: --json lists them")
     for name, times in trouble.items():
         screen.note(f"the cache's disk gave {name}, {count(times, 'time')}")
-    speed = f"{fetched / seconds / 1e6:.0f} MB/s" if seconds > 0 else ""
+    rate = speed(fetched, seconds)
     screen.line(
         f"{warmed.shards:,} of {count(total, 'shard')} in the cache, {size(warmed.bytes)}; "
-        f"fetched {size(fetched)} in {seconds:.1f} s, {speed}"
+        f"fetched {size(fetched)} in {took(seconds)}{f', {rate}' if rate else ''}"
     )
     if warmed.in_place:
         screen.line(f"{warmed.in_place:,} are files of this machine: read where they lie")

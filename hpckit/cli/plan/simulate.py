@@ -139,10 +139,11 @@ def simulate(
 
 def _tell(out: Out, fleet: Fleet, found: list[Outcome]) -> None:
     from hpckit.cli.ckpt.output import table
-    from hpckit.report.words import span
+    from hpckit.report.words import decimal, span
 
     out.fact("failures", f"one every {span(fleet.mtbf_s)}, {fleet.nodes:,} nodes")
-    out.fact("store", f"{fleet.store_gbps:,.0f} GB/s for {fleet.state_gb:,.0f} GB")
+    rate, state = decimal(fleet.store_gbps * 1e9, "B/s"), decimal(fleet.state_gb * 1e9)
+    out.fact("store", f"{rate} for {state}")
     out.fact("spares", f"{fleet.spares:,} nodes, back after {fleet.repair_hours:g} h")
     out.line()
     told = {part for one in found for part, share in one.shares.items() if share > 0}

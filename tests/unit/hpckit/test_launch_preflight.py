@@ -284,7 +284,7 @@ def test_a_store_out_of_reach_is_a_problem(
             "AWS_REGION": "us-east-1",
         }.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("hpckit.launch.patience.STORE_BUDGET_S", 0.5)
+        monkeypatch.setattr("hpckit.run.patience.STORE_BUDGET_S", 0.5)
         (line,) = look(project, {"checkpoint.url": "s3://bucket/ckpts"}).problems
     assert line.startswith("checkpoint.url: ")
     assert "bucket" in line

@@ -143,3 +143,11 @@ def test_a_metric_that_is_no_number_is_damage() -> None:
     header: Header = replace(made.header, metrics={"loss": True})
     with pytest.raises(DamagedError, match="metric 'loss' is no number"):
         document(build_manifest(replace(made, header=header)))
+
+
+def test_a_source_is_kept_and_is_no_field_where_there_is_none() -> None:
+    made = whole()
+    assert b'"source"' not in build_manifest(made)
+    named = replace(made, header=replace(made.header, source="/data/exported (safetensors)"))
+    assert document(build_manifest(named)).header.source == "/data/exported (safetensors)"
+    assert assemble(split(named, 2)).header.source == "/data/exported (safetensors)"

@@ -68,6 +68,34 @@ def test_when_to_give_up(tries: int, elapsed_s: float, idle_s: float, goes_on: b
     assert (next_wait_s(POLICY, tries, elapsed_s, idle_s, 0.5) is not None) is goes_on
 
 
+@pytest.mark.parametrize(
+    ("elapsed_s", "idle_s", "goes_on"),
+    [(14.9, math.inf, True), (15.0, math.inf, False), (99.0, 90.0, True), (100.0, 100.0, False)],
+)
+def test_what_was_never_reached_is_given_up_sooner(
+    elapsed_s: float, idle_s: float, goes_on: bool
+) -> None:
+    policy = Policy(budget_s=100.0, reach_s=15.0)
+    assert (next_wait_s(policy, 3, elapsed_s, idle_s, 0.5) is not None) is goes_on
+
+
+def test_advice_is_for_what_was_never_reached() -> None:
+    clock = Clock()
+
+    def given_up(is_reached: bool) -> str:
+        runs = Retrier(
+            POLICY, (OSError,), lambda *_: None, clock=clock, advice=lambda: "look at the cable"
+        )
+        if is_reached:
+            runs.run("read y", lambda: "done")
+        with pytest.raises(StoreError) as caught:
+            runs.run("read x", Broken(clock, times=math.inf, seconds=60.0))
+        return str(caught.value)
+
+    assert given_up(is_reached=False).endswith("down; look at the cable")
+    assert given_up(is_reached=True).endswith("down")
+
+
 def test_most_tries() -> None:
     policy = Policy(most_tries=3)
     assert next_wait_s(policy, 2, 0.0, 0.0, 0.5) is not None

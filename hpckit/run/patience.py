@@ -1,4 +1,4 @@
-"""How long to try to reach a store in the cloud: somebody is sitting there and waiting."""
+"""How long to try to reach a store that has not answered: somebody is sitting there and waiting."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 STORE_BUDGET_S = 15.0
 
 
-def patience(url: str) -> dict[str, Any] | None:
-    """What to open the store at `url` with."""
-    return {"budget_s": STORE_BUDGET_S} if url.lower().startswith("s3") else None
+def patience() -> dict[str, Any]:
+    """Options to open a store with, wherever it is. One that has answered once is given more time,
+    so that a long command survives an outage."""
+    return {"reach_s": STORE_BUDGET_S}
 
 
 def patient_sources() -> Sources:
