@@ -201,6 +201,9 @@ def describe(event: Event) -> str | None:
             why = get("reason") or get("error")
             what = event.kind.removeprefix("checkpoint_")
             return f"[red]checkpoint {get('step')} {what}[/]: {escape(str(why))}"
+        case "replicas_differ":
+            what = escape(str(get("summary")))
+            return f"[red]replicas differ[/] at step {get('step')}: {what}"
         case "degraded":
             return f"[yellow]degraded[/]: {escape(str(get('what')))}"
         case "data_bound":

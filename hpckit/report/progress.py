@@ -65,6 +65,9 @@ class Progress:
     """What was last said to be worse than it should be."""
     stragglers: tuple[str, ...]
     """Ranks that the others wait for, in words."""
+    differing: str | None
+    """Of what ranks held different replicas at the last save where they did, since the supervisor
+    began that came last."""
 
 
 def build_progress(events: Sequence[Event]) -> Progress:
@@ -105,6 +108,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         interruptions=interruptions(events),
         degraded=_get(worst, "what"),
         stragglers=_stragglers(life[life.index(trained) :] if trained else []),
+        differing=_differing(_last(life, "replicas_differ")),
     )
 
 
@@ -140,6 +144,10 @@ def validated_words(event: Event) -> str:
 
 def _validated(event: Event | None) -> str | None:
     return f"{validated_words(event)} at step {event['step']:,}" if event else None
+
+
+def _differing(event: Event | None) -> str | None:
+    return None if event is None else f"at step {event['step']:,}: {event['summary']}"
 
 
 def _stragglers(attempt: Sequence[Event]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ NEEDED: Mapping[str, Mapping[str, Check]] = {
     "validated": {"step": _whole},
     "checkpoint_started": {"step": _whole},
     "checkpoint_committed": {"step": _whole, "id": _text, "store": _text},
+    "replicas_differ": {"step": _whole, "summary": _text},
     "successor_queued": {"job": _any},
     "straggler": {
         **{"rank": _whole, "host": _text, "step": _whole, "z": _number, "excess": _number},

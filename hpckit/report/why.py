@@ -78,6 +78,8 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
         facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
     if it.progress.degraded is not None and it.is_alive:
         facts.append(Fact("degraded", it.progress.degraded))
+    if it.progress.differing is not None:
+        facts.append(Fact("replicas differ", it.progress.differing))
     if it.is_alive:
         facts += [Fact("straggler", text) for text in it.progress.stragglers]
     for bad in it.bad:

@@ -81,6 +81,9 @@ def _print(out: Out, at: Place, infos: list[CheckpointInfo], labels: Labels) -> 
         for info in mine:
             if info.problem:
                 out.line(f"step {info.step} ({info.id}) is {info.state}: {info.problem}")
+            if info.differing:
+                what = clean(info.differing)
+                out.line(f"step {info.step} ({info.id}): the ranks' replicas differed: {what}")
             if info.source:
                 out.line(f"step {info.step} ({info.id}) was imported from {info.source}")
     if any(info.state == "damaged" for info in infos):

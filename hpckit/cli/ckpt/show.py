@@ -12,6 +12,7 @@ import typer
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.chunks import Chunk
+from checkpointing.format.differing import Marked, describe, dump_marked
 from checkpointing.format.table import Spec, Table
 from checkpointing.store.catalog import Found
 from checkpointing.store.diff import matches
@@ -24,6 +25,7 @@ from hpckit.cli.ckpt.place import opened
 from hpckit.cli.ckpt.select import choose, readable_marks
 
 _NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")
+_MOST_DIFFERENCES = 10
 VALUE_WIDTH = 60  # characters of a value in a table
 
 
@@ -127,6 +129,7 @@ def _print_header(out: Out, found: Found, url: str, labels: Sequence[str]) -> No
     for name, text in lines.items():
         if text:
             out.line(f"{name:<11} {text}")
+    _print_differences(out, header.marked)
     rows = table("item", "tensors", "chunks", "raw", "stored", "ratio", right=_NUMBERS)
     for name, item in items.items():
         sizes = (size(item.raw_bytes), size(item.stored_bytes))
@@ -134,6 +137,16 @@ def _print_header(out: Out, found: Found, url: str, labels: Sequence[str]) -> No
         rows.add_row(clean(name), f"{item.tensors:,}", f"{item.chunks:,}", *sizes, times)
     out.line()
     out.table(rows)
+
+
+def _print_differences(out: Out, marked: Marked | None) -> None:
+    if marked is None:
+        return
+    out.line(f"differing   the ranks' replicas of {count(marked.count, 'tensor')} or values")
+    for one in marked.differences[:_MOST_DIFFERENCES]:
+        out.line(f"            {clean(describe(one))}")
+    if marked.count > _MOST_DIFFERENCES:
+        out.line(f"            and {marked.count - _MOST_DIFFERENCES:,} more")
 
 
 def _print_tensors(out: Out, wanted: Sequence[Row], most: int) -> None:
@@ -203,6 +216,7 @@ def _plain(
         "revision": header.revision,
         "dropped": list(header.dropped),
         "source": header.source,
+        "differing": dump_marked(header.marked) if header.marked else None,
         "marks": list(labels),
         "items": {name: vars(item) for name, item in found.document.items.items()},
         "tensors_matching": tensors,

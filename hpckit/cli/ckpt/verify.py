@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from checkpointing.format.differing import summary
 from checkpointing.format.names import Save
 from checkpointing.store.catalog import Found, committed
 from checkpointing.store.tombs import condemned_packs
@@ -18,7 +19,7 @@ from checkpointing.store.verify import Level, Problem, together, verify_all
 from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded, told_repair
 from hpckit.cli.ckpt.holding import held, is_there
 from hpckit.cli.ckpt.options import JsonOption, MaybeStepArg, PlaceArg, RunOption
-from hpckit.cli.ckpt.output import Out, count, decimal, size, speed, took
+from hpckit.cli.ckpt.output import Out, clean, count, decimal, size, speed, took
 from hpckit.cli.ckpt.place import Place, opened
 from hpckit.cli.ckpt.select import choose
 
@@ -159,6 +160,8 @@ def _checked(at: Place, found: Found, problems: list[Problem] | None, out: Out) 
     run = f"run {save.run}, " if at.run is None and len(at.runs) > 1 else ""
     verdict = count(len(problems), "problem") if problems else "ok"
     out.line(f"{run}step {save.step} ({save.id}): {verdict}, {size(total)}")
+    if (mark := found.document.header.marked) is not None:
+        out.line(f"  as its ranks had it, and their replicas differ: {clean(summary(mark))}")
     for problem in problems[:MOST]:
         out.line(f"  damaged: {problem}")
     if len(problems) > MOST:

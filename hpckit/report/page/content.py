@@ -218,3 +218,6 @@ def _findings(events: Iterable[Event]) -> Iterator[Finding]:
                 yield Finding(event.time, "straggler", where, text)
             case "degraded":
                 yield Finding(event.time, "degraded", where, event["what"])
+            case "replicas_differ":
+                text = f"at step {event['step']:,}: {event['summary']}"
+                yield Finding(event.time, "replicas differ", where, text)

@@ -55,6 +55,11 @@ def shown(kind: str, **fields: Any) -> str:
         ),
         ("checkpoint_failed", {"step": 5, "error": "disk full"}, "checkpoint 5 failed: disk full"),
         ("checkpoint_skipped", {"step": 5, "reason": "damaged"}, "checkpoint 5 skipped: damaged"),
+        (
+            "replicas_differ",
+            {"step": 5, "summary": "tensor w: rank 1 differs"},
+            "replicas differ at step 5: tensor w: rank 1 differs",
+        ),
         ("degraded", {"what": "on the CPU"}, "degraded: on the CPU"),
         (
             "straggler",
@@ -86,6 +91,7 @@ def test_other_events_are_passed_over(kind: str) -> None:
         ("generation_ended", "reason"),
         ("checkpoint_failed", "error"),
         ("checkpoint_skipped", "reason"),
+        ("replicas_differ", "summary"),
         ("degraded", "what"),
     ],
 )
