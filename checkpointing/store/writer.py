@@ -179,10 +179,10 @@ def _tiles(pieces: Iterable[Piece | None]) -> Iterator[_Tile | None]:
         if piece is None:
             yield None
             continue
-        kind = element(piece.dtype)
+        kind, whole = element(piece.dtype), piece.box
         bits = piece.data.view(kind.bits)
-        for box in tiles(piece.box, tile_shape(piece.shape, kind.itemsize)):
-            view = bits[box.relative_to(piece.box).slices]
+        for box in tiles(whole, tile_shape(piece.shape, kind.itemsize)):
+            view = bits if box == whole else bits[box.relative_to(whole).slices]
             yield _Tile(piece.name, piece.dtype, box, view)
 
 
