@@ -19,7 +19,7 @@ from checkpointing.storage import Buffer
 logger = logging.getLogger("checkpointing")
 
 MOST_CYCLES = 1 << 20  # bases that are kept in mind
-SMALL = 256  # bytes; a chunk of less is stored raw: its row in the table is no smaller than what it saves
+SMALL = 256  # bytes; a smaller chunk is stored raw: a codec would save less than its rows take
 CHECK_EVERY = 64  # chunks of a kind: the first and then each so many-th is decoded again at once
 
 _NUMBER = re.compile(r"\d+")
