@@ -43,11 +43,13 @@ def place_for(memory: NDArray[np.uint8], offset: int, cells: Tensor) -> Tensor:
     return there.view(cells.dtype).view(cells.shape)
 
 
-def copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def copy(
+    targets: Sequence[Tensor], sources: Sequence[Tensor], *, non_blocking: bool = False
+) -> None:
     """Copy in torch's threads, without a call from Python for every tensor."""
     if targets:
         with torch.no_grad():
-            torch._foreach_copy_(list(targets), list(sources))
+            torch._foreach_copy_(list(targets), list(sources), non_blocking=non_blocking)
 
 
 def copy_quietly(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from checkpointing.format.elements import element
 _PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
 
 
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     """ "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
@@ -26,6 +28,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return found
 
 
+@cache
 def is_placeholder(dtype: torch.dtype) -> bool:
     """Dtypes that torch only names, without operations on them (int4, bits8): DCP cannot plan
     with them either. What uses them keeps its bytes in a uint8 tensor."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -90,8 +91,7 @@ class Layout:
 
     def cell(self, index: int) -> Cells:
         """What the ranks of one cell hold."""
-        coordinates = np.unravel_index(index, self.grid) if self.cuts else ()
-        return Cells(self.shape, self.cuts, [int(c) for c in coordinates])
+        return _cell(self.shape, self.cuts, index)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Cells:
     def count(self) -> int:
         return math.prod(self.local_shape)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Its boxes, in row-major order; none if the rank holds nothing."""
         places = [_placed(runs) for runs in self._runs]
@@ -156,6 +156,13 @@ class Cells:
             )
             for at in product(*places)
         )
+
+
+@lru_cache(1 << 12)  # a model has few shapes, and many tensors of each
+def _cell(shape: Shape, cuts: tuple[Cut, ...], index: int) -> Cells:
+    grid = tuple(cut.parts for cut in cuts)
+    coordinates = np.unravel_index(index, grid) if cuts else ()
+    return Cells(shape, cuts, [int(c) for c in coordinates])
 
 
 def _hash(content: object) -> bytes:

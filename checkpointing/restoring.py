@@ -68,6 +68,7 @@ class Restorer:
     reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
     avoids_suspects: bool = True  # whether one whose replicas differ comes after all others
     passed_over: set[str] = field(default_factory=set)  # on rank 0: ids of such, not tried
+    _offered: tuple[Checkpoint, Inventory] | None = None  # on rank 0: opened, and looked through
 
     def take_over(self) -> bool:
         """Become the only writer of the run; whether it has checkpoints, whole or damaged."""
@@ -127,7 +128,7 @@ class Restorer:
                 if dropped := checkpoint.header.dropped:  # nothing to go on training with
                     self.reduced[checkpoint.id] = f"retention took out {', '.join(dropped)}"
                     continue
-                Inventory.of(checkpoint)
+                self._offered = checkpoint, Inventory.of(checkpoint)
             except FileNotFoundError:
                 continue  # pruned meanwhile by somebody else
             except FormatError as error:  # no damage: going back behind it would lose training
@@ -163,8 +164,7 @@ class Restorer:
     def _look(self, stored: Stored, target: LoadTarget) -> tuple[str | None, _Readable | None]:
         """What this rank is to read; or why it cannot, if the manifest is damaged."""
         try:
-            checkpoint = Checkpoint(self.store, stored)
-            inventory = Inventory.of(checkpoint)
+            checkpoint, inventory = self._opened(stored)
         except (DamagedError, FileNotFoundError) as error:
             return f"rank {self.ranks.rank}: {error}", None
         target.form(inventory)
@@ -172,6 +172,12 @@ class Restorer:
         # of those that do not fit, and are told of
         fitting = {n: t for n, t in tensors.items() if n in inventory.tensors}
         return None, _Readable(checkpoint, inventory, tensors, structure(fitting, ()))
+
+    def _opened(self, stored: Stored) -> tuple[Checkpoint, Inventory]:
+        if self._offered is not None and self._offered[0].stored == stored:
+            return self._offered
+        checkpoint = Checkpoint(self.store, stored)
+        return checkpoint, Inventory.of(checkpoint)
 
     def _read(
         self, readable: _Readable, groups: Sequence[ReadGroup]

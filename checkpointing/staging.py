@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from checkpointing import hostmemory
 from checkpointing.arena import Arena
-from checkpointing.copying import Copy, cells_of, copy_quietly, place_for
-from checkpointing.dtypes import copy_bits, dtype_name
+from checkpointing.copying import Copy, cells_of, copy, copy_quietly, place_for
+from checkpointing.dtypes import dtype_name
 from checkpointing.errors import StageError
 from checkpointing.fingerprints import Sample, fingerprint
 from checkpointing.format.differing import NOT_TAKEN
@@ -357,8 +357,8 @@ class Staging:
 
     def copy_back(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy what the buffers hold into the live `tensors` of the same names."""
-        for name, tensor in tensors.items():
-            copy_bits(local(tensor), self._buffers[name], non_blocking=True)
+        targets = [cells_of(tensor) for tensor in tensors.values()]
+        copy(targets, [cells_of(self._buffers[name]) for name in tensors], non_blocking=True)
         _finish_copies(tensors)
 
     def release(self) -> None:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from checkpointing.dtypes import is_placeholder
 from checkpointing.placement import held
-from checkpointing.values import Json, decode, encode
+from checkpointing.values import Json, all_scalar, decode, encode
 
 _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
 
@@ -100,9 +100,12 @@ def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
 def _is_branch(tree: object) -> bool:
     if isinstance(tree, Branch):
         return True
-    if isinstance(tree, dict | list | tuple):
-        return any(isinstance(c, Tensor) or _is_branch(c) for _, c in _children(tree))
-    return False
+    if not isinstance(tree, dict | list | tuple):
+        return False
+    children = tree.values() if isinstance(tree, dict) else tree
+    if all_scalar(children):
+        return False
+    return any(isinstance(child, Tensor) or _is_branch(child) for child in children)
 
 
 def _add(leaves: dict[str, Any], path: str, leaf: Any) -> None:
@@ -119,6 +122,7 @@ def _check_tensor(tensor: Tensor, path: str) -> None:
     elif tensor.layout is not torch.strided or tensor.is_quantized or is_placeholder(tensor.dtype):
         kind = f"a tensor of layout {tensor.layout}, dtype {tensor.dtype}"
     else:
-        held(path, tensor)
+        if isinstance(tensor, DTensor):
+            held(path, tensor)
         return
     raise TypeError(f"cannot save {path!r}: {kind}; plain dense tensors and DTensors can be saved")

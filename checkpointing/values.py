@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from checkpointing.errors import DamagedError, FormatError
@@ -16,6 +16,15 @@ from checkpointing.errors import DamagedError, FormatError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _DICT_TAGS: dict[type, str] = {dict: "$dict", OrderedDict: "$ordered", Counter: "$counter"}
+
+
+_SCALARS = frozenset((type(None), bool, int, float, str))
+
+
+def all_scalar(values: Iterable[object]) -> bool:
+    """Whether none of these is a container: told by their types, without a look at each, for there
+    may be millions."""
+    return _SCALARS.issuperset(map(type, values))
 
 
 def encode(value: object, path: str) -> Json:
@@ -30,9 +39,9 @@ def encode(value: object, path: str) -> Json:
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if type(value) is list:
-        return [encode(v, f"{path}/{i}") for i, v in enumerate(value)]
+        return _encode_all(value, path)
     if type(value) is tuple:
-        return {"$tuple": [encode(v, f"{path}/{i}") for i, v in enumerate(value)]}
+        return {"$tuple": _encode_all(value, path)}
     if isinstance(value, dict) and type(value) in _DICT_TAGS:
         return _encode_dict(value, path)
     raise TypeError(
@@ -43,9 +52,25 @@ def encode(value: object, path: str) -> Json:
     )
 
 
+def _encode_all(values: Sequence[object], path: str) -> list[Json]:
+    if _is_json(values):
+        return list(values)  # type: ignore[arg-type]
+    return [encode(v, f"{path}/{i}") for i, v in enumerate(values)]
+
+
+def _is_json(values: Collection[object]) -> bool:
+    """Whether JSON can say each of these scalars as it is; told as by `all_scalar`."""
+    kinds = set(map(type, values))
+    if float not in kinds:
+        return kinds <= _SCALARS
+    return kinds == {float} and all(map(math.isfinite, values))  # type: ignore[arg-type]
+
+
 def _encode_dict(value: dict[Any, Any], path: str) -> Json:
     plain = type(value) is dict and all(type(k) is str and not k.startswith("$") for k in value)
     if plain:
+        if _is_json(value.values()):
+            return dict(value)
         return {k: encode(v, f"{path}/{k}") for k, v in value.items()}
     pairs: list[Json] = [
         [encode(k, f"{path} (key)"), encode(v, f"{path}/{k}")] for k, v in value.items()
@@ -68,13 +93,15 @@ def decode(value: Json) -> Any:
 
 def _decode(value: Json) -> Any:
     if isinstance(value, list):
-        return [_decode(v) for v in value]
+        return list(value) if all_scalar(value) else [_decode(v) for v in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         ((tag, inner),) = value.items()
         if tag.startswith("$"):
             return _decode_tag(tag, inner)
+    if all_scalar(value.values()):
+        return dict(value)
     return {k: _decode(v) for k, v in value.items()}
 
 

@@ -3,7 +3,7 @@ rank reads few and a commit only moves on. Objects are made of those that are as
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -164,6 +164,17 @@ class Segment:
         end = low + np.array(box.sizes, np.int64)
         lows, ends = self.boxes[:, 0], self.boxes[:, 0] + self.boxes[:, 1]
         return self.pairs(np.flatnonzero(((lows < end) & (low < ends)).all(axis=1)))
+
+
+def runs(segments: Iterable[Segment]) -> list[tuple[Columns, slice]]:
+    """The rows of segments, in their order; those that follow each other are one slice."""
+    found: list[tuple[Columns, slice]] = []
+    for segment in segments:
+        columns, rows = segment.columns, segment.rows
+        if found and found[-1][0] is columns and found[-1][1].stop == rows.start:
+            rows = slice(found.pop()[1].start, rows.stop)
+        found.append((columns, rows))
+    return found
 
 
 class Placed(Mapping[Box, Chunk]):

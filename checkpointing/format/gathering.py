@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.format.columns import NAMES, ROW, Columns, Rows, Segment
+from checkpointing.format.columns import NAMES, ROW, Columns, Rows, Segment, runs
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def gather(
     Raises:
         KeyError: a chunk is in another pack.
     """
-    sources = _sources(segments, packs)
+    taken = runs(segments)
+    sources = _sources(taken, packs)
     order, numbers = _order(sources.values())
     count = sum(len(segment.boxes) for segment in segments)
     found = {}
@@ -55,7 +56,7 @@ def gather(
             whole = _moved(sources, count + numbers)
         else:
             whole = {key: source.column(name) for key, source in sources.items()}
-        placed = [whole[id(segment.columns)][segment.rows] for segment in segments]
+        placed = [whole[id(columns)][rows] for columns, rows in taken]
         bases = [whole[key][source.bases] for key, source in sources.items()]
         empty = np.zeros((0, *ROW[name].shape), ROW[name].base)
         column = np.concatenate([empty, *placed, np.concatenate([empty, *bases])[order]])
@@ -65,12 +66,14 @@ def gather(
     return {name: column.astype(ROW[name].base) for name, column in found.items()}, len(order)
 
 
-def _sources(segments: Sequence[Segment], packs: Mapping[bytes, int]) -> dict[int, _Source]:
+def _sources(
+    taken: Sequence[tuple[Columns, slice]], packs: Mapping[bytes, int]
+) -> dict[int, _Source]:
     """By the identity of the columns."""
     rows: dict[int, list[slice]] = {}
-    for segment in segments:
-        rows.setdefault(id(segment.columns), []).append(segment.rows)
-    columns = {id(segment.columns): segment.columns for segment in segments}
+    for its, those in taken:
+        rows.setdefault(id(its), []).append(those)
+    columns = {id(its): its for its, _ in taken}
     return {key: _Source.of(columns[key], mine, packs) for key, mine in rows.items()}
 
 

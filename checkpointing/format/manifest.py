@@ -17,6 +17,7 @@ from checkpointing.canonical import Reader
 from checkpointing.errors import DamagedError
 from checkpointing.format import container, differing
 from checkpointing.format.chunks import ID_BYTES, PACK_BYTES
+from checkpointing.format.columns import runs
 from checkpointing.format.container import Container
 from checkpointing.format.differing import (
     Marked,
@@ -153,10 +154,10 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
 
 
 def summarise(table: Table) -> Summary:
-    segments = table.in_columns().segments()
-    ids = [segment.columns["id"][segment.rows] for segment in segments]
+    taken = runs(table.in_columns().segments())
+    ids = [columns["id"][rows] for columns, rows in taken]
     empty = np.zeros(0, np.uint64)
-    lengths = np.concatenate([empty, *(s.columns["length"][s.rows] for s in segments)])
+    lengths = np.concatenate([empty, *(its["length"][rows] for its, rows in taken)])
     stored = lengths[_once(ids)].sum()
     return Summary(len(table.tensors), len(lengths), table.raw_bytes, int(stored))
 

@@ -129,13 +129,17 @@ def merge(tables: Iterable[Table]) -> Table:
             parts.setdefault(name, []).extend(placed.segments)
         for name, value in table.values.items():
             merged.values.setdefault(name, value)
-    for name, spec in merged.tensors.items():
-        merged.chunks[name] = _joined(name, spec, parts[name])
+    joined = {name: Placed(parts[name]) for name in merged.tensors}
+    specs = [(spec.shape, spec.tile) for spec in merged.tensors.values()]
+    if first_gap(specs, [placed.boxes for placed in joined.values()]) is None:
+        merged.chunks.update(joined)
+    else:
+        for name, spec in merged.tensors.items():
+            merged.chunks[name] = _checked(name, spec, joined[name])
     return merged
 
 
-def _joined(name: str, spec: Spec, segments: Sequence[Segment]) -> Mapping[Box, Chunk]:
-    joined = Placed(segments)
+def _checked(name: str, spec: Spec, joined: Placed) -> Mapping[Box, Chunk]:
     if gap(spec.shape, spec.tile, joined.boxes) is None:
         return joined
     once = dict(joined.items())  # the same box from two ranks is one

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -40,6 +41,8 @@ class Box:
 
     def intersect(self, other: Box) -> Box | None:
         """What both cover; None if nothing."""
+        if self == other and 0 not in self.sizes:
+            return self
         low = tuple(map(max, self.offsets, other.offsets))
         ends = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
         high = tuple(min(a + n, b + m) for a, n, b, m in ends)
@@ -58,6 +61,7 @@ def whole(shape: Shape) -> Box:
     return Box((0,) * len(shape), shape)
 
 
+@lru_cache(1 << 14)
 def tile_shape(shape: Shape, itemsize: int) -> Shape:
     """Extents of a tile of a tensor of this shape, elements per dimension.
 
@@ -87,6 +91,9 @@ def _divisible(tile: list[int], dim: int, itemsize: int) -> bool:
 def tiles(box: Box, tile: Shape) -> Iterator[Box]:
     """`box` cut along the grid, row-major: whole tiles, and at its edges parts of tiles."""
     if 0 in box.sizes:
+        return
+    if box.sizes == tile and not any(o % t for o, t in zip(box.offsets, tile, strict=True)):
+        yield box
         return
     starts = [_cuts(o, n, t) for o, n, t in zip(box.offsets, box.sizes, tile, strict=True)]
     yield from _product(starts)

@@ -150,7 +150,11 @@ class Client:
         return int(slot)
 
     def staged(self, snapshot: Snapshot) -> None:
-        """A snapshot is whole in its slot. A service that is gone hears of it when it is back."""
+        """A snapshot is whole in its slot. A service that is gone hears of it when it is back.
+
+        Raises:
+            ServiceError: its plain values are too large.
+        """
         with self._lock:
             self._staged[snapshot.slot] = snapshot
             self._reached = max(self._reached, snapshot.step)
@@ -159,6 +163,13 @@ class Client:
             self._present().send("staged", snapshot=dump_snapshot(snapshot))
         except ConnectionError as error:
             logger.warning("step %s waits for the checkpoint service: %s", snapshot.step, error)
+        except ServiceError as error:
+            with self._lock:
+                self._staged.pop(snapshot.slot, None)
+            raise ServiceError(
+                f"the plain values in the state are too large: {error}; keep long lists of numbers "
+                "in tensors"
+            ) from error
 
     def unstaged(self, step: int) -> None:
         """This rank will not come with a snapshot of `step`: so nobody waits."""

@@ -119,19 +119,20 @@ class Checkpoint:
 
     def _spec(self, tensor: str) -> Spec:
         item = item_of(tensor)
-        if item not in self.items or tensor not in self.table(item).tensors:
+        spec = self.table(item).tensors.get(tensor) if item in self._document.items else None
+        if spec is None:
             raise KeyError(f"{self.id} has no tensor {tensor!r}")
-        return self.table(item).tensors[tensor]
+        return spec
 
     def _wants(self, read: Read) -> Iterable[Want]:
         spec = self._spec(read.tensor)
-        kind = element(spec.dtype)
-        target = read.into.view(kind.bits)
+        bits = element(spec.dtype).bits
+        target = read.into.view(bits)
         table = self.table(item_of(read.tensor))
         for placed, chunk in table.reaching(read.tensor, read.box):
             common = placed.intersect(read.box)
             if common is not None:
-                use = _copier(target, read.box, placed, common, kind.bits)
+                use = _copier(target, read.box, placed, common, bits)
                 yield Want(chunk, spec.dtype, read.tensor, use)
 
 
@@ -140,6 +141,9 @@ def _copier(
 ) -> Callable[[Buffer], None]:
     def copy(raw: Buffer) -> None:
         source = np.frombuffer(raw, bits).reshape(placed.sizes)
+        if placed == box:
+            target[...] = source
+            return
         into = common.relative_to(box).slices
         target[into] = source[common.relative_to(placed).slices]
 

@@ -19,6 +19,7 @@ from checkpointing.storage import Buffer
 logger = logging.getLogger("checkpointing")
 
 MOST_CYCLES = 1 << 20  # bases that are kept in mind
+SMALL = 256  # bytes; a smaller chunk is stored raw: a codec would save less than its rows take
 CHECK_EVERY = 64  # chunks of a kind: the first and then each so many-th is decoded again at once
 
 _NUMBER = re.compile(r"\d+")
@@ -61,7 +62,9 @@ class ChunkEncoder:
 
     def reads(self, name: str, dtype: str, before: Chunk) -> Chunk | None:
         """The base that `encode` is going to ask for, as far as one can tell; for reading ahead."""
-        if self.encoder is None or not self.encoder.chooser.wants_base(kind_of(name, dtype)):
+        if self.encoder is None or before.raw_length < SMALL:
+            return None
+        if not self.encoder.chooser.wants_base(kind_of(name, dtype)):
             return None
         return base_of(before, self.depth)
 
@@ -84,7 +87,7 @@ class ChunkEncoder:
             read: gives the content of a chunk of the store, checked.
             budget: of the save.
         """
-        if self.encoder is None:
+        if self.encoder is None or len(raw) < SMALL:
             return Encoded(raw, Codec.RAW)
         kind = kind_of(name, element.name)
         base, content = None, None

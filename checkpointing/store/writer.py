@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from checkpointing.values import Json
 WINDOW = 64 << 20
 GROUP = 8 << 20  # bytes of tiles that one thread deals with, and reads the bases for at once
 THREADS = min(4, os.cpu_count() or 1)
+AHEAD = 64  # tiles that are looked at for bases to read with the one that is asked for
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ class _Tile:
     dtype: str
     box: Box
     data: NDArray[Any]  # a view of the piece
+
+    @cached_property
+    def kind(self) -> str:
+        return kind_of(self.name, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -172,10 +179,10 @@ def _tiles(pieces: Iterable[Piece | None]) -> Iterator[_Tile | None]:
         if piece is None:
             yield None
             continue
-        kind = element(piece.dtype)
+        kind, whole = element(piece.dtype), piece.box
         bits = piece.data.view(kind.bits)
-        for box in tiles(piece.box, tile_shape(piece.shape, kind.itemsize)):
-            view = bits[box.relative_to(piece.box).slices]
+        for box in tiles(whole, tile_shape(piece.shape, kind.itemsize)):
+            view = bits if box == whole else bits[box.relative_to(whole).slices]
             yield _Tile(piece.name, piece.dtype, box, view)
 
 
@@ -274,14 +281,16 @@ class _Work:
         if not self._keeps and encoded.codec is Codec.RAW:
             encoded = replace(encoded, stored=bytes(encoded.stored))
         change = self._relative.discard if encoded.base is None else self._relative.add
-        change(kind_of(tile.name, tile.dtype))
+        change(tile.kind)
         return encoded
 
     def _to_come(self, tiles: Iterable[_Tile]) -> Iterator[Chunk]:
         """What will be read for tiles, if they fare like the last ones of their kinds."""
-        for tile in tiles:
+        for tile in islice(tiles, AHEAD):
+            if tile.kind not in self._relative:
+                continue
             before = self._index.at(tile.name, tile.box)
-            if before is None or kind_of(tile.name, tile.dtype) not in self._relative:
+            if before is None:
                 continue
             base = self._encoder.reads(tile.name, tile.dtype, before)
             if base is not None and base.raw_length == tile.data.nbytes:

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer, Steps, StoreError, StructureError
-from checkpointing.errors import ServiceError
+from checkpointing.errors import SaveError, ServiceError
 from checkpointing.staging import Stager
 from tests.descriptors import links
 from tests.integration.checkpoints import restore_one, save_one
@@ -155,6 +155,20 @@ def test_a_forked_child_neither_holds_the_connection_nor_ends_it(tmp_path: Path)
     assert ckpt._client._link is link, "the connection is the one it was"
     ckpt.close()
     assert check(tmp_path) == {1: [], 2: []}
+
+
+def test_values_that_no_message_holds_are_refused_with_advice(tmp_path: Path) -> None:
+    """And cost that save alone."""
+    ckpt, state = Checkpointer(tmp_path, run="r"), {"w": torch.ones(3), "seen": list(range(9000))}
+    with mock.patch("checkpointing.service.wire.MAX_FRAME", 1 << 14):
+        ckpt.save(1, state)
+        with pytest.raises(SaveError, match=r"values in the state are too large.*in tensors"):
+            ckpt.wait()
+        ckpt.save(2, state | {"seen": []})
+        ckpt.wait()
+    ckpt.save(3, state)
+    ckpt.close()
+    assert check(tmp_path) == {2: [], 3: []}
 
 
 def test_an_interrupt_in_a_save_costs_that_save_alone(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def test_what_json_cannot_say() -> None:
     values += [Counter({3: 1}), OrderedDict(b=1, a=2), {}, [], ()]
     assert same(decode(json.loads(json.dumps(encode(values, "x"), allow_nan=False))), values)
     assert math.isnan(decode(encode(math.nan, "x")))
+    assert encode([1.0, math.inf], "x") == [1.0, {"$float": "inf"}]
+    assert encode({"a": 1.0, "b": math.nan}, "x") == {"a": 1.0, "b": {"$float": "nan"}}
 
 
 Point = namedtuple("Point", "x y")
@@ -62,6 +64,11 @@ def test_an_encoded_value_is_a_copy() -> None:
     encoded = encode(value, "x")
     value["a"].append(2)
     assert decode(encoded) == {"a": [1]}
+    for flat in ([1, 2], [0.5], {"a": 1}, (None, "x")):
+        copied = encode(flat, "x")
+        assert copied is not flat
+        assert decode(copied) is not copied
+        assert same(decode(copied), flat)
 
 
 @pytest.mark.parametrize("value", [{"$set": [1]}, {"$float": "1"}, {"$tuple": 3}])
