@@ -9,6 +9,7 @@ Leaves, below the name of the item:
     state.NAME.KEY          of a parameter: a tensor, a value, or a tree of both
     param_groups.NAME.KEY   an option of the parameter's group (as torch's own flat names are)
     group_of.NAME           the number of its group
+    place_of.NAME           its place in the group, from 0
     containers.NAME.KEY     what a tree of tensors is made of, where `KEY` is one
     empty_group.NUMBER      the options of a group without parameters
     class                   the optimizer's, without its module
@@ -39,7 +40,8 @@ logger = logging.getLogger("checkpointing")
 
 STATE = "state."
 _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
-_KINDS = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
+PLACE = "place_of."
+_KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
 """Beginnings of leaves that are of one parameter."""
 _CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
@@ -156,7 +158,7 @@ class OptimizerItem:
                         leaf = f"{_OPTIONS}{name}.{key}"
                         tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
         for leaf in stored.values:
-            if leaf.startswith((_GROUP, _CONTAINERS)) and leaf not in found.others:
+            if leaf.startswith((_GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
                 tree[leaf] = None
         tree |= dict.fromkeys(
             leaf for leaf in stored.values if leaf == _CLASS or leaf.startswith(_EMPTY)
@@ -220,11 +222,11 @@ class OptimizerItem:
                 if _holds_tensors(value):
                     tree[f"{_CONTAINERS}{name}.{key}"] = _outline(value)
         for index, group in enumerate(self._optimizer.param_groups):
-            for parameter in group["params"]:
+            for place, parameter in enumerate(group["params"]):
                 name = self._names[parameter]
                 for key in _options(group):
                     tree[f"{_OPTIONS}{name}.{key}"] = group[key]
-                tree[f"{_GROUP}{name}"] = index
+                tree[f"{_GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
             if not group["params"]:
                 tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
         tree[_CLASS] = _class_of(self._optimizer)
@@ -239,7 +241,7 @@ class OptimizerItem:
                 continue
             name, rest = cut_known(leaf.removeprefix(kind), names)
             key, _, below = rest[1:].partition("/")
-            if not name or (rest == "") is not (kind == _GROUP):
+            if not name or (rest == "") is not (kind in (_GROUP, PLACE)):
                 found.others.add(leaf)
             elif kind == STATE:
                 found.state.setdefault(name, {}).setdefault(key, []).append(below)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name
 from checkpointing.optimizer_state import (
+    PLACE,
     STATE,
     WAYS,
     OptimizerItem,
@@ -230,6 +231,8 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
         start = join(path, STATE)
         into.stepped |= {name for name in mine.tensors if name.startswith(start)}
+        places = join(path, PLACE)
+        into.told |= {name for name in mine.values if name.startswith(places)}
     elif isinstance(item, ModuleItem):
         into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
     else:

@@ -30,6 +30,7 @@ class Leaves:
     stepped: set[str] = field(default_factory=set)  # tensors that steps of optimizers alone change
     whole: set[str] = field(default_factory=set)  # tensors that one rank saves, not several a part
     plain: set[str] = field(default_factory=set)  # small ones that are to be equal on all ranks
+    told: set[str] = field(default_factory=set)  # values that may differ among ranks
 
     def add(self, others: Leaves) -> None:
         """Take in the leaves of another tree.
