@@ -160,9 +160,9 @@ class OptimizerItem:
         for leaf in stored.values:
             if leaf.startswith((_GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
                 tree[leaf] = None
-        tree |= dict.fromkeys(
-            leaf for leaf in stored.values if leaf == _CLASS or leaf.startswith(_EMPTY)
-        )
+        tree |= _empty_groups(stored)
+        if _CLASS in stored.values:
+            tree[_CLASS] = None
         self.problems = [*self._other_class(stored, found), *self._other_groups(stored, found)]
         return Branch(tree)
 
@@ -410,6 +410,19 @@ def _parameters(optimizer: Optimizer) -> Iterator[Any]:
 
 def _options(group: Mapping[str, Any]) -> list[str]:
     return [key for key in group if key != "params"]
+
+
+def _empty_groups(stored: Inventory) -> dict[str, Any]:
+    """What the options of groups without parameters are loaded into."""
+    found: dict[str, Any] = {name: None for name in stored.values if name.startswith(_EMPTY)}
+    for name in [*found, *(name for name in stored.tensors if name.startswith(_EMPTY))]:
+        group, is_below, key = name.partition("/")
+        if is_below:  # one of the options is a tensor, and so each is a leaf
+            found.pop(name, None)
+            shape, dtype = stored.tensors.get(name, ((), ""))
+            option = torch.zeros(shape, dtype=torch_dtype(dtype)) if dtype else None
+            found.setdefault(group, {})[key.replace("~1", "/").replace("~0", "~")] = option
+    return found
 
 
 def _class_of(optimizer: Optimizer) -> str:

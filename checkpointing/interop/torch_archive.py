@@ -120,6 +120,8 @@ def _places(file: InputFile, entries: list[zipfile.ZipInfo]) -> dict[str, Place]
                 f"{file.path}: {entry.filename!r} is compressed or encrypted, which torch.save "
                 "does not do; unpack it, and zip it again with `zip -0`, or save it again"
             )
+        if entry.header_offset < 0:
+            raise DamagedError(f"{file.path}: {entry.filename!r} begins before the file")
         start = content_start(file, entry.header_offset)
         if entry.file_size != entry.compress_size or start + entry.file_size > file.size:
             raise DamagedError(f"{file.path}: {entry.filename!r} does not end inside of the file")

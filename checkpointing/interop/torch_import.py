@@ -44,9 +44,8 @@ def import_torch(
     with open_archive(file) as archive:
         tree = parse(archive.pickle(), str(file))
         tensors, values = leaves_of(tree, item, str(file))
-        _check(archive, tensors)
-        pieces = (piece for name, one in tensors.items() for piece in _pieces(archive, name, one))
-        return save_pieces(store, run, step, pieces, values, on_bytes)
+        check(archive, tensors)
+        return save_pieces(store, run, step, pieces(archive, tensors), values, on_bytes)
 
 
 def leaves_of(tree: Any, item: str | None, where: str) -> tuple[dict[str, Any], dict[str, Json]]:
@@ -85,8 +84,13 @@ def _is_flat(tree: Any) -> bool:
     return isinstance(tree, dict) and bool(tree) and all(map(_is_tensor, tree.values()))
 
 
-def _check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
-    """That all that is needed is in the file, as it was written, before anything is saved."""
+def check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
+    """That all that is needed is in the file, as it was written, before anything is saved.
+
+    Raises:
+        DamagedError: it is not.
+        FormatError: the tensors have many more bytes than the file.
+    """
     stored = {name: one for name, one in tensors.items() if isinstance(one, Stored)}
     for name, one in stored.items():
         size = archive.place(f"data/{one.storage}").size
@@ -104,6 +108,12 @@ def _check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
         )
     for storage in {one.storage: None for one in stored.values()}:
         archive.check(f"data/{storage}")
+
+
+def pieces(archive: TorchArchive, tensors: Mapping[str, Any]) -> Iterator[Piece]:
+    """All of the tensors, read when it is asked for."""
+    for name, one in tensors.items():
+        yield from _pieces(archive, name, one)
 
 
 def _pieces(archive: TorchArchive, name: str, held: Any) -> Iterator[Piece]:

@@ -39,11 +39,7 @@ def state_dict(leaves: Leaves) -> dict[str, Any] | None:
     not say in which order the parameters were, as those of earlier versions and of several
     optimizers with one name (one on each stage of a pipeline) do not."""
     parameters = _parameters(leaves)
-    empty = {
-        int(name.removeprefix(_EMPTY)): options
-        for name, options in leaves.items()
-        if name.startswith(_EMPTY)
-    }
+    empty = _empty_groups(leaves)
     groups: dict[int, list[_Parameter]] = {number: [] for number in empty}
     for one in sorted(parameters.values(), key=lambda one: (one.group, one.place)):
         groups.setdefault(one.group, []).append(one)
@@ -78,6 +74,17 @@ def _parameters(leaves: Leaves) -> dict[str, _Parameter]:
                 known[parameter].options[key] = leaf
             elif kind == _CONTAINERS:
                 known[parameter].outlines[key] = leaf
+    return found
+
+
+def _empty_groups(leaves: Leaves) -> dict[int, dict[str, Any]]:
+    """Options of groups without parameters, by number: one value, or leaves with a tensor among
+    them."""
+    found: dict[int, dict[str, Any]] = {}
+    for name, leaf in leaves.items():
+        if name.startswith(_EMPTY):
+            group, is_below, key = name.removeprefix(_EMPTY).partition("/")
+            found.setdefault(int(group), {}).update({path_of(key)[0]: leaf} if is_below else leaf)
     return found
 
 

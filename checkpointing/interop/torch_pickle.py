@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.elements import element
+from checkpointing.format.elements import ELEMENTS, element
 from checkpointing.format.tiles import Shape
 from checkpointing.interop import pickles
 from checkpointing.interop.naming import full_name
@@ -26,8 +26,9 @@ METADATA = "_metadata"
 """The attribute in which the OrderedDict of a module's state keeps the modules' versions."""
 
 _DEEPEST = 200  # levels of containers; a list that holds itself has more
-_MOST_THINGS = 20_000_000
-"""Of the tree: a container may be in it many times, and is counted each time."""
+_ANYWAY, _TIMES = 1_000_000, 16
+"""Things in the tree, and more for each byte of the pickle: a container that is in it many times
+counts each time, or a small pickle could be a tree that no memory holds."""
 _MOST_BITS = 14_000  # of an integer; JSON's have at most 4300 digits
 _MOST_DIMS = 32
 
@@ -89,18 +90,23 @@ def parse(data: bytes, where: str) -> Any:
         FormatError: there is something else in it, or more than there should be.
         DamagedError: it is no whole pickle of torch.save.
     """
-    return _Tree(where).of(pickles.read(data, None, where), (), _DEEPEST)
+    most = _ANYWAY + _TIMES * len(data)
+    return _Tree(where, most).of(pickles.read(data, None, where), (), _DEEPEST)
 
 
 class _Tree:
-    def __init__(self, where: str) -> None:
-        self._where, self._count = where, 0
+    def __init__(self, where: str, most: int) -> None:
+        self._where, self._left = where, most
 
     def of(self, thing: Any, path: tuple[object, ...], levels: int) -> Any:
         """The part of the tree at `path`."""
-        self._count += 1
-        if not levels or self._count > _MOST_THINGS:
-            what = f"levels of containers than {_DEEPEST}" if not levels else "things in it"
+        self._left -= 1
+        if not levels or self._left < 0:
+            what = (
+                f"levels of containers than {_DEEPEST}"
+                if not levels
+                else "things than its size allows"
+            )
             raise FormatError(f"{self._where}: has more {what}, or holds itself; save less at once")
         if isinstance(thing, dict):
             return self._entries(thing, path, levels)
@@ -138,12 +144,12 @@ class _Tree:
         raise self._refused(path, known or self._foreign(f"an object of {record.kind}"))
 
     def _named(self, name: Global, path: tuple[object, ...]) -> Any:
+        module, _, last = name.name.rpartition(".")
+        if module != "torch" or last not in ELEMENTS:
+            raise self._refused(path, self._foreign(name.name))
         import torch
 
-        dtype = getattr(torch, name.name.removeprefix("torch."), None)
-        if name.name.startswith("torch.") and isinstance(dtype, torch.dtype):
-            return dtype
-        raise self._refused(path, self._foreign(name.name))
+        return getattr(torch, last)
 
     def _foreign(self, what: str) -> str:
         return (
