@@ -44,8 +44,8 @@ class _Mark:
 
 
 _MARK = _Mark()
-MOST_STEPS = 20_000_000
-"""Instructions of a pickle, so that what it describes has a place in memory: about 1 GB."""
+MOST_STEPS = 8_000_000
+"""Instructions of a pickle, so that what it describes has a place in memory: about 600 MiB."""
 _DEEPEST_KEY = 8
 """Levels of tuples in a key: the hash of a deep one would overflow the stack of the process."""
 
