@@ -9,6 +9,7 @@ Leaves, below the name of the item:
     state.NAME.KEY          of a parameter: a tensor, a value, or a tree of both
     param_groups.NAME.KEY   an option of the parameter's group (as torch's own flat names are)
     group_of.NAME           the number of its group
+    place_of.NAME           its place in the group, from 0
     containers.NAME.KEY     what a tree of tensors is made of, where `KEY` is one
     empty_group.NUMBER      the options of a group without parameters
     class                   the optimizer's, without its module
@@ -40,7 +41,8 @@ logger = logging.getLogger("checkpointing")
 
 STATE = "state."
 _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
-_KINDS = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
+PLACE = "place_of."
+_KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
 """Beginnings of leaves that are of one parameter."""
 _CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
@@ -168,11 +170,11 @@ class OptimizerItem:
                         leaf = f"{_OPTIONS}{name}.{key}"
                         tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
         for leaf in stored.values:
-            if leaf.startswith((_GROUP, _CONTAINERS)) and leaf not in found.others:
+            if leaf.startswith((_GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
                 tree[leaf] = None
-        tree |= dict.fromkeys(
-            leaf for leaf in stored.values if leaf == _CLASS or leaf.startswith(_EMPTY)
-        )
+        tree |= _empty_groups(stored)
+        if _CLASS in stored.values:
+            tree[_CLASS] = None
         self.problems = [*self._other_class(stored, found), *self._other_groups(stored, found)]
         return Branch(tree)
 
@@ -232,11 +234,11 @@ class OptimizerItem:
                 if _holds_tensors(value):
                     tree[f"{_CONTAINERS}{name}.{key}"] = _outline(value)
         for index, group in enumerate(self._optimizer.param_groups):
-            for parameter in group["params"]:
+            for place, parameter in enumerate(group["params"]):
                 name = self._names[parameter]
                 for key in _options(group):
                     tree[f"{_OPTIONS}{name}.{key}"] = group[key]
-                tree[f"{_GROUP}{name}"] = index
+                tree[f"{_GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
             if not group["params"]:
                 tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
         tree[_CLASS] = _class_of(self._optimizer)
@@ -251,7 +253,7 @@ class OptimizerItem:
                 continue
             name, rest = cut_known(leaf.removeprefix(kind), names)
             key, _, below = rest[1:].partition("/")
-            if not name or (rest == "") is not (kind == _GROUP):
+            if not name or (rest == "") is not (kind in (_GROUP, PLACE)):
                 found.others.add(leaf)
             elif kind == STATE:
                 found.state.setdefault(name, {}).setdefault(key, []).append(below)
@@ -420,6 +422,19 @@ def _parameters(optimizer: Optimizer) -> Iterator[Any]:
 
 def _options(group: Mapping[str, Any]) -> list[str]:
     return [key for key in group if key != "params"]
+
+
+def _empty_groups(stored: Inventory) -> dict[str, Any]:
+    """What the options of groups without parameters are loaded into."""
+    found: dict[str, Any] = {name: None for name in stored.values if name.startswith(_EMPTY)}
+    for name in [*found, *(name for name in stored.tensors if name.startswith(_EMPTY))]:
+        group, is_below, key = name.partition("/")
+        if is_below:  # one of the options is a tensor, and so each is a leaf
+            found.pop(name, None)
+            shape, dtype = stored.tensors.get(name, ((), ""))
+            option = torch.zeros(shape, dtype=torch_dtype(dtype)) if dtype else None
+            found.setdefault(group, {})[key.replace("~1", "/").replace("~0", "~")] = option
+    return found
 
 
 def _class_of(optimizer: Optimizer) -> str:

@@ -113,7 +113,8 @@ def compare_ranks(ranks: Ranks, leaves: Leaves, how: Differing) -> None:
 def fingerprints(leaves: Leaves) -> dict[str, bytes]:
     """8 bytes for each value, and for each small tensor that is no part of a module or an
     optimizer: equal on two ranks if what they hold is."""
-    found = {name: _hash(json.dumps(value).encode()) for name, value in leaves.values.items()}
+    compared = ((name, one) for name, one in leaves.values.items() if name not in leaves.unlike)
+    found = {name: _hash(json.dumps(value).encode()) for name, value in compared}
     for name in leaves.plain:
         tensor = cells_of(leaves.tensors[name]).resolve_conj().resolve_neg().cpu().contiguous()
         found[name] = _hash(bytes(as_bytes(tensor)))

@@ -65,7 +65,8 @@ class ReplicaCheck:
         found = []
         for one in common:
             shares = tuple(s for s in one.shares if s.name not in left_out and self._names(s.name))
-            values = tuple(filter(self._names, one.values)) if self.with_values else ()
+            compared = one.values if self.with_values else ()
+            values = tuple(n for n in compared if n not in left_out and self._names(n))
             if shares or values:
                 found.append(replace(one, shares=shares, values=values))
         return tuple(found)

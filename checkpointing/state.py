@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name
 from checkpointing.optimizer_state import (
+    PLACE,
     STATE,
     WAYS,
     OptimizerItem,
@@ -235,6 +236,8 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
         start = join(path, STATE)
         into.stepped |= {name for name in mine.tensors if name.startswith(start)}
+        places = join(path, PLACE)
+        into.unlike |= {name for name in mine.values if name.startswith(places)}
     elif isinstance(item, ModuleItem):
         into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
         into.unlike |= {join(path, name) for name in item.moments()} & mine.tensors.keys()

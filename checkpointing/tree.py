@@ -30,7 +30,7 @@ class Leaves:
     stepped: set[str] = field(default_factory=set)  # tensors that steps of optimizers alone change
     whole: set[str] = field(default_factory=set)  # tensors that one rank saves, not several a part
     plain: set[str] = field(default_factory=set)  # small ones that are to be equal on all ranks
-    unlike: set[str] = field(default_factory=set)  # tensors that ranks may have of their own
+    unlike: set[str] = field(default_factory=set)  # tensors and values that ranks may have apart
 
     def add(self, others: Leaves) -> None:
         """Take in the leaves of another tree.

@@ -48,7 +48,7 @@ def _elements() -> dict[str, Element]:
     return {element.name: element for element in found}
 
 
-_ELEMENTS = _elements()
+ELEMENTS = _elements()
 
 
 def element(name: str) -> Element:
@@ -57,9 +57,9 @@ def element(name: str) -> Element:
     Raises:
         FormatError: it is not known here.
     """
-    found = _ELEMENTS.get(name)
+    found = ELEMENTS.get(name)
     if found is None:
         raise FormatError(
-            f"dtype {name!r} is not known to this version; it knows {', '.join(sorted(_ELEMENTS))}"
+            f"dtype {name!r} is not known to this version; it knows {', '.join(sorted(ELEMENTS))}"
         )
     return found

@@ -3,6 +3,7 @@ position."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -117,6 +118,10 @@ class InputFile:
             if not done:
                 raise DamagedError(f"{self.path}: ends at byte {offset}: it is cut off")
             offset, into = offset + done, into[done:]
+
+    def mapped(self, offset: int, length: int) -> mmap.mmap:
+        """Some of it as memory, from a multiple of the page's size on. A context manager."""
+        return mmap.mmap(self._fd, length, access=mmap.ACCESS_READ, offset=offset)
 
     def __enter__(self) -> Self:
         return self

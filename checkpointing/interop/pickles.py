@@ -32,18 +32,31 @@ class Record:
     entries: dict[Any, Any] = field(default_factory=dict)  # if it is a kind of dict
 
 
+@dataclass(eq=False)
+class Persistent:
+    """What lies outside of the pickle, by what the pickle calls it."""
+
+    id: Any
+
+
 class _Mark:
     pass
 
 
 _MARK = _Mark()
+MOST_STEPS = 8_000_000
+"""Instructions of a pickle, so that what it describes has a place in memory: about 600 MiB."""
+_DEEPEST_KEY = 8
+"""Levels of tuples in a key: the hash of a deep one would overflow the stack of the process."""
 
 
-def read(data: bytes, allowed: Collection[str], where: str) -> Any:
-    """What a pickle describes: plain values, lists, dicts, tuples, `Record` and `Global`.
+def read(data: bytes, allowed: Collection[str] | None, where: str) -> Any:
+    """What a pickle describes: plain values, lists, dicts, tuples, sets, `Record`, `Global` and
+    `Persistent`.
 
     Args:
-        allowed: names of the classes and functions that it may mention.
+        allowed: names of the classes and functions that it may mention; None: any, because the
+            caller says of each what it is, or refuses it.
 
     Raises:
         FormatError: it mentions another one, or needs what this machine does not have.
@@ -51,9 +64,14 @@ def read(data: bytes, allowed: Collection[str], where: str) -> Any:
     """
     machine = _Machine(allowed, where)
     try:
-        for opcode, arg, _ in pickletools.genops(data):
+        for count, (opcode, arg, _) in enumerate(pickletools.genops(data)):
             if opcode.name == "STOP":
                 return machine.pop()
+            if count == MOST_STEPS:
+                raise FormatError(
+                    f"{where}: the pickle has more than {MOST_STEPS} instructions; save long lists "
+                    "of numbers as tensors"
+                )
             machine.step(opcode.name, arg)
     except (ValueError, IndexError, KeyError, TypeError, UnicodeError) as error:
         raise DamagedError(f"{where}: is no whole pickle of the kind expected ({error})") from error
@@ -63,7 +81,7 @@ def read(data: bytes, allowed: Collection[str], where: str) -> Any:
 class _Machine:
     """The stack and the memo."""
 
-    def __init__(self, allowed: Collection[str], where: str) -> None:
+    def __init__(self, allowed: Collection[str] | None, where: str) -> None:
         self._allowed, self._where = allowed, where
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
@@ -108,7 +126,7 @@ class _Machine:
         self.push(self._memo[key])
 
     def name(self, name: str) -> None:
-        if name not in self._allowed:
+        if self._allowed is not None and name not in self._allowed:
             raise FormatError(
                 f"{self._where}: mentions {name}, which has no place in such a file: it may be an "
                 "attack, or written by something unknown here; nothing of it was run"
@@ -123,6 +141,8 @@ class _Machine:
 
     def call(self) -> None:
         args, callee = self.pop(), self.pop()
+        if isinstance(callee, Record) and self._allowed is None:
+            callee = Global(f"{callee.kind}()")
         if not isinstance(callee, Global) or not isinstance(args, tuple):
             raise ValueError("a call of what is no class")
         self.push(Record(callee.name, args))
@@ -144,17 +164,43 @@ class _Machine:
         entries = target.entries if isinstance(target, Record) else target
         if not isinstance(entries, dict) or len(things) % 2:
             raise ValueError("an entry for what is no dict")
+        for key in things[::2]:
+            _check_key(key, _DEEPEST_KEY)
         entries.update(zip(things[::2], things[1::2], strict=True))
+
+    def add_items(self, things: list[Any]) -> None:
+        target = self.top()
+        if not isinstance(target, set):
+            raise ValueError("an element for what is no set")
+        self._check_all(things)
+        target.update(things)
+
+    def push_frozen(self, things: list[Any]) -> None:
+        self._check_all(things)
+        self.push(frozenset(things))
+
+    def _check_all(self, things: list[Any]) -> None:
+        for thing in things:
+            _check_key(thing, _DEEPEST_KEY)
 
     def last(self, count: int) -> list[Any]:
         return [self.pop() for _ in range(count)][::-1]
+
+
+def _check_key(key: object, levels: int) -> None:
+    if not isinstance(key, tuple):
+        return
+    if not levels:
+        raise ValueError(f"a key of more than {_DEEPEST_KEY} levels of tuples")
+    for inner in key:
+        _check_key(inner, levels - 1)
 
 
 _IGNORED = {"PROTO", "FRAME"}
 _LITERALS = {
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
     *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
 }
 _CONSTANTS: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None,
@@ -163,6 +209,7 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "EMPTY_DICT": dict,
     "EMPTY_LIST": list,
     "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": set,
     "MARK": lambda: _MARK,
 }
 _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
@@ -183,6 +230,9 @@ _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
     "LONG_BINGET": lambda m, arg: m.recall(arg),
     "GLOBAL": lambda m, arg: m.name(arg.replace(" ", ".", 1)),
     "STACK_GLOBAL": lambda m, arg: m.name_from_stack(),
+    "ADDITEMS": lambda m, arg: m.add_items(m.pop_to_mark()),
+    "FROZENSET": lambda m, arg: m.push_frozen(m.pop_to_mark()),
+    "BINPERSID": lambda m, arg: m.push(Persistent(m.pop())),
     "REDUCE": lambda m, arg: m.call(),
     "NEWOBJ": lambda m, arg: m.call(),
     "BUILD": lambda m, arg: m.build(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from checkpointing.dtypes import torch_dtype
+from checkpointing.errors import FormatError
 from checkpointing.format.table import Spec
 
 
@@ -21,7 +23,11 @@ def write_skeleton(
     make: Callable[[Mapping[str, Tensor]], dict[str, Any]],
 ) -> None:
     """Save what `make` makes of tensors by name, with holes for their bytes; they take no memory
-    here."""
+    here.
+
+    Raises:
+        FormatError: torch.load(weights_only=True) would refuse a value in it.
+    """
     with warnings.catch_warnings():
         # no arithmetic is done with complex32
         warnings.filterwarnings("ignore", "ComplexHalf support is experimental", UserWarning)
@@ -32,3 +38,10 @@ def write_skeleton(
             }
     with torch.serialization.skip_data(materialize_fake_tensors=True):
         torch.save(make(empty), path)
+    try:
+        torch.load(path, weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise FormatError(
+            "cannot be exported: torch.load(weights_only=True) would not load the file: "
+            f"{str(error).partition(chr(10))[0]}; export the other items"
+        ) from error

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from checkpointing.errors import DamagedError
+from checkpointing.interop.files import InputFile
+
 _LOCAL = struct.Struct("<4s22xHH")  # signature, length of the name, length of the extra field
 _CENTRAL = struct.Struct("<4s24xHHH")  # signature, lengths of the name, extra field and comment
 _CENTRAL_CRC = 16  # where the checksum lies in an entry of the directory
@@ -60,6 +63,18 @@ def seal(path: Path, changed: Sequence[Record]) -> None:
                 _overwrite(file, record.start + record.size, _DESCRIPTOR + crc)
             else:
                 _overwrite(file, record.header + _LOCAL_CRC, crc)
+
+
+def content_start(file: InputFile, header: int) -> int:
+    """The first byte of the content of a record whose own header lies there.
+
+    Raises:
+        DamagedError: there is no such header.
+    """
+    signature, name, extra = _LOCAL.unpack(file.read(header, _LOCAL.size))
+    if signature != b"PK\x03\x04":
+        raise DamagedError(f"{file.path}: has no record at byte {header}: it is damaged")
+    return int(header + _LOCAL.size + name + extra)
 
 
 def _crc(file: BinaryIO, record: Record) -> int:

@@ -7,10 +7,13 @@ a hostile writer, and the checks behind it are tried and not the hash.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import pickle
 import socket
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +63,7 @@ REFUSED = (KeyError, TypeError, ValueError, OverflowError, RecursionError, Check
 
 def readers(work: Path) -> list[Reader]:
     """All of them; `work` is an empty folder for the files of some."""
-    return [*_checkpoints(), *_small(), *_data(), *_run(work), *_service(work), *_foreign()]
+    return [*_checkpoints(), *_small(), *_data(), *_run(work), *_service(work), *_foreign(work)]
 
 
 # --- checkpoints
@@ -457,13 +460,69 @@ def _spooled(header: bytes, rest: bytes) -> bytes:
 # --- formats of others
 
 
-def _foreign() -> list[Reader]:
+def _foreign(work: Path) -> list[Reader]:
     tree: Sequence[object] = [{"a": [1, 2.5, (3,)], "b": "é"}, [None, True, b"x", 2**70], ("t",)]
     seeds = [pickle.dumps(one, protocol) for one in tree for protocol in (2, 4, 5)]
     return [
         Reader("pickle", seeds, lambda d: pickles.read(d, ALLOWED, "it"), DAMAGED, 0.5),
         Reader("safetensors", [_safetensors()], _read_safetensors, DAMAGED),
+        Reader("torch-pickle", _torch_pickles(), _read_torch_pickle, DAMAGED, 0.5),
+        Reader("torch-file", [_torch_file(one) for one in _torch_pickles()],
+               lambda data: _read_torch_file(work / "it.pt", data), DAMAGED, 0.5),
+    ]  # fmt: skip
+
+
+def _torch_pickles() -> list[bytes]:
+    """Tensors in a storage of 16 bytes and an array, in containers; as torch.save writes them."""
+
+    def text(content: bytes) -> bytes:
+        return b"X" + len(content).to_bytes(4, "little") + content
+
+    storage = b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu")
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x04tQK\x00"
+    tensor += b"K\x02K\x02\x86K\x02K\x01\x86\x89ccollections\nOrderedDict\n)RtRq\x02"
+    ordered = b"ccollections\nOrderedDict\n)R(" + text(b"w") + b"h\x02u}" + text(b"_metadata")
+    kind = b"cnumpy\ndtype\n(" + text(b"u2") + b"\x89\x88tR(K\x03" + text(b"<") + b"NNNtb"
+    array = b"cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR"
+    array += b"(K\x01K\x02\x85" + kind + b"\x89C\x04abcdtb"
+    return [
+        b"\x80\x02}(" + text(b"a") + tensor + b"K\x07](K\x01h\x02eu.",
+        b"\x80\x02}(" + text(b"a") + tensor + b"0" + ordered + b"}sbu.",
+        b"\x80\x04}(" + text(b"a") + array + b"K\x01N" + text(b"n") + b"]u.",
+        pickle.dumps({"a": Counter("aab"), "b": [(1, None), {2: 2.5}]}, 2),
     ]
+
+
+def _read_torch_pickle(data: bytes) -> None:
+    from checkpointing.interop.torch_import import leaves_of
+    from checkpointing.interop.torch_pickle import parse
+
+    leaves_of(parse(data, "it"), "item", "it")
+
+
+def _torch_file(program: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in {
+            "data.pkl": program,
+            "byteorder": b"little",
+            "data/0": bytes(16),
+        }.items():
+            archive.writestr(f"it/{name}", data)
+    return file.getvalue()
+
+
+def _read_torch_file(path: Path, data: bytes) -> None:
+    from checkpointing.interop.torch_archive import open_archive
+    from checkpointing.interop.torch_import import check, leaves_of, pieces
+    from checkpointing.interop.torch_pickle import parse
+
+    path.write_bytes(data)
+    with open_archive(path) as archive:
+        tensors, _ = leaves_of(parse(archive.pickle(), "it"), "item", "it")
+        check(archive, tensors)
+        for piece in pieces(archive, tensors):
+            assert piece.data.shape == piece.box.sizes
 
 
 def _safetensors() -> bytes:

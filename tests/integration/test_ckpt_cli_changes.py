@@ -319,6 +319,20 @@ def test_export_to_torch(store: Store, tmp_path: Path) -> None:
     assert "already" in refused("export", store.url, "latest", file, "--format", "torch")
 
 
+def test_a_torch_file_comes_in(store: Store, tmp_path: Path) -> None:
+    file, arguments = tmp_path / "all.pt", ("--format", "torch", "--step", 7, "--run", "back")
+    ok("export", store.url, 200, file, "--format", "torch")
+    ok("import", file, tmp_path / "new", *arguments, "--create")
+    found = document("diff", store.url, 200, 7, "--with", tmp_path / "new")["tensors"]
+    assert [row["kind"] for row in found] == ["same"] * 3
+    assert '{"epoch": 200}' in ok("show", tmp_path / "new", 7)
+    file.write_bytes(file.read_bytes()[:-50])
+    assert "cut off" in refused("import", file, tmp_path / "new", *arguments, exit_code=1)
+    file.write_bytes(b"no zip file")
+    assert "no file of torch.save" in refused("import", file, tmp_path / "new", *arguments)
+    assert len(document("ls", tmp_path / "new")["checkpoints"]) == 1
+
+
 def test_export_of_damage_leaves_nothing(store: Store, tmp_path: Path) -> None:
     break_chunk(store, 100, "model/frozen")
     out = tmp_path / "out"

@@ -34,6 +34,7 @@ class ExportFormat(StrEnum):
 class ImportFormat(StrEnum):
     dcp = "dcp"
     safetensors = "safetensors"
+    torch = "torch"
 
 
 OnBytes = Callable[[int], None]
@@ -112,7 +113,10 @@ def export(
 @guarded
 def import_(
     source: Annotated[
-        Path, typer.Argument(metavar="FROM", help="A DCP folder; a safetensors file or folder.")
+        Path,
+        typer.Argument(
+            metavar="FROM", help="A DCP folder; a safetensors file or folder; a torch.save file."
+        ),
     ],
     place: PlaceArg,
     format_: Annotated[
@@ -129,7 +133,9 @@ def import_(
     item: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The item that the tensors become part of; safetensors: model."
+            metavar="NAME",
+            help="The item that the tensors become part of; safetensors: model; "
+            "torch: that all becomes part of, and model for a file of tensors alone.",
         ),
     ] = None,
     create: Annotated[
@@ -137,7 +143,8 @@ def import_(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Make a checkpoint of a DCP folder or of safetensors files. Nothing in them is executed.
+    """Make a checkpoint of a DCP folder, of safetensors files or of a file of torch.save. Nothing
+    in them is executed.
 
     Example: hpckit ckpt import exported s3://bucket/ckpts --format safetensors --step 0 --run base
     """
@@ -206,6 +213,10 @@ def _import(
             from checkpointing.interop.dcp import import_dcp
 
             return import_dcp(source, store, run, step, item=item, on_bytes=on_bytes)
+        if format_ is ImportFormat.torch:
+            from checkpointing.interop.torch_file import import_torch
+
+            return import_torch(source, store, run, step, item=item, on_bytes=on_bytes)
         from checkpointing.interop.safetensors import import_safetensors
 
         return import_safetensors(

@@ -154,13 +154,13 @@ class Program:
         tensors |= {f"nested/list/1/{k}": one for k, one in nested["list"][1].items()}
         values = {"values": state["values"], "größe~0~1/q~1x": ["y"], "nested/list/2": "beside"}
         values |= {"nested/tuple/1": 1.5, "nested/plain": [number, {}], "optimizer/class": "AdamW"}
-        for name, parameter in self.module.named_parameters():
+        for place, (name, parameter) in enumerate(self.module.named_parameters()):
             start = f"optimizer/state.{name}"
             own = self.optimizer.state.get(parameter, {})
             tensors |= {f"{start}.{key}": one for key, one in own.items()}
             options = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
             values |= {f"optimizer/param_groups.{name}.{k}": v for k, v in options.items()}
-            values[f"optimizer/group_of.{name}"] = 0
+            values |= {f"optimizer/group_of.{name}": 0, f"optimizer/place_of.{name}": place}
         return kept(tensors), values
 
 

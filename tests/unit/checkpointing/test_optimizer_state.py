@@ -151,16 +151,17 @@ def two_groups(module: nn.Sequential, first: int = 0, **second: Any) -> AdamW:
     return AdamW([own, rest] if not first else [rest, own], lr=0.1)
 
 
-def test_an_empty_group_has_its_options() -> None:
-    def made(module: nn.Module, lr: float) -> AdamW:
+@pytest.mark.parametrize("kind", [float, torch.tensor])
+def test_an_empty_group_has_its_options(kind: Callable[[float], Any]) -> None:
+    def made(module: nn.Module, lr: Any) -> AdamW:
         groups: list[dict[str, Any]] = [{"params": list(module.parameters())}]
         return AdamW([*groups, {"params": [], "lr": lr}], lr=0.1)
 
     module, live = layers(), layers()
-    optimizer, o = made(module, 0.7), made(live, 0.3)
+    optimizer, o = made(module, kind(0.7)), made(live, kind(0.3))
     step(module, optimizer)
     carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": o})
-    assert o.param_groups[1]["lr"] == 0.7
+    assert o.param_groups[1]["lr"] == kind(0.7)
     assert_same(everything(live, o), everything(module, optimizer))
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from checkpointing.format.elements import _ELEMENTS, element
+from checkpointing.format.elements import ELEMENTS, element
 from checkpointing.format.tiles import Box, whole
 
 Array = NDArray[Any]
-DTYPES = sorted(_ELEMENTS)
+DTYPES = sorted(ELEMENTS)
 _SHAPES = st.one_of(
     st.just(()),
     st.tuples(st.integers(0, 9)),

@@ -1,0 +1,1 @@
+"""Stores as released versions wrote them, as text, for the tests of what must stay readable."""
