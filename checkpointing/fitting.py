@@ -8,7 +8,9 @@ is left as it is, to be refused by name.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
@@ -76,9 +78,10 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 def _names_below(path: str, stored: Inventory) -> list[str]:
     """Of all leaves of the checkpoint at a place."""
-    start = f"{path}/"
-    names = (*stored.tensors, *stored.values)
-    return [name for name in names if name == path or name.startswith(start)]
+    if path in stored.tensors or path in stored.values:
+        return [path]
+    first = bisect_left(stored.names, f"{path}/")
+    return [*takewhile(lambda name: name.startswith(f"{path}/"), islice(stored.names, first, None))]
 
 
 def _made(path: str, stored: Inventory, names: Iterable[str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from checkpointing.containers import RECORD, branches_of
@@ -30,6 +31,11 @@ class Inventory:
         found = checkpoint.values()
         values = {n: v for n, v in found.items() if n != RECORD}  # of no state
         return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, values, branches_of(found))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted({*self.tensors, *self.values})
 
     def below(self, path: str) -> Inventory:
         """What is below a name, by the rest of the names."""
