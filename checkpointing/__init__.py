@@ -31,6 +31,7 @@ from checkpointing.folders import local_folder, meant_url
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
+    from checkpointing.declared import register
     from checkpointing.loading import load
     from checkpointing.per_rank import PerRank
     from checkpointing.policy import Auto, Minutes, Steps
@@ -71,6 +72,7 @@ __all__ = [
     "local_folder",
     "meant_url",
     "parse_keep",
+    "register",
     "rename_run",
     "verify",
 ]
@@ -78,6 +80,7 @@ __all__ = [
 
 _MODULES = {
     "checkpointer": ("Checkpointer",),
+    "declared": ("register",),
     "loading": ("load",),
     "per_rank": ("PerRank",),
     "policy": ("Auto", "Minutes", "Steps"),

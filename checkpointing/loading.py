@@ -130,7 +130,8 @@ class _Loader:
         values: dict[str, Json] = {
             here.get(n, n): value for n, value in inventory.values.items() if item_of(n) in items
         }
-        return Inventory(tensors, values)
+        branches = {} if self._rename else inventory.branches
+        return Inventory(tensors, values, branches)
 
     def _check(
         self, stored: Stored, wants: list[Wants], inventory: Inventory, strict: bool

@@ -11,19 +11,23 @@ Leaves, below the name of the item:
     group_of.NAME           the number of its group
     place_of.NAME           its place in the group, from 0
     containers.NAME.KEY     what a tree of tensors is made of, where `KEY` is one
+    own_state.KEY           state under a text, of no parameter: the same, and
+    own_containers.KEY      what it is made of, where it has tensors
     empty_group.NUMBER      the options of a group without parameters
     class                   the optimizer's, without its module
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +38,7 @@ from torch.optim import Optimizer
 
 from checkpointing.dtypes import dtype_name, torch_dtype
 from checkpointing.structure import Inventory
-from checkpointing.tree import Branch, join
+from checkpointing.tree import Branch, is_branch, join
 from checkpointing.values import decode
 
 logger = logging.getLogger("checkpointing")
@@ -44,6 +48,7 @@ _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "container
 PLACE = "place_of."
 _KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
 """Beginnings of leaves that are of one parameter."""
+OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
 _CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
 """Options that say how a step is computed: layout and devices decide them anew each time."""
@@ -52,6 +57,8 @@ _COUNT = "step"
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Children by which torch wraps a module without a name of its own (compile, recompute, FSDP)."""
 _SHOWN = 4
+
+Spec: TypeAlias = "tuple[tuple[int, ...], str]"  # global shape, dtype name
 
 
 def parameter_names(module: nn.Module) -> dict[Tensor, str]:
@@ -113,19 +120,22 @@ class OptimizerItem:
 
         Raises:
             ValueError: it has others.
-            TypeError: it has state that belongs to no parameter.
+            TypeError: it has state under a key that is neither one of its parameters nor a text.
         """
         self._name, self._optimizer = name, optimizer
         self._names = {p: names[p] for p in _parameters(optimizer) if p in names}
         if len(self._names) < sum(1 for _ in _parameters(optimizer)):
             raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
-        for key in optimizer.state:
-            if key not in self._names:
+        keys: Collection[Any] = optimizer.state.keys()
+        for key in keys:
+            if type(key) is not str and key not in self._names:
                 raise TypeError(
                     f"cannot save optimizer {name!r}: it has state for {type(key).__name__} "
-                    f"{str(key)[:40]!r}, which is none of its parameters"
+                    f"{str(key)[:40]!r}, which is none of its parameters and no text; keep it "
+                    "under a text"
                 )
         self._known: set[Tensor] = set()  # parameters that the checkpoint has something of
+        self._is_known = False  # whether it has anything of the optimizer
         self._made: dict[Tensor, dict[str, Any]] | None = None
         groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
         self._counted_here = {p for group in groups for p in group["params"]}  # on its device
@@ -134,17 +144,17 @@ class OptimizerItem:
 
     def to_save(self) -> Branch:
         """The tree of what the optimizer has now."""
-        return Branch(self._tree({p: self._optimizer.state.get(p) or {} for p in self._names}))
+        return Branch(self._tree(self._states(), self._own()))
 
     def expected(self) -> Branch:
         """The tree that it will have once all parameters that want gradients have stepped; if it
         has stepped already, what it has. The optimizer is left as it was."""
-        self._known = set(self._names)
+        self._known, self._is_known = set(self._names), True
         if self._optimizer.state:
             return self.to_save()
         with _stepped_once(self._optimizer):
-            made = {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
-        return Branch(self._tree(made))
+            made, own = self._states(), copy.deepcopy(self._own())
+        return Branch(self._tree(made, own))
 
     def to_load(self, stored: Inventory) -> Branch:
         """The tree to load into: what the checkpoint has of the parameters that are here.
@@ -154,8 +164,10 @@ class OptimizerItem:
         """
         found, tree = self._sorted(stored), dict[str, Any]()
         self._known, self.problems = set(), []
-        if not stored.tensors and not stored.values:
+        self._is_known = bool(stored.tensors or stored.values)
+        if not self._is_known:
             return Branch()
+        tree |= self._own_places(stored)
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 name = self._names[parameter]
@@ -179,8 +191,9 @@ class OptimizerItem:
         return Branch(tree)
 
     def beginnings(self) -> list[str]:
-        """What the names of all leaves begin with that are of one parameter."""
-        return [f"{kind}{name}" for kind in _KINDS for name in self._names.values()]
+        """What the names of all leaves begin with that are of one parameter, or of none."""
+        own = [OWN.rstrip("."), _OWN_CONTAINERS.rstrip(".")]
+        return [*(f"{kind}{name}" for kind in _KINDS for name in self._names.values()), *own]
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Take over the tree of `to_load` or `expected`, now with the loaded content. Parameters
@@ -195,8 +208,52 @@ class OptimizerItem:
                 self._optimizer.state[parameter] = state
             else:
                 self._optimizer.state.pop(parameter, None)
+        if self._is_known:
+            self._take_own({k.removeprefix(OWN): v for k, v in tree.items() if k.startswith(OWN)})
         for index, group in enumerate(self._optimizer.param_groups):
             self._take_options(index, group, tree)
+
+    def _take_own(self, loaded: Mapping[str, Any]) -> None:
+        state: dict[Any, Any] = self._optimizer.state
+        for key in self._own().keys() - loaded.keys():
+            del state[key]
+        state.update(loaded)
+
+    def _states(self) -> dict[Tensor, dict[str, Any]]:
+        """Of its parameters, now."""
+        return {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
+
+    def _own(self) -> dict[str, Any]:
+        """Its state under texts, now."""
+        state: Mapping[Any, Any] = self._optimizer.state
+        return {key: value for key, value in state.items() if type(key) is str}
+
+    def _own_places(self, stored: Inventory) -> dict[str, Any]:
+        """What the state under texts is loaded into."""
+        live, tree = self._own(), dict[str, Any]()
+        for leaf in (*stored.tensors, *stored.values):
+            first = leaf.partition("/")[0]
+            if leaf.startswith(_OWN_CONTAINERS):
+                tree[_unescaped(leaf)] = None
+            elif leaf.startswith(OWN) and _unescaped(first) not in tree:
+                key = _unescaped(first).removeprefix(OWN)
+                outline = stored.values.get(f"{_OWN_CONTAINERS}{first.removeprefix(OWN)}")
+                make = partial(self._own_tensor, live.get(key))
+                shape = ("value", None) if outline is None else decode(outline)
+                tree[f"{OWN}{key}"] = _built(shape, first, make, stored)
+        return tree
+
+    def _own_tensor(self, live: object, spec: Spec, where: str | None) -> Tensor:
+        shape, dtype = spec
+        if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
+            return live
+        device = "cpu" if where == "cpu" else self._device
+        return torch.zeros(shape, dtype=torch_dtype(dtype), device=device)
+
+    @property
+    def _device(self) -> torch.device:
+        """Where its parameters are."""
+        return next((p.device for p in self._names), torch.device("cpu"))
 
     def _take_options(self, index: int, group: dict[str, Any], tree: Mapping[str, Any]) -> None:
         known = [self._names[p] for p in group["params"] if p in self._known]
@@ -226,13 +283,19 @@ class OptimizerItem:
                 *(self._name, key, index, value, group[key]),
             )
 
-    def _tree(self, states: Mapping[Tensor, Mapping[str, Any]]) -> dict[str, Any]:
+    def _tree(
+        self, states: Mapping[Tensor, Mapping[str, Any]], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
         tree: dict[str, Any] = {}
         for parameter, name in self._names.items():
             for key, value in states[parameter].items():
                 tree[f"{STATE}{name}.{key}"] = value
-                if _holds_tensors(value):
-                    tree[f"{_CONTAINERS}{name}.{key}"] = _outline(value)
+                if is_branch(value):
+                    tree[f"{_CONTAINERS}{name}.{key}"] = self._outline(value)
+        for key, value in own.items():
+            tree[f"{OWN}{key}"] = value
+            if isinstance(value, Tensor) or is_branch(value):
+                tree[f"{_OWN_CONTAINERS}{key}"] = self._outline(value)
         for index, group in enumerate(self._optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
                 name = self._names[parameter]
@@ -272,7 +335,11 @@ class OptimizerItem:
         outline = stored.values.get(f"{_CONTAINERS}{name}.{key}")
         below = [one for one in (*stored.tensors, *stored.values) if one.startswith(f"{leaf}/")]
         shape = decode(outline) if outline is not None else _guessed(leaf, below)
-        return self._built(shape, leaf, parameter, key, stored)
+
+        def make(spec: Spec, _: str | None) -> Tensor:
+            return self._tensor(parameter, key, spec, None)
+
+        return _built(shape, leaf, make, stored)
 
     def _option(self, parameter: Tensor, value: object, leaf: str, stored: Inventory) -> Any:
         if leaf in stored.tensors and not isinstance(value, Tensor):
@@ -280,22 +347,7 @@ class OptimizerItem:
             return torch.zeros(shape, dtype=torch_dtype(dtype), device=parameter.device)
         return None if leaf in stored.values else value
 
-    def _built(
-        self, outline: Any, leaf: str, parameter: Tensor, key: str, stored: Inventory
-    ) -> Any:
-        kind, inner = outline
-        if kind == "tensor":
-            return self._tensor(parameter, key, stored.tensors[leaf], None)
-        if kind == "value":
-            return None
-        made = {k: self._built(v, join(leaf, k), parameter, key, stored) for k, v in inner}
-        if kind == "dict":
-            return made
-        return tuple(made.values()) if kind == "tuple" else list(made.values())
-
-    def _tensor(
-        self, parameter: Tensor, key: str, spec: tuple[tuple[int, ...], str], live: object
-    ) -> Tensor:
+    def _tensor(self, parameter: Tensor, key: str, spec: Spec, live: object) -> Tensor:
         """One of this global shape and dtype, spread as the parameter is if it has its shape; the
         one that is there, if it fits."""
         shape, dtype = spec
@@ -318,7 +370,29 @@ class OptimizerItem:
         """What a step would make: how a tensor that is smaller than its sharded parameter is
         spread, only the optimizer knows."""
         with _stepped_once(self._optimizer):
-            return {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
+            return self._states()
+
+    def _outline(self, value: Any) -> Any:
+        """What a tree of tensors and values is made of, as a plain value. Of a tensor it says where
+        it is, if that is not where the parameters are.
+
+        Raises:
+            TypeError: there are tensors in an object of another class.
+        """
+        if isinstance(value, Tensor):
+            is_apart = value.device.type == "cpu" != self._device.type
+            return ("tensor", "cpu" if is_apart else None)
+        if not is_branch(value):
+            return ("value", None)
+        if isinstance(value, dict):
+            return ("dict", [(key, self._outline(child)) for key, child in value.items()])
+        if type(value) not in (list, tuple):
+            raise TypeError(
+                f"cannot save optimizer {self._name!r}: its state has tensors in an object of "
+                f"class {type(value).__qualname__}; keep them in a dict, list or tuple"
+            )
+        kind = "tuple" if type(value) is tuple else "list"
+        return (kind, [(key, self._outline(child)) for key, child in enumerate(value)])
 
     def _other_class(self, stored: Inventory, found: _Stored) -> Iterator[str]:
         mine = _class_of(self._optimizer)
@@ -384,7 +458,8 @@ def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
     """The optimizer with the state that a step makes, by one with gradients of zero and a learning
     rate of zero, as torch's own helpers do; afterwards all is as it was."""
     groups = [dict(group) for group in optimizer.param_groups]
-    before = dict(optimizer.state)
+    before: dict[Any, Any] = dict(optimizer.state)
+    is_empty = all(isinstance(state, dict) and not state for state in before.values())
     gradients = {p: p.grad for p in _parameters(optimizer)}
     try:
         for parameter in gradients:
@@ -393,10 +468,12 @@ def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
             if "lr" in group:
                 lr = group["lr"]
                 group["lr"] = torch.zeros_like(lr) if isinstance(lr, Tensor) else 0.0
-        if all(not state for state in before.values()):
+        if is_empty:
             _step(optimizer)
         yield
     finally:
+        for state in before.values() if is_empty else ():
+            state.clear()  # which the step may have filled
         for group, was in zip(optimizer.param_groups, groups, strict=True):
             group.clear()
             group.update(was)
@@ -455,23 +532,23 @@ def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _holds_tensors(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(isinstance(v, Tensor) or _holds_tensors(v) for v in value.values())
-    if isinstance(value, list | tuple):
-        return any(isinstance(v, Tensor) or _holds_tensors(v) for v in value)
-    return False
+def _built(
+    outline: Any, leaf: str, make: Callable[[Spec, str | None], Tensor], stored: Inventory
+) -> Any:
+    """What a tree with this outline is loaded into."""
+    kind, inner = outline
+    if kind == "tensor":
+        return make(stored.tensors[leaf], inner)
+    if kind == "value":
+        return None
+    made = {key: _built(child, join(leaf, key), make, stored) for key, child in inner}
+    if kind == "dict":
+        return made
+    return tuple(made.values()) if kind == "tuple" else list(made.values())
 
 
-def _outline(value: object) -> Any:
-    """What a tree of tensors and values is made of, as a plain value."""
-    if isinstance(value, Tensor):
-        return ("tensor", None)
-    if not _holds_tensors(value):
-        return ("value", None)
-    kind = "dict" if isinstance(value, dict) else "tuple" if isinstance(value, tuple) else "list"
-    children = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
-    return (kind, [(key, _outline(child)) for key, child in children])
+def _unescaped(segment: str) -> str:
+    return segment.replace("~1", "/").replace("~0", "~")
 
 
 def _guessed(leaf: str, below: Iterable[str]) -> Any:

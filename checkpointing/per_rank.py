@@ -18,11 +18,12 @@ import torch.distributed as dist
 from blake3 import blake3
 from torch import Tensor
 
+from checkpointing.containers import RECORD
 from checkpointing.copying import cells_of
 from checkpointing.dtypes import as_bytes
 from checkpointing.errors import SaveError
 from checkpointing.ranks import Ranks
-from checkpointing.tree import Leaves
+from checkpointing.tree import Leaves, children, is_branch, rebuilt
 
 Differing: TypeAlias = Literal["error", "warn"]
 OtherWorld: TypeAlias = "Literal['error', 'first'] | Callable[[Sequence[Any], int, int], Any]"
@@ -68,10 +69,8 @@ def blank(tree: Any) -> Any:
     """A tree of the same form, with tensors of its own to load into."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
-    if isinstance(tree, dict):
-        return type(tree)((key, blank(child)) for key, child in tree.items())
-    if isinstance(tree, list | tuple):
-        return type(tree)(blank(child) for child in tree)
+    if is_branch(tree):
+        return rebuilt(tree, [(key, blank(child)) for key, child in children(tree, "")])
     return copy.deepcopy(tree)
 
 
@@ -113,7 +112,11 @@ def compare_ranks(ranks: Ranks, leaves: Leaves, how: Differing) -> None:
 def fingerprints(leaves: Leaves) -> dict[str, bytes]:
     """8 bytes for each value, and for each small tensor that is no part of a module or an
     optimizer: equal on two ranks if what they hold is."""
-    compared = ((name, one) for name, one in leaves.values.items() if name not in leaves.unlike)
+    compared = (
+        (name, one)
+        for name, one in leaves.values.items()
+        if name not in leaves.unlike and name != RECORD  # of ranks with other parts of the state
+    )
     found = {name: _hash(json.dumps(value).encode()) for name, value in compared}
     for name in leaves.plain:
         tensor = cells_of(leaves.tensors[name]).resolve_conj().resolve_neg().cpu().contiguous()

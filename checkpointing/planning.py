@@ -122,8 +122,9 @@ def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             owned |= {_memory(parameter) for parameter in group["params"]}
-        for state in optimizer.state.values():
-            owned |= {_memory(value) for value in state.values() if isinstance(value, Tensor)}
+        for state in optimizer.state.values():  # one that is no parameter's may be anything
+            its = state.values() if isinstance(state, Mapping) else (state,)
+            owned |= {_memory(value) for value in its if isinstance(value, Tensor)}
     found = {name for name, tensor in leaves.tensors.items() if _memory(tensor) in owned}
     return found | leaves.stepped
 

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import xxhash
 
+from checkpointing.containers import RECORD
 from checkpointing.format.differing import NOT_TAKEN, Group
 from checkpointing.plan import DIVIDED, Common
 from checkpointing.tree import Leaves
@@ -61,7 +62,9 @@ class ReplicaCheck:
         """What of it is compared; of the same names on all ranks of each."""
         if not self.every:
             return ()
-        left_out = leaves.unlike if self.with_values else leaves.unlike | leaves.plain
+        left_out = leaves.unlike | {RECORD}  # of ranks with other parts of the state
+        if not self.with_values:
+            left_out |= leaves.plain
         found = []
         for one in common:
             shares = tuple(s for s in one.shares if s.name not in left_out and self._names(s.name))

@@ -236,15 +236,16 @@ class Resumer:
         pulled = self._pulled or self._own(left, whole)
         mine, arena = pulled.found, pulled.left
         tensors = target.leaves.tensors
+        values: dict[str, Json] = {}
+        for theirs in self._ranks.all_gather(pulled.said.values, self._ranks.control):
+            values |= theirs
+        self._ranks.all_or_none(lambda: target.read(values))
         groups = planned.plan.read_groups(self._ranks.rank)
         is_shared = any(len(group.ranks) > 1 for group in groups)
         into = self._staging.buffers(tensors) if is_shared else tensors
         memory.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
         if is_shared:
             exchange(self._ranks, groups, into)
-        values: dict[str, Json] = {}
-        for theirs in self._ranks.all_gather(pulled.said.values, self._ranks.control):
-            values |= theirs
         names = tensors if is_shared else {}
         self._take(target, names, Inventory(target.wants().tensors, values))
         has_moved = self._pulled is not None

@@ -17,8 +17,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from checkpointing.containers import RECORD, record
 from checkpointing.dtypes import dtype_name
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.fitting import conflicts, fitted
 from checkpointing.optimizer_state import (
+    OWN,
     PLACE,
     STATE,
     WAYS,
@@ -31,7 +35,7 @@ from checkpointing.optimizer_state import (
 from checkpointing.per_rank import PerRank, blank, rank_and_world
 from checkpointing.structure import Inventory, Wants
 from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
-from checkpointing.values import decode
+from checkpointing.values import Json, decode
 
 _SMALL = 1 << 20
 """Bytes of tensors beside modules and optimizers, below which they are compared among ranks, such
@@ -224,20 +228,30 @@ def to_save(state: Mapping[str, Any]) -> Leaves:
         TypeError: something in it that cannot be saved, with its place.
         ValueError: an optimizer whose module cannot be told.
     """
+    if RECORD in state:
+        raise TypeError(f"cannot save {RECORD!r}: the name is taken by hpckit; rename it")
     leaves = Leaves()
     for name, item in _items(state).items():
         _flatten(item, item.to_save(), join("", name)[1:], leaves)
+    _add_record(leaves)
     return leaves
+
+
+def _add_record(leaves: Leaves) -> None:
+    """Say what the branches are, where the names do not tell."""
+    if leaves.containers:
+        leaves.values |= record(leaves.containers, {*leaves.tensors, *leaves.values})
 
 
 def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
     mine = Leaves()
     flatten(tree, path, mine)
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
-        start = join(path, STATE)
-        into.stepped |= {name for name in mine.tensors if name.startswith(start)}
+        starts = (join(path, STATE), join(path, OWN))
+        into.stepped |= {name for name in mine.tensors if name.startswith(starts)}
         places = join(path, PLACE)
         into.unlike |= {name for name in mine.values if name.startswith(places)}
+        mine.containers.clear()  # an optimizer says itself what its containers are
     elif isinstance(item, ModuleItem):
         into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
         into.unlike |= {join(path, name) for name in item.moments()} & mine.tensors.keys()
@@ -267,16 +281,36 @@ class LoadTarget:
         self._items = {join("", name)[1:]: item for name, item in _items(state).items()}
         self._trees: dict[str, Any] = {}
         self._problems: list[str] = []
+        self._values: dict[str, Any] = {}  # that were read
 
     def expect(self) -> None:
         """Be a place for a state like this that has been trained for a step at least."""
         self._make({path: item.expected() for path, item in self._items.items()})
 
     def form(self, inventory: Inventory) -> None:
-        """Be a place for what a checkpoint has."""
-        below = {path: inventory.below(path) for path in self._items}
-        self._make({path: item.to_load(below[path]) for path, item in self._items.items()})
+        """Be a place for what a checkpoint has.
+
+        Raises:
+            FormatError: a value of a kind that this version does not know, or of a class that the
+                program has not declared.
+        """
+        trees = {path: item.to_load(inventory.below(path)) for path, item in self._items.items()}
+        for path, item in self._items.items():
+            if isinstance(item, StatefulItem | PlainItem | PerRankItem):
+                trees[path] = fitted(trees[path], path, inventory)
+        self._make(trees)
         self._problems = [one for item in self._items.values() for one in item.problems]
+        self._problems += conflicts(self.leaves.containers, inventory)
+        self.read(inventory.values)
+
+    def read(self, values: Mapping[str, Json]) -> None:
+        """Decode the values that are wanted, while nothing has changed yet; raises as `form`."""
+        self._values = {}
+        for name in self.leaves.values.keys() & values.keys() - {RECORD}:
+            try:
+                self._values[name] = decode(values[name])
+            except (DamagedError, FormatError) as error:
+                raise type(error)(f"{name!r}: {error}") from error
 
     def wants(self) -> Wants:
         specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
@@ -285,12 +319,15 @@ class LoadTarget:
             for path, item in self._items.items()
             if isinstance(item, PerRankItem)
         )
-        return Wants(specs, frozenset(self.leaves.values), tuple(self._problems), covered)
+        values = frozenset(self.leaves.values) - {RECORD}
+        return Wants(specs, values, tuple(self._problems), covered)
 
     def finish(self, inventory: Inventory) -> None:
         """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
         # values that the checkpoint has not, where that is allowed, stay what they are
-        values = {**self.leaves.values, **inventory.values}
+        unread = self.leaves.values.keys() - self._values.keys() - {RECORD}
+        found = {**self.leaves.values, **inventory.values}
+        values = self._values | {name: decode(found[name]) for name in unread}
         for path, item in self._items.items():
             item.load(unflatten(self._trees[path], path, values))
 
@@ -311,6 +348,7 @@ class LoadTarget:
         self.leaves, self._trees, self._problems = Leaves(), trees, []
         for path, tree in trees.items():
             _flatten(self._items[path], tree, path, self.leaves)
+        _add_record(self.leaves)
 
 
 def _items(state: Mapping[str, Any]) -> dict[str, Item]:

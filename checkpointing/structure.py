@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
 
-from checkpointing.interop.naming import RECORD
+from checkpointing.containers import RECORD, branches_of
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.values import Json
+
+T = TypeVar("T")
 
 _SHOWN = 20  # names per section; enough to see the pattern
 
@@ -18,20 +22,25 @@ class Inventory:
 
     tensors: Mapping[str, tuple[tuple[int, ...], str]]  # full name -> (global shape, dtype name)
     values: Mapping[str, Json]  # encoded
+    branches: Mapping[str, Json] = field(default_factory=dict)  # kinds, as `containers` has them
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Inventory:
         """Reads all tables of a checkpoint; raises as `Checkpoint.table`."""
         specs = checkpoint.tensors().items()
-        values = {n: v for n, v in checkpoint.values().items() if n != RECORD}  # of no state
-        return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, values)
+        found = checkpoint.values()
+        values = {n: v for n, v in found.items() if n != RECORD}  # of no state
+        return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, values, branches_of(found))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted({*self.tensors, *self.values})
 
     def below(self, path: str) -> Inventory:
         """What is below a name, by the rest of the names."""
-        start = f"{path}/"
         return Inventory(
-            {n.removeprefix(start): s for n, s in self.tensors.items() if n.startswith(start)},
-            {n.removeprefix(start): v for n, v in self.values.items() if n.startswith(start)},
+            _below(path, self.tensors), _below(path, self.values), _below(path, self.branches)
         )
 
 
@@ -72,6 +81,11 @@ def difference(wants: Iterable[Wants], inventory: Inventory) -> str | None:
     ]
     text = "".join(sections)
     return text or None
+
+
+def _below(path: str, named: Mapping[str, T]) -> dict[str, T]:
+    start = f"{path}/"
+    return {n.removeprefix(start): one for n, one in named.items() if n.startswith(start)}
 
 
 def _uncovered(names: Iterable[str], covered: tuple[str, ...]) -> list[str]:

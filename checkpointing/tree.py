@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from checkpointing import declared
+from checkpointing.containers import Container, container
 from checkpointing.dtypes import is_placeholder
 from checkpointing.placement import held
-from checkpointing.values import Json, all_scalar, decode, encode
+from checkpointing.values import Json, all_scalar, encode
 
 _TENSOR_TYPES = (Tensor, torch.nn.Parameter, torch.nn.Buffer, DTensor)
 
@@ -31,6 +35,7 @@ class Leaves:
     whole: set[str] = field(default_factory=set)  # tensors that one rank saves, not several a part
     plain: set[str] = field(default_factory=set)  # small ones that are to be equal on all ranks
     unlike: set[str] = field(default_factory=set)  # tensors and values that ranks may have apart
+    containers: dict[str, Container] = field(default_factory=dict)  # of which the names do not tell
 
     def add(self, others: Leaves) -> None:
         """Take in the leaves of another tree.
@@ -39,9 +44,19 @@ class Leaves:
             TypeError: one of the same name is here already.
         """
         for path, tensor in others.tensors.items():
-            _add(self.tensors, path, tensor)
+            self.put(path, tensor)
         for path, value in others.values.items():
-            _add(self.values, path, value)
+            self.put(path, value)
+        self.containers |= others.containers
+
+    def put(self, path: str, leaf: Tensor | Json) -> None:
+        """Take in one leaf; raises as `add`."""
+        if path in self.tensors or path in self.values:
+            raise TypeError(f"two things in the state are both named {path!r}: rename one of them")
+        if isinstance(leaf, Tensor):
+            self.tensors[path] = leaf
+        else:
+            self.values[path] = leaf
 
 
 def flatten(tree: object, path: str, into: Leaves) -> None:
@@ -52,31 +67,55 @@ def flatten(tree: object, path: str, into: Leaves) -> None:
     """
     if isinstance(tree, Tensor):
         _check_tensor(tree, path)
-        _add(into.tensors, path, tree)
-    elif _is_branch(tree):
-        for key, child in _children(tree):
+        into.put(path, tree)
+    elif is_branch(tree):
+        _check_branch(tree, path)
+        if not isinstance(tree, Branch) and (found := container(tree)) is not None:
+            into.containers[path] = found
+        for key, child in children(tree, path):
             flatten(child, join(path, key), into)
     else:
-        _add(into.values, path, encode(tree, path))
+        into.put(path, encode(tree, path))
 
 
-def unflatten(template: Any, path: str, values: Mapping[str, Json]) -> Any:
+def unflatten(template: Any, path: str, values: Mapping[str, Any]) -> Any:
     """A tree of the form of `template`: its own tensors, and the given values."""
     if isinstance(template, Tensor):
         return template
-    if not _is_branch(template):
-        return decode(values[path])
-    children = {
-        key: unflatten(child, join(path, key), values) for key, child in _children(template)
-    }
-    return type(template)(children if isinstance(template, dict) else children.values())
+    if not is_branch(template):
+        return values[path]
+    return rebuilt(
+        template,
+        [(k, unflatten(child, join(path, k), values)) for k, child in children(template, path)],
+    )
+
+
+def rebuilt(tree: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
+    """A branch like `tree` with these children, by the same keys."""
+    found = dict(pairs)
+    if declared.name_of(tree) is not None:
+        return declared.made(type(tree), found)
+    if type(tree) in (list, tuple):
+        return type(tree)(found.values())
+    if isinstance(tree, tuple):
+        return tuple.__new__(type(tree), found.values())
+    like = copy.copy(tree)  # with what a subclass has beside its content
+    like.clear()
+    like.update(found) if isinstance(like, dict) else like.extend(found.values())
+    return like
 
 
 def update_in_place(live: Any, loaded: Any) -> Any:
-    """`loaded`, but in the dicts and lists of `live` where there are such, so that whoever holds
-    one of these sees what was restored."""
+    """`loaded`, but in the dicts, lists, arrays and dataclasses of `live` where there are such, so
+    that whoever holds one of these sees what was restored."""
     if type(live) is not type(loaded):
         return loaded
+    if isinstance(live, np.ndarray):
+        return _array_in_place(live, loaded)
+    if declared.name_of(live) is not None and declared.is_changeable(live):
+        for key, child in declared.fields_of(loaded, "").items():
+            object.__setattr__(live, key, update_in_place(getattr(live, key, None), child))
+        return live
     if isinstance(live, dict):
         merged = {k: update_in_place(live.get(k), v) for k, v in loaded.items()}
         live.clear()
@@ -93,25 +132,53 @@ def join(path: str, key: object) -> str:
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
 
-def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
-    yield from tree.items() if isinstance(tree, dict) else enumerate(tree)
-
-
-def _is_branch(tree: object) -> bool:
+def is_branch(tree: object) -> bool:
+    """Whether there is a tensor in it, below it."""
     if isinstance(tree, Branch):
         return True
-    if not isinstance(tree, dict | list | tuple):
+    if isinstance(tree, dict | list | tuple):
+        if all_scalar(tree.values() if isinstance(tree, dict) else tree):
+            return False
+    elif declared.name_of(tree) is None:
         return False
-    children = tree.values() if isinstance(tree, dict) else tree
-    if all_scalar(children):
-        return False
-    return any(isinstance(child, Tensor) or _is_branch(child) for child in children)
+    return any(isinstance(c, Tensor) or is_branch(c) for _, c in children(tree, ""))
 
 
-def _add(leaves: dict[str, Any], path: str, leaf: Any) -> None:
-    if path in leaves:
-        raise TypeError(f"two things in the state are both named {path!r}: rename one of them")
-    leaves[path] = leaf
+def children(tree: Any, path: str) -> Iterator[tuple[Any, Any]]:
+    """What is in a branch, with the keys.
+
+    Args:
+        path: its own, for the error; raises as `declared.fields_of`.
+    """
+    if declared.name_of(tree) is not None:
+        yield from declared.fields_of(tree, path).items()
+    else:
+        yield from tree.items() if isinstance(tree, dict) else enumerate(tree)
+
+
+def _array_in_place(live: Any, loaded: Any) -> Any:
+    if (live.dtype, live.shape) != (loaded.dtype, loaded.shape) or not live.flags.writeable:
+        return loaded
+    live[...] = loaded
+    return live
+
+
+def _check_branch(tree: Any, path: str) -> None:
+    """That what holds tensors can be made again, and that its keys can be told apart."""
+    if declared.name_of(tree) is None and declared.is_named_tuple(tree):
+        name = type(tree).__qualname__
+        raise TypeError(
+            f"cannot save {type(tree).__module__}.{name} at {path!r}: declare the class: "
+            f"checkpointing.register({name})"
+        )
+    if isinstance(tree, dict):
+        names: dict[str, Any] = {}
+        for key in tree:
+            if (other := names.setdefault(str(key), key)) is not key:
+                raise TypeError(
+                    f"two things in the state are both named {join(path, key)!r}: the keys "
+                    f"{other!r} and {key!r} of a dict; rename one of them"
+                )
 
 
 def _check_tensor(tensor: Tensor, path: str) -> None:

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from checkpointing.containers import RECORD
 from checkpointing.dtypes import copy_bits
 from checkpointing.errors import CheckpointError, DamagedError
 from checkpointing.format.chunks import Chunk
@@ -25,7 +26,7 @@ from checkpointing.format.tiles import Box
 from checkpointing.interop import lists
 from checkpointing.interop.dcp_common import Id, done, refuse
 from checkpointing.interop.dcp_export import state_dict_metadata
-from checkpointing.interop.naming import RECORD, dotted
+from checkpointing.interop.naming import dotted
 from checkpointing.interop.torch_values import saved, to_tensor
 from checkpointing.storage import Buffer
 from checkpointing.store.catalog import newest_first

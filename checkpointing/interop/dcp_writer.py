@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -29,7 +30,7 @@ from checkpointing.interop.dcp_session import SaveSession
 from checkpointing.interop.importing import write_groups
 from checkpointing.interop.lists import Keys, record
 from checkpointing.interop.naming import full_name
-from checkpointing.interop.torch_values import refusal, value_to_save
+from checkpointing.interop.torch_values import encoded, refusal, value_to_save
 from checkpointing.store.commit import commit, write_part
 from checkpointing.store.index import Known
 from checkpointing.store.store import Store
@@ -167,13 +168,24 @@ class StoreWriter(StorageWriter):
 
 def _value(planner: SavePlanner, item: WriteItem, name: str) -> Json:
     find = getattr(planner, "lookup_object", None)
-    original = None if find is None else find(item.index)  # to say what it is
+    original = None if find is None else find(item.index)
+    if isinstance(planner, DefaultSavePlanner) and _hands_over_as_it_is(planner):
+        return encoded(original, name)
     try:
         data = planner.resolve_data(item)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise refusal(name, original) from error
     assert isinstance(data, io.BytesIO)
     return value_to_save(data.getvalue(), name, original)
+
+
+def _hands_over_as_it_is(planner: DefaultSavePlanner) -> bool:
+    """Whether what is saved is what is in the state, so that it need not be pickled to see it."""
+    kind = type(planner)
+    return (
+        kind.transform_object is DefaultSavePlanner.transform_object
+        and kind.resolve_data is DefaultSavePlanner.resolve_data
+    )
 
 
 def _size(item: WriteItem) -> int:

@@ -2,8 +2,8 @@
 
 A name does not say: "l/0" is the first of a list, or the entry "0" of a dict. A branch whose keys
 are 0, 1, ... without a gap counts as a list, but for the state of a torch optimizer, a dict. A
-checkpoint that came by DCP says where that is wrong, in the value `RECORD`; an optimizer that
-`Checkpointer` saved says what its containers are.
+checkpoint says where that is wrong in the value `RECORD` (`checkpointing/containers.py`); an
+optimizer that `Checkpointer` saved says what its own containers are.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from checkpointing.containers import LISTS, RECORD, branches_of
 from checkpointing.errors import SaveError
-from checkpointing.interop.naming import RECORD, full_name, inner_path, path_of
+from checkpointing.interop.naming import full_name, inner_path, path_of
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.values import Json, decode
 
 Keys = tuple[str | int, ...]
 
 _DIGITS = 9  # at most, of a place: a list is made as long as its last place says
-_OUTLINES, _STATE = "/containers.", "/state."  # as checkpointing/optimizer_state.py names them
+_OUTLINES = {"/containers.": "/state.", "/own_containers.": "/own_state."}
+"""Of optimizers, and of what they are, as checkpointing/optimizer_state.py names them."""
 
 
 def record(paths: Iterable[Keys]) -> dict[str, Json]:
@@ -60,6 +62,8 @@ def lists_in(names: Iterable[str], values: Mapping[str, Json]) -> set[str]:
     if isinstance(said, dict):
         lists |= _texts(said.get("lists"))
         lists -= _texts(said.get("dicts"))
+    for name, kind in branches_of(values).items():
+        (lists.add if kind in LISTS else lists.discard)(name)
     return lists
 
 
@@ -100,9 +104,10 @@ def _is_optimizer_state(branch: str, children: Mapping[str, set[str]]) -> bool:
 def _outlined(values: Mapping[str, Json]) -> Iterator[tuple[str, bool]]:
     """Containers of optimizers, and whether each is a list."""
     for name, value in values.items():
-        item, is_outline, rest = name.partition(_OUTLINES)
-        if is_outline and "/" not in item:
-            yield from _branches(f"{item}{_STATE}{rest}", decode(value))
+        for outlines, state in _OUTLINES.items():
+            item, is_outline, rest = name.partition(outlines)
+            if is_outline and "/" not in item:
+                yield from _branches(f"{item}{state}{rest}", decode(value))
 
 
 def _branches(name: str, outline: Any) -> Iterator[tuple[str, bool]]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from checkpointing.containers import RECORD
 from checkpointing.errors import FormatError
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.values import Json
 
 Path = tuple[str, ...]
-
-RECORD = "dcp.containers"
-"""The value in which a checkpoint says what `checkpointing.interop.lists` cannot tell by names."""
 
 
 def path_of(name: str) -> Path:

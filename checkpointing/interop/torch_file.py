@@ -17,10 +17,10 @@ from checkpointing.format.table import Spec
 from checkpointing.format.tiles import Box
 from checkpointing.interop import lists, torch_optimizer
 from checkpointing.interop.boxes import write_box
-from checkpointing.interop.containers import outline_in, put_together
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import new_files
 from checkpointing.interop.naming import chosen, path_of, values_of
+from checkpointing.interop.torch_tree import outline_in, put_together
 from checkpointing.interop.zip_records import Record, records, seal
 from checkpointing.storage import Buffer
 from checkpointing.store.checkpoint import Checkpoint

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from checkpointing.containers import RECORD
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.elements import element
 from checkpointing.format.names import Save
 from checkpointing.format.tiles import Box, tile_shape, tiles, whole
 from checkpointing.interop.boxes import read_box, widened
-from checkpointing.interop.containers import TREE, Taken, take_apart
 from checkpointing.interop.importing import save_pieces
 from checkpointing.interop.lists import record
-from checkpointing.interop.naming import RECORD
 from checkpointing.interop.torch_archive import TorchArchive, open_archive
 from checkpointing.interop.torch_pickle import Stored, conjugated, parse
+from checkpointing.interop.torch_tree import TREE, Taken, take_apart
 from checkpointing.store.store import Store
 from checkpointing.store.writer import Piece
 from checkpointing.values import Json, encode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 from typing import Any
@@ -17,7 +18,8 @@ from checkpointing.format.tiles import Shape
 from checkpointing.storage import Buffer
 from checkpointing.values import Json, encode
 
-_ERRORS = (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError)
+_WRONG = (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, MemoryError)
+_ERRORS = (pickle.UnpicklingError, *_WRONG)
 
 
 def to_tensor(dtype: str, shape: Shape, raw: Buffer) -> Tensor:
@@ -81,11 +83,15 @@ def value_to_save(data: Buffer, name: str, original: object) -> Json:
         value = _unpickled(data)
     except _ERRORS as error:
         raise refusal(name, original) from error
-    if (path := _tensor_in(value, name)) is not None:
-        raise SaveError(
-            f"cannot save the tensor at {path!r}: torch.distributed.checkpoint takes {name!r}, a "
-            f"{type(value).__name__}, for one value; put its tensors into a list or dict"
-        )
+    return encoded(value, name)
+
+
+def encoded(value: object, name: str) -> Json:
+    """A plain value, encoded.
+
+    Raises:
+        SaveError: it is none.
+    """
     try:
         return encode(value, name)
     except TypeError as error:
@@ -95,21 +101,13 @@ def value_to_save(data: Buffer, name: str, original: object) -> Json:
 def refusal(name: str, original: object) -> SaveError:
     """Why a value is not saved: what in it is no plain value."""
     try:
-        encode(original, name)
-    except TypeError as error:
-        return SaveError(str(error))
-    return SaveError(f"cannot save {name!r}: a state holds tensors and plain values; leave it out")
-
-
-def _tensor_in(value: object, path: str) -> str | None:
-    """Where the first tensor in a value is."""
-    if isinstance(value, Tensor):
-        return path
-    if not isinstance(value, dict | list | tuple):
-        return None
-    children = value.items() if isinstance(value, dict) else enumerate(value)
-    found = (_tensor_in(child, f"{path}/{key}") for key, child in children)
-    return next((one for one in found if one is not None), None)
+        encoded(original, name)
+    except SaveError as error:
+        return error
+    return SaveError(
+        f"cannot save {name!r}: what the save planner makes of it is no plain value; leave it out, "
+        "or save it with torch's own planner"
+    )
 
 
 def _load(data: Buffer, where: str) -> Any:
@@ -124,4 +122,34 @@ def _load(data: Buffer, where: str) -> Any:
 
 
 def _unpickled(data: Buffer) -> Any:
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    with torch.serialization.safe_globals(_PLAIN):
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def _bytes(*content: Any) -> bytes:
+    """As pickles make them: never of a number, which would be a size."""
+    if content and type(content[0]) is int:
+        raise ValueError("bytes of a size alone")
+    return bytes(*content)
+
+
+def _bytearray(*content: Any) -> bytearray:
+    return bytearray(_bytes(*content))
+
+
+def _of_numpy() -> list[Any]:
+    """What pickles of arrays and scalars are made with; nothing of it calls what it is given."""
+    inner = importlib.import_module("numpy._core.multiarray" if _IS_2 else "numpy.core.multiarray")
+    made = [
+        (getattr(inner, name), f"numpy.{module}.multiarray.{name}")
+        for name in ("_reconstruct", "scalar")
+        for module in ("core", "_core")
+    ]
+    kinds = [one for one in vars(np.dtypes).values() if isinstance(one, type)]
+    return [*made, np.ndarray, np.dtype, *kinds]
+
+
+_IS_2 = int(np.__version__.partition(".")[0]) >= 2
+_BYTES: list[Any] = [(_bytes, "builtins.bytes"), (_bytearray, "builtins.bytearray")]
+_PLAIN = [frozenset, complex, *_BYTES, *_of_numpy()]
+"""Beyond what torch.load(weights_only=True) takes by itself."""

@@ -20,7 +20,7 @@ from checkpointing.format.table import Spec
 from checkpointing.format.tiles import Box
 from checkpointing.store.checkpoint import Array, Checkpoint, Read
 from checkpointing.store.distance import Distance, is_number
-from checkpointing.values import Json
+from checkpointing.values import Json, readable
 
 BATCH = 32 << 20  # bytes of each checkpoint that are in memory at a time
 
@@ -54,7 +54,7 @@ class TensorDiff:
 
 @dataclass(frozen=True)
 class ValueDiff:
-    """What became of one value; encoded as in `checkpointing.values`."""
+    """What became of one value; as `checkpointing.values.readable` gives it."""
 
     name: str
     kind: Literal["same", "changed", "only_a", "only_b"]
@@ -152,13 +152,14 @@ def _compare_values(
         if not matches(name, globs):
             continue
         if name not in b:
-            found.append(ValueDiff(name, "only_a", a=a[name]))
+            found.append(ValueDiff(name, "only_a", a=readable(a[name])))
         elif name not in a:
-            found.append(ValueDiff(name, "only_b", b=b[name]))
+            found.append(ValueDiff(name, "only_b", b=readable(b[name])))
         else:
             # as text, because 1, 1.0 and True are equal in Python and are not the same value
-            same = json.dumps(a[name], sort_keys=True) == json.dumps(b[name], sort_keys=True)
-            found.append(ValueDiff(name, "same" if same else "changed", a[name], b[name]))
+            one, other = readable(a[name]), readable(b[name])
+            same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+            found.append(ValueDiff(name, "same" if same else "changed", one, other))
     return found
 
 

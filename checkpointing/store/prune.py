@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from checkpointing.containers import RECORD
 from checkpointing.errors import DamagedError, FormatError, SaveError
 from checkpointing.format.manifest import Content
 from checkpointing.retention import Decision, KeepPolicy, decide
@@ -55,7 +56,8 @@ class Choice:
         """Items that go while others stay. None if nothing would stay: names of items that there
         are not (a typing error) keep all of it."""
         keep, items = self.decision.items or (), self.found.document.items
-        return tuple(i for i in items if i not in keep) if set(keep) & set(items) else ()
+        keep = (*keep, RECORD) if set(keep) & set(items) else tuple(items)
+        return tuple(item for item in items if item not in keep)
 
 
 @dataclass
@@ -141,7 +143,7 @@ def _apply(store: Store, run: str, changes: Sequence[Choice], result: Pruned) ->
 
 
 def _reduce(store: Store, run: str, choice: Choice, result: Pruned) -> None:
-    keep = choice.decision.items or ()
+    keep = (*(choice.decision.items or ()), RECORD)
 
     def change(content: Content) -> Content:
         return revise.drop_items(content, keep)

@@ -209,8 +209,8 @@ def test_dcp_on_a_store_of_every_dtype(full: Checkpoint, store: Store) -> None:
 
 def test_dcp_on_a_store_says_what_is_wrong(store: Store) -> None:
     writer = StoreWriter(store, "run", 4)
-    with pytest.raises(CheckpointException, match=r"cannot save builtins\.bytes"):
-        dcp_save({"a": {"x": b"raw", "w": torch.ones(2)}}, storage_writer=writer)
+    with pytest.raises(CheckpointException, match=r"cannot save builtins\.slice"):
+        dcp_save({"a": {"x": slice(1), "w": torch.ones(2)}}, storage_writer=writer)
     writer.close()
     with pytest.raises(ValueError, match="leave it out"):
         dcp_save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id="here")

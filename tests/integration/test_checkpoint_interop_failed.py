@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,9 +22,11 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Last, SaveError, Store
 from checkpointing.interop.dcp import StoreWriter
+from checkpointing.kinds import MAX_BYTES
 from checkpointing.store.prune import prune
 from checkpointing.store.takeover import take_over
 from tests.integration.worlds import meet, run_world
+from tests.unit.checkpointing.plain import Undeclared
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -129,12 +132,17 @@ def test_a_save_that_fails_on_another_rank_holds_nothing(store: Store, tmp_path:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "file": (io.BytesIO(b"x"), r"cannot save _io\.BytesIO at 'a/k'.*a state holds tensors"),
-    "number": (np.float64(1), r"cannot save numpy\.float64 at 'a/k'.*into Python numbers"),
+    "objects": (np.zeros(2, object), r"cannot save the numpy array of dtype object at 'a/k'"),
+    "class": ([Undeclared(1)], r"cannot save .*Undeclared at 'a/k/0': declare the class"),
     "function": (lambda: 0, r"cannot save builtins\.function at 'a/k'"),
-    "set": ([1, {2}], r"cannot save builtins\.set at 'a/k/1'"),
+    "deque": ([1, deque([2])], r"cannot save collections\.deque at 'a/k/1'"),
     "tuple": (
-        (1, {"x": [torch.ones(2)]}),
-        r"cannot save the tensor at 'a/k/1/x/0': .* takes 'a/k', a tuple, for one value; put its",
+        (1, {"x": [torch.ones(2).to_sparse()]}),
+        r"cannot save the tensor at 'a/k/1/x/0': .* put it into a dict or list of the state",
+    ),
+    "large": (
+        (torch.ones(MAX_BYTES // 4 + 1),),
+        r"cannot save the 16777220 bytes at 'a/k/0' as a value: .* that a dict or list of the",
     ),
 }
 

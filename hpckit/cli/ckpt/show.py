@@ -16,7 +16,7 @@ from checkpointing.format.differing import Marked, describe, dump_marked
 from checkpointing.format.table import Spec, Table
 from checkpointing.store.catalog import Found
 from checkpointing.store.diff import matches
-from checkpointing.values import Json
+from checkpointing.values import Json, readable
 from hpckit.cli.ckpt.failures import DAMAGED, guarded
 from hpckit.cli.ckpt.ls import label
 from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
@@ -71,7 +71,8 @@ def show(
         key=lambda r: (-r.raw_bytes, r.name),
     )
     wanted = [r for r in rows if matches(r.name, tensor)]
-    values = {n: v for t in tables.values() for n, v in t.values.items() if matches(n, tensor)}
+    every = {n: v for t in tables.values() for n, v in t.values.items()}
+    values = {n: readable(v) for n, v in every.items() if matches(n, tensor)}
     most = max(len(wanted), len(values)) if all_ else limit
     _print_header(out, chosen.found, at.store.url, labels)
     _print_tensors(out, wanted, most)

@@ -149,13 +149,15 @@ def _saved(at: Place, run: str, step: int | None) -> list[Saved]:
 
 def _loader_state(found: Any) -> dict[str, Any]:
     """The loader's state in a checkpoint."""
-    from checkpointing.values import decode
+    from checkpointing.values import decode, readable
 
     states: dict[str, dict[str, Any]] = {}
     for name, item in found.document.items.items():
         if item.tensors == 0:
             for path, value in found.document.table(name).values.items():
-                states.update(states_in(decode(value), path))
+                # not all of it: other values may be of classes that only the program has declared
+                found_in = states_in(readable(value), path)
+                states.update((place, decode(state)) for place, state in found_in)
     return only_state(states, f"step {found.stored.save.step} ({found.stored.save.id})")
 
 

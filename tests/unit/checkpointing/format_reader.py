@@ -7,6 +7,7 @@ complex128.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -73,6 +74,14 @@ def keys(name: str) -> tuple[str, ...]:
     return tuple(key.replace("~1", "/").replace("~0", "~") for key in name.split("/"))
 
 
+@dataclass(frozen=True)
+class Other:
+    """A value of a class that this reader has not: torch's, or one that a program has declared."""
+
+    tag: str
+    content: Any
+
+
 def plain(value: Any) -> Any:
     """The Python value that JSON with tags stands for."""
     if isinstance(value, list):
@@ -89,12 +98,42 @@ def _pairs(pairs: Any) -> dict[Any, Any]:
     return {plain(key): plain(value) for key, value in pairs}
 
 
+def _raw(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _array(content: Any) -> Array:
+    name, shape, text = content
+    need(_NUMPY.fullmatch(name), f"no dtype: {name}")
+    return np.ndarray(tuple(shape), np.dtype(name), bytearray(_raw(text)))
+
+
+def _scalar(content: Any) -> Any:
+    name, text = content
+    if name in ("U", "S"):
+        return np.str_(text) if name == "U" else np.bytes_(_raw(text))
+    return _array([name, [], text])[()]
+
+
+_NUMPY = re.compile(r"[<>|](b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]+|[mM]8(\[[0-9]*[A-Za-zμ]+\])?)")
 _TAGS: dict[str, Callable[[Any], Any]] = {
     "$float": {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.__getitem__,
     "$tuple": lambda values: tuple(plain(values)),
     "$dict": _pairs,
     "$ordered": lambda pairs: OrderedDict(_pairs(pairs)),
     "$counter": lambda pairs: Counter(_pairs(pairs)),
+    "$set": lambda values: set(plain(values)),
+    "$frozenset": lambda values: frozenset(plain(values)),
+    "$bytes": _raw,
+    "$bytearray": lambda text: bytearray(_raw(text)),
+    "$complex": lambda halves: complex(*plain(halves)),
+    "$array": _array,
+    "$scalar": _scalar,
+    "$size": lambda content: Other("size", tuple(content)),
+    "$dtype": lambda content: Other("dtype", content),
+    "$device": lambda content: Other("device", content),
+    "$tensor": lambda content: Other("tensor", (content[0], *content[1], _raw(content[2]))),
+    "$record": lambda content: Other(content[0], _pairs(content[1])),
 }
 
 

@@ -37,8 +37,9 @@ from checkpointing.store.prune import prune
 from checkpointing.store.session import Session
 from checkpointing.store.writer import Options, Piece, write
 from tests.unit.checkpointing import format_reader
-from tests.unit.checkpointing.format_reader import SIZES, Array, decode, keys
+from tests.unit.checkpointing.format_reader import SIZES, Array, Other, decode, keys
 from tests.unit.checkpointing.format_reader import Store as Reader
+from tests.unit.checkpointing.plain import Point, Progress
 from tests.unit.checkpointing.store.making import make
 
 VALUES: dict[str, Any] = {
@@ -54,6 +55,29 @@ VALUES: dict[str, Any] = {
     "a tag": {"$tuple": [1]},
     "ordered": OrderedDict([("z", 1), ("a", {2: 3})]),
     "counter": Counter("abracadabra"),
+    "order": {"b": 1, "a": {"d": 2, "c": 3}},
+    "sets": [{1, "a", (2,)}, frozenset([b"x", None]), set()],
+    "bytes": [b"", b"\0\xff", bytearray(b"xyz")],
+    "complex": [1 + 2j, complex(math.nan, -0.0), complex(-math.inf, 5e-324)],
+    "arrays": [np.arange(6, dtype=">i2").reshape(2, 3).T, np.array(1.5), np.zeros((0, 3), "f4")],
+    "more arrays": [np.array(["ab", "c"]), np.array([b"x"]), np.array(["2026", "NaT"], "M8[Y]")],
+    "scalars": [np.float64(-0.0), np.bool_(True), np.uint64(2**64 - 1), np.datetime64("2026-11")],
+    "more scalars": [np.str_("ä\0"), np.bytes_(b"x\0"), np.complex64(1j), np.float16(math.inf)],
+    "of torch": [torch.Size([2, 0]), torch.bfloat16, torch.device("cuda:1")],
+    "declared": [Point(1, [Progress(2, (3,))])],
+}
+BRANCHES: dict[str, Any] = {
+    "branches": {
+        "nested/list": "list",
+        "nested/list/1": "numbers",
+        "nested/tuple": "tuple",
+        "tree": {"class": "Point"},
+        "tree/x": "list",
+        "tree/x/1": "tuple",
+        "tree/y": "numbers",
+    },
+    "dicts": [],
+    "lists": [],
 }
 STEPS = 4
 
@@ -68,13 +92,39 @@ def bits(tensor: Tensor) -> bytes:
 
 def same(one: object, other: object) -> bool:
     """Equal, of the same types, and the same bits: not a number, and signs of zeros."""
+    if isinstance(one, Other) and (known := as_other(other)) is not None:
+        return one.tag == known.tag and same(one.content, known.content)
     if type(one) is not type(other):
         return False
     if isinstance(one, dict) and isinstance(other, dict):
-        return same(sorted(one.items(), key=repr), sorted(other.items(), key=repr))
+        return same([*one.items()], [*other.items()])
+    if isinstance(one, np.ndarray | np.generic) and isinstance(other, np.ndarray | np.generic):
+        alike = (one.dtype.str, one.shape) == (other.dtype.str, other.shape)
+        return alike and one.tobytes() == other.tobytes()
+    if isinstance(one, set | frozenset):
+        return one == other
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return repr(one) == repr(other)
+
+
+def as_other(value: object) -> Other | None:
+    """What the reader gives in place of a value of torch's classes, or of a declared one."""
+    match value:
+        case torch.Size():
+            return Other("size", tuple(value))
+        case torch.dtype():
+            return Other("dtype", str(value).removeprefix("torch."))
+        case torch.device():
+            return Other("device", str(value))
+        case Tensor():
+            name = str(value.dtype).removeprefix("torch.")
+            return Other("tensor", (name, *value.shape, bits(value)))
+        case Point():
+            return Other("Point", value._asdict())
+        case Progress():
+            return Other("Progress", vars(value))
+    return None
 
 
 def kept(tensors: dict[str, Tensor]) -> dict[str, Kept]:
@@ -140,6 +190,7 @@ class Program:
             "cut": torch.arange(400.0).view(4, 100).t()[::3],
             "conjugate": torch.tensor([1 + 2j, -3j]).conj(),
             "values": VALUES | {"step": number},
+            "tree": Point([torch.ones(1), (torch.ones(2), {"b": 1, "a": 2})], {3: torch.ones(3)}),
         }
 
     def leaves(self, number: int) -> tuple[dict[str, Kept], dict[str, Any]]:
@@ -154,6 +205,9 @@ class Program:
         tensors |= {f"nested/list/1/{k}": one for k, one in nested["list"][1].items()}
         values = {"values": state["values"], "größe~0~1/q~1x": ["y"], "nested/list/2": "beside"}
         values |= {"nested/tuple/1": 1.5, "nested/plain": [number, {}], "optimizer/class": "AdamW"}
+        tree = state["tree"]
+        tensors |= {"tree/x/0": tree.x[0], "tree/x/1/0": tree.x[1][0], "tree/y/3": tree.y[3]}
+        values |= {"tree/x/1/1": tree.x[1][1], "dcp.containers": BRANCHES}
         for place, (name, parameter) in enumerate(self.module.named_parameters()):
             start = f"optimizer/state.{name}"
             own = self.optimizer.state.get(parameter, {})
@@ -200,7 +254,7 @@ def test_it_reads_what_a_checkpointer_saves(trained: tuple[Path, Saved]) -> None
     assert reader.runs() == ["r"]
     check(reader, saved)
     newest = reader.checkpoints("r")[0]
-    assert same(newest.metrics, {"loss": 1e-7 * (STEPS - 1), "bad": math.nan})
+    assert same(newest.metrics, {"bad": math.nan, "loss": 1e-7 * (STEPS - 1)})
     assert keys("größe~0~1/~01") == ("größe~/", "~1")
 
 
@@ -238,8 +292,8 @@ def test_it_reads_what_a_prune_leaves(trained: tuple[Path, Saved], tmp_path: Pat
     pin(store, found[ids[0]].save, "für später")
     assert Reader(root).pins("r") == {ids[0]: "für später"}
     assert (root / "runs/r/marks" / f"pin-{ids[0]}").is_file()
-    some = ("model", "values")
-    prune(store, "r", [Last(1), Only(some, Last(2))], grace_s=0)
+    some = ("model", "values", "dcp.containers")
+    prune(store, "r", [Last(1), Only(some[:2], Last(2))], grace_s=0)
     store.close()
     saved.pop(1)
     saved[2] = (
@@ -301,6 +355,8 @@ def test_it_reads_what_dcp_saves(tmp_path: Path, item: str | None) -> None:
     model = {"w": w, "a/b": {"x~y": deep, "q": {1: 2, "f": math.nan}}, "list": [first, {"u": 2}]}
     values = VALUES | {"any keys": {1: "a", None: 2.5, (1, 2): {True: "c"}, "$": math.inf}}
     state = {"model": model, "top": torch.ones(3), "none": {}, "values": values, "t": ({}, 1)}
+    pair = (torch.tensor([1.5, -0.0]), Progress(1, torch.zeros(0, 2, dtype=torch.bfloat16)))
+    state["pair"] = pair
     store = Store.open(tmp_path, create=True)
     writer = StoreWriter(store, "r", 7, item=item)
     dcp_save(state | every_dtype(), storage_writer=writer, no_dist=True)
@@ -314,6 +370,7 @@ def test_it_reads_what_dcp_saves(tmp_path: Path, item: str | None) -> None:
     found |= {f"values/{key}": one for key, one in VALUES.items() if not isinstance(one, dict)}
     found |= {"values/dicts/": 0, "values/dicts/b~1~0/c": None, "values/a tag/$tuple": [1]}
     found |= {f"values/any keys/{key}": one for key, one in values["any keys"].items()}
+    found |= {"values/order/b": 1, "values/order/a/d": 2, "values/order/a/c": 3, "pair": pair}
     del found["values/any keys/(1, 2)"]
     found |= {"values/any keys/(1, 2)/True": "c", "values/ordered/z": 1, "values/ordered/a/2": 3}
     found |= {f"values/counter/{key}": count for key, count in VALUES["counter"].items()}

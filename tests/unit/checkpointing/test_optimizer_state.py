@@ -14,29 +14,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from checkpointing.dtypes import copy_bits, dtype_name
+from checkpointing.dtypes import dtype_name
 from checkpointing.errors import StructureError
 from checkpointing.optimizer_state import parameter_names
 from checkpointing.state import LoadTarget, to_save
 from checkpointing.structure import Inventory, difference
 from tests.effort import times
+from tests.unit.checkpointing.carrying import carry
+from tests.unit.checkpointing.plain import Point, Progress, same
 from tests.unit.checkpointing.silent_world import silent_world
-
-
-def carry(saved: dict[str, Any], into: dict[str, Any], *, strict: bool = True) -> None:
-    """As a save and a restore do it, without a store between them."""
-    leaves = to_save(saved)
-    tensors = {name: tensor.detach().clone() for name, tensor in leaves.tensors.items()}
-    specs = {name: (tuple(t.shape), dtype_name(t.dtype)) for name, t in tensors.items()}
-    inventory, target = Inventory(specs, leaves.values), LoadTarget(into)
-    target.form(inventory)
-    text = difference([target.wants()], inventory)
-    if text and strict:
-        raise StructureError(text)
-    for name, tensor in target.leaves.tensors.items():
-        if name in tensors:
-            copy_bits(tensor, tensors[name])
-    target.finish(inventory)
 
 
 def layers(*sizes: int) -> nn.Sequential:
@@ -62,7 +48,11 @@ def everything(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """All bits of both, and what the options are."""
     names = parameter_names(module)
     found: dict[str, Any] = {f"p.{n}": p.detach().clone() for n, p in module.named_parameters()}
-    for parameter, state in optimizer.state.items():
+    every: dict[Any, Any] = optimizer.state
+    for parameter, state in every.items():
+        if isinstance(parameter, str):
+            found[f"t.{parameter}"] = copy.deepcopy(state)
+            continue
         for key, value in state.items():
             kept = value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
             found[f"s.{names[parameter]}.{key}"] = kept
@@ -80,7 +70,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
             assert torch.equal(value, other[name]), name
             assert value.dtype is other[name].dtype, name
         else:
-            assert value == other[name], name
+            assert same(value, other[name], ordered=False), name
 
 
 def as_plain(module: nn.Module, optimizer: Optimizer, made: tuple[nn.Module, Optimizer]) -> Any:
@@ -280,6 +270,77 @@ def test_lists_of_tensors_come_back_as_lists() -> None:
     )
 
 
+class Shampoo(SGD):
+    """It has state under texts, and trees of tensors and values everywhere."""
+
+    def step(self, closure: Any = None) -> Any:
+        state: dict[Any, Any] = self.state
+        seen = state.setdefault("statistics", {"seen": 0, "sums": {}})
+        seen["seen"] += 1
+        state["a/b.c~"] = torch.full((2,), float(seen["seen"]))
+        state["plain"] = (seen["seen"], None)
+        for number, group in enumerate(self.param_groups):
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                total = parameter.grad.detach().sum()
+                seen["sums"][number] = [total, {"last": total * 2, "step": seen["seen"]}]
+                factors = {0: total + 1, "L": [total, (total * 3, 1.5)], "none": {}}
+                state[parameter]["factors"] = factors
+        return super().step(closure)
+
+
+def texts(optimizer: Optimizer) -> dict[Any, Any]:
+    state: dict[Any, Any] = optimizer.state
+    return {key: value for key, value in state.items() if isinstance(key, str)}
+
+
+def test_state_under_texts_comes_back_as_it_was() -> None:
+    module, live = layers(), layers()
+    optimizer, o = (Shampoo(m.parameters(), lr=0.1, momentum=0.9) for m in (module, live))
+    for _ in range(2):
+        step(module, optimizer, 2)
+        carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": o})
+        assert set(texts(o)) == {"statistics", "a/b.c~", "plain"}
+        assert same(texts(o), texts(optimizer), ordered=False)
+        for parameter, its in zip(module.parameters(), live.parameters(), strict=True):
+            assert same(dict(o.state[its]), dict(optimizer.state[parameter]), ordered=False)
+    other = Shampoo(live.parameters(), lr=0.1, momentum=0.9)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert same(texts(o), texts(other), ordered=False)
+
+
+def test_state_under_texts_that_was_not_saved_is_none_of_it() -> None:
+    module, live = layers(), layers()
+    optimizer, o = (Shampoo(m.parameters(), lr=0.1) for m in (module, live))
+    step(live, o)
+    carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": o})
+    assert not o.state
+
+
+def test_what_is_expected_of_an_optimizer_leaves_it_as_it_was() -> None:
+    module = layers()
+    optimizer = Shampoo(module.parameters(), lr=0.1)
+    target = LoadTarget({"model": module, "optimizer": optimizer})
+    target.expect()
+    assert {"optimizer/own_state.a~1b.c~0", "optimizer/own_state.statistics/sums/0/0"} <= set(
+        target.leaves.tensors
+    )
+    assert not optimizer.state
+
+
+def test_a_state_that_is_there_and_empty_stays_so() -> None:
+    module = layers()
+    optimizer = adam(module)
+    state: dict[Any, Any] = optimizer.state
+    mine: dict[str, Any] = {}
+    state[module[0].weight] = mine
+    LoadTarget({"model": module, "optimizer": optimizer}).expect()
+    assert [*state] == [module[0].weight]
+    assert state[module[0].weight] is mine
+    assert mine == {}
+
+
 def test_what_a_checkpoint_has_not_stays_what_it_is_where_that_is_allowed() -> None:
     module, live = layers(4), layers(4, 4)
     optimizer, o = adam(module), adam(live)
@@ -296,14 +357,6 @@ def test_what_a_checkpoint_has_not_stays_what_it_is_where_that_is_allowed() -> N
 
 
 # --- what is refused, and what is said ----------------------------------------------------------
-
-
-class Shampoo(SGD):
-    """It has state under a name of its own."""
-
-    def step(self, closure: Any = None) -> Any:
-        self.state["statistics"] = {"seen": torch.ones(1)}  # type: ignore[index]
-        return super().step(closure)
 
 
 @pytest.mark.parametrize(
@@ -338,12 +391,23 @@ def test_groups_that_were_merged_are_refused() -> None:
         carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": adam(live)})
 
 
-def test_state_of_no_parameter_is_refused_at_the_save() -> None:
+def test_state_under_another_key_than_a_text_is_refused_at_the_save() -> None:
     module = layers()
-    optimizer = Shampoo(module.parameters(), lr=0.1)
-    step(module, optimizer)
-    with pytest.raises(TypeError, match="it has state for str 'statistics', which is none of its"):
-        to_save({"model": module, "optimizer": optimizer})
+    for key in (7, ("a", 1), torch.zeros(1)):
+        optimizer = Shampoo(module.parameters(), lr=0.1)
+        optimizer.state[key] = {"seen": torch.ones(1)}  # type: ignore[index]
+        with pytest.raises(TypeError, match="which is none of its parameters and no text; keep it"):
+            to_save({"model": module, "optimizer": optimizer})
+
+
+def test_tensors_in_an_object_in_an_optimizer_are_refused_at_the_save() -> None:
+    module = layers()
+    for value in (Point(torch.ones(1)), [Progress(1, torch.ones(1))]):
+        for key in ("x", module[0].weight):
+            optimizer = Shampoo(module.parameters(), lr=0.1)
+            optimizer.state[key] = {"x": value}  # type: ignore[index]
+            with pytest.raises(TypeError, match=r"tensors in an object of class P.*; keep them in"):
+                to_save({"model": module, "optimizer": optimizer})
 
 
 def test_a_weight_decay_that_was_changed_is_the_checkpoints_and_that_is_said(
@@ -400,6 +464,7 @@ KINDS: dict[str, Callable[..., Optimizer]] = {
     "rmsprop": lambda groups: torch.optim.RMSprop(groups, momentum=0.5, centered=True),
     "rprop": lambda groups: torch.optim.Rprop(groups),
     "asgd": lambda groups: torch.optim.ASGD(groups),
+    "shampoo": lambda groups: Shampoo(groups, lr=0.1, momentum=0.9),
     "adafactor": lambda groups: torch.optim.Adafactor(groups),
 }
 

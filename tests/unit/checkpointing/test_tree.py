@@ -1,3 +1,4 @@
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from torch import nn
 
 from checkpointing.tree import Branch, Leaves, flatten, unflatten, update_in_place
+from tests.unit.checkpointing.plain import Undeclared
 
 INT4: torch.dtype = vars(torch)["int4"]  # which mypy does not know
 
@@ -55,13 +57,28 @@ def test_update_keeps_the_containers() -> None:
         (torch.zeros(2, dtype=torch.uint8).view(INT4), "dtype torch.int4"),
         (nn.Linear(1, 1), "torch.nn.modules.linear.Linear at 'x/a/0'"),
         (torch.zeros(2).as_subclass(type("Odd", (torch.Tensor,), {})), "of class Odd"),
-        (torch.float32, "torch.dtype at 'x/a/0'"),
+        (object(), "builtins.object at 'x/a/0'"),
+        ({torch.zeros(1).to_sparse()}, "layout torch.sparse_coo"),
     ],
 )
 def test_refused(leaf: object, message: str) -> None:
     with pytest.raises(TypeError, match=message) as caught:
         leaves_of({"a": [leaf], "b": torch.zeros(1)})
     assert "x/a/0" in str(caught.value)
+
+
+def test_a_named_tuple_of_tensors_has_to_be_declared() -> None:
+    with pytest.raises(TypeError, match=r"Undeclared at 'x/a': declare the class: checkpointing"):
+        leaves_of({"a": Undeclared(torch.zeros(1))})
+
+
+def test_subclasses_of_containers_stay_what_they_are() -> None:
+    tree = defaultdict(list, {"a": torch.zeros(1), "n": 1})
+    found = unflatten(tree, "x", {"x/n": 5})
+    assert type(found) is defaultdict
+    assert found["new"] == []
+    assert found["n"] == 5
+    assert found["a"] is tree["a"]
 
 
 def test_two_leaves_of_one_name_are_refused() -> None:

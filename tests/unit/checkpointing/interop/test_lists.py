@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing import SaveError
+from checkpointing.containers import RECORD
 from checkpointing.interop.lists import Keys, guess, keys, lists_in, record
-from checkpointing.interop.naming import RECORD, full_name
+from checkpointing.interop.naming import full_name
 from checkpointing.values import Json
 
 KEYS = st.sampled_from(["0", "1", "2", "00", "state", "param_groups", "a/0", "~", ""])

@@ -168,6 +168,14 @@ def test_values_are_compared_as_what_they_are(store: Store) -> None:
     ]
 
 
+def test_the_order_of_a_dict_is_no_difference(store: Store) -> None:
+    """Earlier versions did not keep it."""
+    a = make(store, 1, {}, {"m/v": {"a": 1, "b": 2}})
+    b = make(store, 2, {}, {"m/v": {"$dict": [["b", 2], ["a", 1]]}})
+    (found,) = compare(opened(store, a), opened(store, b)).values
+    assert (found.kind, found.a, found.b) == ("same", {"a": 1, "b": 2}, {"b": 2, "a": 1})
+
+
 def test_only_what_matches_is_looked_at(store: Store) -> None:
     tensors = {f"{item}/{n}": ("float32", np.ones(2, "f4")) for item in "ab" for n in ("w", "b")}
     save = make(store, 1, tensors, {"a/v": 1, "b/v": 2})

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from checkpointing.containers import RECORD
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.interop.naming import RECORD, full_name
+from checkpointing.interop.naming import full_name
 from checkpointing.values import Json, decode, encode
 
 TREE = "tree"

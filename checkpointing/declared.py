@@ -1,0 +1,139 @@
+"""Named tuples and dataclasses that a program has declared, so that they can be saved.
+
+A store holds the name of such a class and its fields, and never chooses code: what is made of them
+is the class that the program has registered under that name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from checkpointing.errors import FormatError
+
+C = TypeVar("C", bound=type)
+
+_CLASSES: dict[str, type] = {}
+_NAMES: dict[type, str] = {}
+
+
+def register(cls: C, *, name: str | None = None) -> C:
+    """Declare a named tuple or dataclass that the state holds, before saving and restoring. It can
+    be used as a decorator.
+
+        checkpointing.register(Progress)
+
+    An object is saved by its fields and comes back with them, without a call of `__init__` or
+    `__post_init__`. Tensors in its fields are saved as tensors.
+
+    Args:
+        name: under which it is saved: its `__qualname__` if left out. Give the old one when a class
+            was renamed.
+
+    Raises:
+        TypeError: it is neither a named tuple nor a dataclass.
+        ValueError: another class has this name.
+    """
+    if not can_be(cls):
+        raise TypeError(
+            f"cannot register {cls!r}: only named tuples and dataclasses can be declared; save an "
+            "enum by its value, and give any other class state_dict() and load_state_dict()"
+        )
+    name = cls.__qualname__ if name is None else name
+    other = _CLASSES.get(name, cls)
+    if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(
+            f"{other.__module__}.{other.__qualname__} is registered as {name!r} already: register "
+            f"{cls.__module__}.{cls.__qualname__} with another name="
+        )
+    if _NAMES.get(cls, name) != name:
+        raise ValueError(f"{cls.__qualname__} is registered as {_NAMES[cls]!r} already")
+    _CLASSES[name], _NAMES[cls] = cls, name
+    return cls
+
+
+def can_be(cls: object) -> bool:
+    """Whether a class can be declared."""
+    return isinstance(cls, type) and (_is_named_tuple(cls) or dataclasses.is_dataclass(cls))
+
+
+def name_of(value: object) -> str | None:
+    """The name under which the class of `value` is registered; None if it is not."""
+    return _NAMES.get(type(value))
+
+
+def fields_of(value: Any, path: str) -> dict[str, Any]:
+    """The fields of an object of a registered class.
+
+    Args:
+        path: what it is, for the error.
+
+    Raises:
+        TypeError: it has attributes that are no fields, or lacks a field: they would be lost.
+    """
+    names, kind = _field_names(type(value)), type(value).__qualname__
+    if lacking := [name for name in names if not hasattr(value, name)]:
+        raise TypeError(f"cannot save {kind} at {path!r}: its field {lacking[0]!r} is not set")
+    more = [key for key in getattr(value, "__dict__", ()) if key not in names]
+    for key in more:
+        if not isinstance(getattr(type(value), key, None), functools.cached_property):
+            raise TypeError(
+                f"cannot save {kind} at {path!r}: its attribute {key!r} is no field of the class "
+                "and would be lost; make it a field"
+            )
+    return {name: getattr(value, name) for name in names}
+
+
+def made(cls: type, fields: Mapping[str, Any]) -> Any:
+    """An object of a registered class with these fields, all that it has."""
+    if _is_named_tuple(cls):
+        return tuple.__new__(cls, [fields[name] for name in _field_names(cls)])
+    one: Any = object.__new__(cls)
+    for name in _field_names(cls):
+        object.__setattr__(one, name, fields[name])  # of a frozen one, too
+    return one
+
+
+def class_named(name: object, fields: list[Any]) -> type:
+    """The class that is registered under a name which was read, if it has these fields.
+
+    Raises:
+        FormatError: there is none, or it has others.
+    """
+    cls = _CLASSES.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise FormatError(
+            f"the checkpoint holds an object of class {name!r}, which this program has not "
+            f"declared: call checkpointing.register({name}) before, or "
+            f"register(Class, name={name!r}) if the class has another name now"
+        )
+    if set(fields) != set(here := _field_names(cls)):
+        raise FormatError(
+            f"an object of class {name!r} was saved with the fields {', '.join(map(str, fields))}, "
+            f"and the class has {', '.join(here)} here: declare one with the saved fields under "
+            f"register(Class, name={name!r})"
+        )
+    return cls
+
+
+def is_changeable(value: object) -> bool:
+    """Whether fields of an object of a registered class can be set: of a dataclass that is not
+    frozen."""
+    params = getattr(type(value), "__dataclass_params__", None)
+    return params is not None and not params.frozen and not _is_named_tuple(type(value))
+
+
+def is_named_tuple(value: object) -> bool:
+    return _is_named_tuple(type(value))
+
+
+def _is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
+
+
+def _field_names(cls: type) -> tuple[str, ...]:
+    if _is_named_tuple(cls):
+        return tuple(cls._fields)  # type: ignore[attr-defined]
+    return tuple(field.name for field in dataclasses.fields(cls))
