@@ -42,6 +42,6 @@ def write_skeleton(
         torch.load(path, weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise FormatError(
-            "cannot be exported: torch.load(weights_only=True) would not load the file: "
-            f"{str(error).partition(chr(10))[0]}; export the other items"
+            "cannot be exported: an item holds a value that torch.load(weights_only=True) refuses, "
+            "such as a numpy array or an object of a declared class; export the other items"
         ) from error
