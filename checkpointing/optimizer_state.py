@@ -52,6 +52,9 @@ OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
 _CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
 """Options that say how a step is computed: layout and devices decide them anew each time."""
+_OF_PROGRAM = frozenset((*WAYS, "param_names"))
+"""Options that stay as the program has them. Names of a group's parameters are not even saved: they
+would be, once for each parameter."""
 _COUNT = "step"
 """The key of torch's optimizers for the number of steps: a scalar that is never sharded."""
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
@@ -177,7 +180,8 @@ class OptimizerItem:
                 for key in found.state.get(name, {}):
                     tree[f"{STATE}{name}.{key}"] = self._place(parameter, name, key, stored)
                 missing = not keys  # then all are, and are named
-                for key in [*_options(group), *sorted(keys - set(group))]:
+                here = _options(group)
+                for key in [*here, *sorted(keys - set(here))]:
                     if missing or key in keys:
                         leaf = f"{_OPTIONS}{name}.{key}"
                         tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
@@ -263,7 +267,7 @@ class OptimizerItem:
         else:
             options = dict(tree.get(f"{_EMPTY}{index}") or {}) if not group["params"] else {}
         for key, value in options.items():
-            if key in WAYS:
+            if key in _OF_PROGRAM:
                 continue
             self._say_changed(index, key, group, value)
             if isinstance(group.get(key), Tensor) and isinstance(value, int | float):
@@ -401,9 +405,9 @@ class OptimizerItem:
             if theirs != mine:
                 yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
             return
-        saved = set().union(*found.options.values()) - {*WAYS, "initial_lr"}
+        saved = set().union(*found.options.values()) - {*_OF_PROGRAM, "initial_lr"}
         here = {key for group in self._optimizer.param_groups for key in _options(group)}
-        here -= {*WAYS, "initial_lr"}
+        here -= {*_OF_PROGRAM, "initial_lr"}
         if saved - here and here - saved:
             what = ", ".join(sorted(saved - here)[:_SHOWN])
             yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
@@ -439,7 +443,7 @@ class OptimizerItem:
     def _differ(self, one: int, other: int) -> bool:
         """Whether the program has given two groups options that differ."""
         first, second = (self._optimizer.param_groups[index] for index in (one, other))
-        keys = {*_options(first), *_options(second)} - set(WAYS)
+        keys = {*_options(first), *_options(second)} - _OF_PROGRAM
         return any(first.get(key) != second.get(key) for key in keys)
 
     def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
@@ -449,7 +453,7 @@ class OptimizerItem:
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
         prefix = f"{_OPTIONS}{name}."
-        keys = sorted(found.options[name] - set(WAYS))
+        keys = sorted(found.options[name] - _OF_PROGRAM)
         return repr([(key, stored.values.get(f"{prefix}{key}")) for key in keys])
 
 
@@ -498,7 +502,7 @@ def _parameters(optimizer: Optimizer) -> Iterator[Any]:
 
 
 def _options(group: Mapping[str, Any]) -> list[str]:
-    return [key for key in group if key != "params"]
+    return [key for key in group if key not in ("params", "param_names")]
 
 
 def _empty_groups(stored: Inventory) -> dict[str, Any]:

@@ -165,6 +165,32 @@ def test_groups_in_another_order_take_their_own_options() -> None:
     assert_same(everything(live, o), everything(module, optimizer))
 
 
+def test_names_in_groups_are_the_programs_and_are_not_saved() -> None:
+    """Those that torch keeps of named parameters: once for each parameter they would be many."""
+
+    def program(*groups: str) -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        named = [
+            {"params": [(n, p) for n, p in model.named_parameters() if n.startswith(start)]}
+            for start in groups
+        ]
+        state = {"model": model, "optimizer": torch.optim.AdamW(named)}
+        model(torch.ones(1, 3)).sum().backward()
+        state["optimizer"].step()
+        return state
+
+    saved, again, merged = program("0", "1"), program("0", "1"), program("")
+    assert not any("param_names" in name for name in to_save(saved).values)
+    for into in (again, merged):
+        carry(saved, into)
+    wanted = saved["optimizer"].state_dict()
+    assert again["optimizer"].state_dict()["param_groups"] == wanted["param_groups"]
+    assert merged["optimizer"].param_groups[0]["param_names"] == [
+        name for name, _ in merged["model"].named_parameters()
+    ]
+
+
 def test_groups_may_be_split_where_all_have_the_saved_options_already() -> None:
     module, live = layers(), layers()
     optimizer = adam(module)
