@@ -105,8 +105,12 @@ class _Loader:
         self._check(stored, self._ranks.all_gather(wants, self._ranks.control), inventory, strict)
         tensors = {n: target.leaves.tensors[n] for n in wants.tensors if n in inventory.tensors}
         self._read(checkpoint, tensors)
+        found = Inventory(wants.tensors, inventory.values) if not strict else inventory
+        elsewhere = target.elsewhere() & tensors.keys()
+        self._staging.copy_back({name: tensors.pop(name) for name in elsewhere})
+        self._ranks.all_or_none(lambda: target.choose(found))
         self._staging.copy_back(tensors)
-        target.finish(Inventory(wants.tensors, inventory.values) if not strict else inventory)
+        target.finish(found)
         return loaded
 
     def _find(self, step: int | None) -> Stored:

@@ -264,10 +264,18 @@ class Resumer:
         """Let the state take over what was read, on all ranks; from the buffers the tensors of
         these names."""
 
+        elsewhere, tensors = target.elsewhere(), target.leaves.tensors
+
+        def choose_here() -> None:
+            self._staging.copy_back({name: tensors[name] for name in names if name in elsewhere})
+            target.choose(inventory)
+
         def take_here() -> None:
-            self._staging.copy_back({name: target.leaves.tensors[name] for name in names})
+            live = (name for name in names if name not in elsewhere)
+            self._staging.copy_back({name: tensors[name] for name in live})
             target.finish(inventory)
 
+        self._ranks.all_or_none(choose_here)  # by functions of the program, which may fail
         self._ranks.all_or_none(take_here)
         self._staging.release()  # the next save may come into it
 

@@ -174,6 +174,8 @@ class PerRankItem:
         inner = isinstance(held.held, Stateful)
         self._inner: Item = StatefulItem(held.held) if inner else PlainItem(self._here, "held")
         self.problems: Sequence[str] = ()
+        self.is_elsewhere = False  # whether what is loaded is of another number of ranks
+        self._chosen: Any = None
 
     def to_save(self) -> Any:
         return Branch({f"rank{self._rank}": self._inner.to_save(), "world": self._world})
@@ -181,7 +183,7 @@ class PerRankItem:
     expected = to_save
 
     def to_load(self, stored: Inventory) -> Any:
-        self.problems = ()
+        self.problems, self.is_elsewhere = (), False
         tree, how = self._inner.to_save(), self._held.other_world
         world = decode(stored.values["world"]) if "world" in stored.values else self._world
         if world == self._world:
@@ -191,16 +193,17 @@ class PerRankItem:
                 f"{self._name!r} was saved for each of {world} ranks, and here are {self._world}: "
                 "say by PerRank(other_world=...) what is to become of it",
             )
+        self.is_elsewhere = True
         ranks = range(world) if callable(how) else range(1)
         return Branch({**{f"rank{rank}": blank(tree) for rank in ranks}, "world": world})
 
+    def choose(self, tree: Any) -> None:
+        """Of a tree of another world: what this rank is to have. Nothing else has changed yet."""
+        how, every = self._held.other_world, [tree[key] for key in tree if key != "world"]
+        self._chosen = how(every, self._rank, self._world) if callable(how) else every[0]
+
     def load(self, tree: Any) -> None:
-        loaded = tree.get(f"rank{self._rank}")
-        how = self._held.other_world
-        if tree["world"] != self._world:
-            every = [tree[key] for key in tree if key != "world"]
-            loaded = how(every, self._rank, self._world) if callable(how) else every[0]
-        self._inner.load(loaded)
+        self._inner.load(self._chosen if self.is_elsewhere else tree[f"rank{self._rank}"])
         if isinstance(self._inner, PlainItem):
             self._held.held = self._here["held"]
 
@@ -322,14 +325,34 @@ class LoadTarget:
         values = frozenset(self.leaves.values) - {RECORD}
         return Wants(specs, values, tuple(self._problems), covered)
 
+    def elsewhere(self) -> set[str]:
+        """Names of the tensors that `choose` looks at. They are none of the live ones."""
+        paths = tuple(
+            f"{path}/"
+            for path, item in self._items.items()
+            if isinstance(item, PerRankItem) and item.is_elsewhere
+        )
+        return {name for name in self.leaves.tensors if name.startswith(paths)} if paths else set()
+
+    def choose(self, inventory: Inventory) -> None:
+        """Let the program choose what this rank is to have of what each rank of another world had,
+        once the tensors of `elsewhere` hold the loaded bytes, and before any live one does."""
+        values = self._found(inventory)
+        for path, item in self._items.items():
+            if isinstance(item, PerRankItem) and item.is_elsewhere:
+                item.choose(unflatten(self._trees[path], path, values))
+
     def finish(self, inventory: Inventory) -> None:
         """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
+        values = self._found(inventory)
+        for path, item in self._items.items():
+            item.load(unflatten(self._trees[path], path, values))
+
+    def _found(self, inventory: Inventory) -> dict[str, Any]:
         # values that the checkpoint has not, where that is allowed, stay what they are
         unread = self.leaves.values.keys() - self._values.keys() - {RECORD}
         found = {**self.leaves.values, **inventory.values}
-        values = self._values | {name: decode(found[name]) for name in unread}
-        for path, item in self._items.items():
-            item.load(unflatten(self._trees[path], path, values))
+        return self._values | {name: decode(found[name]) for name in unread}
 
     def here(self, inventory: Inventory, rename: Callable[[str], str]) -> dict[str, str]:
         """Names of the state for the names of the checkpoint that stand for them."""

@@ -75,6 +75,30 @@ def restore_elsewhere(rank: int, tmp: Path) -> tuple[str, list[int], int]:
     return str(refused.value), first["sampler"].held.draw(), last["own"].held["seed"]
 
 
+def fail_to_choose(rank: int, tmp: Path) -> tuple[str, bool]:
+    """By a function that fails on one rank of another world."""
+
+    def choose(every: Any, rank: int, world: int) -> Any:
+        if rank == 1:
+            raise ValueError("no sampler for me")
+        return every[0]
+
+    state = state_of(0, choose)
+    before = [tensor.detach().clone() for tensor in state["model"].parameters()]
+    ckpt = Checkpointer(tmp / "store", run="r")
+    with pytest.raises(Exception, match=r"no sampler for me|rank 1") as failed:
+        ckpt.restore(state)
+    ckpt.close()
+    pairs = zip(state["model"].parameters(), before, strict=True)
+    return str(failed.value), all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_nothing_changes_where_a_function_of_the_program_fails(tmp_path: Path) -> None:
+    run_world(2, save_own, tmp_path)
+    for told, is_as_before in run_world(3, fail_to_choose, tmp_path):
+        assert is_as_before, told
+
+
 def test_each_rank_has_its_own_again_and_another_world_is_asked_for(tmp_path: Path) -> None:
     saved = run_world(2, save_own, tmp_path)
     assert saved[0][0] != saved[1][0]
