@@ -137,6 +137,20 @@ class Plan:
                     groups.append(ReadGroup(tuple(family.holders[cell].tolist()), tuple(reads)))
         return groups
 
+    def save_groups(self, rank: int) -> list[ReadGroup]:
+        """As `read_groups`, where each rank has what it saves: so is a state exchanged that lies in
+        snapshots, and not in a store."""
+        groups = []
+        for family, savers in zip(self._families, self._savers, strict=True):
+            if (cell := int(family.cell_of[rank])) >= 0:
+                holders = family.holders[cell]
+                reads: list[dict[str, tuple[Part, ...]]] = [{} for _ in holders]
+                for share in savers.shares(cell):
+                    reads[share.saver][share.name] = share.parts
+                if any(reads):
+                    groups.append(ReadGroup(tuple(holders.tolist()), tuple(reads)))
+        return groups
+
     @cached_property
     def _savers(self) -> list[_Savers]:
         loads = np.zeros(self._world, np.int64)

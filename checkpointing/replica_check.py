@@ -63,19 +63,28 @@ class ReplicaCheck:
         if not self.every:
             return ()
         left_out = leaves.unlike | {RECORD}  # of ranks with other parts of the state
-        if not self.with_values:
-            left_out |= leaves.plain
         found = []
         for one in common:
-            shares = tuple(s for s in one.shares if s.name not in left_out and self._names(s.name))
-            compared = one.values if self.with_values else ()
-            values = tuple(n for n in compared if n not in left_out and self._names(n))
-            if shares or values:
-                found.append(replace(one, shares=shares, values=values))
-        return tuple(found)
+            shares = [s for s in one.shares if s.name not in left_out and self._names(s.name)]
+            values = [n for n in one.values if n not in left_out and self._names(n)]
+            is_known = one.kind == "buffer"
+            known = tuple(s for s in shares if is_known or s.name in leaves.alike)
+            others = tuple(s for s in shares if not is_known and s.name not in leaves.alike)
+            found.append(replace(one, shares=known, values=()))
+            if self.with_values:
+                found.append(
+                    replace(one, id=_other_id(one), kind="value", shares=others, values=())
+                )
+                found.append(replace(one, shares=(), values=tuple(values)))
+        return tuple(one for one in found if one.shares or one.values)
 
     def _names(self, name: str) -> bool:
         return not any(fnmatchcase(name, pattern) for pattern in self.may_differ)
+
+
+def _other_id(one: Common) -> str:
+    """Of the group that those of its tensors are which belong to neither modules nor optimizers."""
+    return xxhash.xxh3_64_hexdigest(f"{one.id} value".encode())
 
 
 def groups(common: Sequence[Common], rank: int) -> tuple[Group, ...]:

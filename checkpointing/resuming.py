@@ -240,7 +240,7 @@ class Resumer:
         for theirs in self._ranks.all_gather(pulled.said.values, self._ranks.control):
             values |= theirs
         self._ranks.all_or_none(lambda: target.read(values))
-        groups = planned.plan.read_groups(self._ranks.rank)
+        groups = planned.plan.save_groups(self._ranks.rank)
         is_shared = any(len(group.ranks) > 1 for group in groups)
         into = self._staging.buffers(tensors) if is_shared else tensors
         memory.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)

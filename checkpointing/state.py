@@ -252,12 +252,14 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
     if isinstance(item, OptimizerItem | FlatOptimizerItem):
         starts = (join(path, STATE), join(path, OWN))
         into.stepped |= {name for name in mine.tensors if name.startswith(starts)}
+        into.alike |= mine.tensors.keys()
         places = join(path, PLACE)
         into.unlike |= {name for name in mine.values if name.startswith(places)}
         mine.containers.clear()  # an optimizer says itself what its containers are
     elif isinstance(item, ModuleItem):
         into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
         into.unlike |= {join(path, name) for name in item.moments()} & mine.tensors.keys()
+        into.alike |= mine.tensors.keys() - into.whole
     else:
         into.plain |= {
             name

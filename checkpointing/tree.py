@@ -34,6 +34,7 @@ class Leaves:
     stepped: set[str] = field(default_factory=set)  # tensors that steps of optimizers alone change
     whole: set[str] = field(default_factory=set)  # tensors that one rank saves, not several a part
     plain: set[str] = field(default_factory=set)  # small ones that are to be equal on all ranks
+    alike: set[str] = field(default_factory=set)  # parameters, and the state of optimizers
     unlike: set[str] = field(default_factory=set)  # tensors and values that ranks may have apart
     containers: dict[str, Container] = field(default_factory=dict)  # of which the names do not tell
 

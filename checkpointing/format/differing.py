@@ -29,6 +29,7 @@ NOT_TAKEN = 0
 """In the place of a fingerprint: this rank's was not taken, and is compared with none."""
 
 KINDS = ("tensor", "buffer", "value")
+"""A parameter or a tensor of an optimizer; a buffer; a value, or a tensor of something else."""
 _SHOWN, _TOLD = 3, 10
 MOST = 100
 """Tensors that a manifest names; of more it says how many."""
@@ -75,7 +76,7 @@ class Replicas:
         return {
             group.id: blake3(to_bytes(prints)).hexdigest(8)
             for group, prints in self.by_group
-            if group.kind != "buffer"
+            if group.kind == "tensor"
         }
 
 
@@ -111,10 +112,10 @@ class Marked:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a tensor or value of which ranks have no reason to hold different ones does
-        differ. Buffers alone are no reason to doubt a checkpoint: it has the first rank's, and that
-        is what the next forward pass of a replicated module uses."""
-        return any(one.kind != "buffer" for one in self.differences)
+        """Whether parameters or optimizers differ, which ranks have no reason to hold otherwise
+        than each other. Of buffers and values a checkpoint has one rank's, as it would have if they
+        were not compared: that is no reason to go back behind it."""
+        return any(one.kind == "tensor" for one in self.differences)
 
 
 def compare(told: Mapping[int, Replicas]) -> list[Difference]:
@@ -274,7 +275,7 @@ def marked(differences: Sequence[Difference]) -> Marked | None:
     if not differences:
         return None
     first = sorted(
-        differences, key=lambda one: (one.stored is not None, one.kind == "buffer", one.name)
+        differences, key=lambda one: (one.stored is not None, one.kind != "tensor", one.name)
     )
     return Marked(len(differences), tuple(first[:MOST]))
 

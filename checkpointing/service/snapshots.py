@@ -96,8 +96,8 @@ class Snapshot:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Hashes of the fingerprints of each group, by its id, but for buffers: where two ranks'
-        are equal, they had the same."""
+        """Hashes of the fingerprints of parameters and optimizers, by group: where two ranks' are
+        equal, they had the same."""
         replicas = self.replicas
         return {} if replicas is None else replicas.digests
 

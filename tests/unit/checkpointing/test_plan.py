@@ -292,6 +292,24 @@ def test_a_group_reads_what_each_of_its_ranks_wants_once(by_rank: State) -> None
         assert got == wanted
 
 
+@ANY
+@given(states(), st.sampled_from([None, 1, 1000]))
+def test_in_memory_each_rank_of_a_group_has_what_it_saves(
+    by_rank: State, divided: int | None
+) -> None:
+    plan = Plan(by_rank, divided=divided)
+    for rank, state in enumerate(by_rank):
+        layouts = state.tensors
+        got = {name: Counter[tuple[Box, Box]]() for name in layouts}
+        for group in plan.save_groups(rank):
+            assert group in plan.save_groups(group.ranks[0]), "all of them know the same group"
+            for holder, reads in zip(group.ranks, group.reads, strict=True):
+                for name, parts in reads.items():
+                    assert plan.to_save(holder)[name] == parts
+                    got[name].update(cells(parts, layouts[name]))
+        assert got == {n: cells(held(state, rank, n), it) for n, it in layouts.items()}
+
+
 def cells(parts: Sequence[Part], layout: Layout) -> Counter[tuple[Box, Box]]:
     """Parts cut into tiles, and where these are in the local tensor."""
     found: Counter[tuple[Box, Box]] = Counter()
