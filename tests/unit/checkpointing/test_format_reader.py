@@ -366,7 +366,7 @@ def test_it_reads_chunks_of_every_codec_and_bases_of_bases(tmp_path: Path) -> No
             array[generator.integers(0, 900, 9)] += np.uint16(step)
             array[-1:], run = 0, codec.name.lower()
             saved[f"{run} {step}"] = array
-            save(store, run, step, {"model/w": array, "same": np.full(9, 3, np.uint16)}, encoder)
+            save(store, run, step, {"model/w": array, "same": np.full(900, 3, np.uint16)}, encoder)
     store.close()
     reader = Reader(tmp_path)
     assert reader.verify() == []
