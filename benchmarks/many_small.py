@@ -9,6 +9,7 @@
 - *many_small_KIND_save*: what a save makes training wait for: the call, and the next step of the
   optimizer, which comes at once. Base: `torch.save` of the same to a file, without fsync. "durable"
   is until the save is committed. Each save has other content than the one before.
+- *..._processor*: the same in processor time of the training process, on a machine that others use.
 - *many_small_KIND_restore*: from the store, of a new trainer and of one that is there, and from the
   node's memory. Base: `torch.load` of the file, and `load_state_dict` where there is something that
   takes it.
@@ -37,6 +38,7 @@ from checkpointing import Checkpointer
 RUN = "benchmark"
 SAVE, LOAD = "torch.save", "torch.load"
 HPCKIT, BLOCKING = "hpckit", "hpckit, overlap=False"
+AGAIN, ANEW, MEMORY = "hpckit, again", "hpckit, of a new trainer", "hpckit, from memory"
 _WIDTH = 16  # float32: 64 bytes
 
 
@@ -102,6 +104,7 @@ class Bench:
         self._tier = ""  # where the last restore was from
         self._marks: dict[bool, float] = {}  # of the states that were saved last
         self.durable_s: dict[str, list[float]] = {}
+        self.processor_s: dict[str, list[float]] = {}
         case.step()
         self._ckpts = {overlap: self._open(overlap) for overlap in (True, False)}
         for ckpt in self._ckpts.values():
@@ -119,9 +122,9 @@ class Bench:
     def restores(self) -> dict[str, Callable[[], float]]:
         return {
             LOAD: self._torch_load,
-            HPCKIT: self._restore,
-            "hpckit, of a new trainer": self._restore_anew,
-            "hpckit, from memory": self._restore_from_memory,
+            AGAIN: self._restore,
+            ANEW: self._restore_anew,
+            MEMORY: self._restore_from_memory,
         }
 
     def close(self) -> None:
@@ -139,33 +142,35 @@ class Bench:
             self._tier = fields["tier"]
 
     def _torch_save(self) -> float:
-        seconds = _seconds(lambda: torch.save(self._case.dump(), self._file))
+        seconds = self._seconds(SAVE, lambda: torch.save(self._case.dump(), self._file))
         self._case.step()
         return seconds
 
     def _torch_load(self) -> float:
-        return _seconds(lambda: self._case.take(torch.load(self._file, weights_only=True)))
+        return self._seconds(
+            LOAD, lambda: self._case.take(torch.load(self._file, weights_only=True))
+        )
 
     def _save(self, *, overlap: bool) -> float:
         ckpt = self._ckpts[overlap]
         self._steps[overlap] += 1
         self._marks[overlap] = self._case.mark()
-        stall_s = _seconds(lambda: ckpt.save(self._steps[overlap], self._case.state))
+        name = HPCKIT if overlap else BLOCKING
+        stall_s = self._seconds(name, lambda: ckpt.save(self._steps[overlap], self._case.state))
         begun_s = time.perf_counter()
         self._case.step()
         ckpt.wait()
-        name = HPCKIT if overlap else BLOCKING
         self.durable_s.setdefault(name, []).append(stall_s + time.perf_counter() - begun_s)
         return stall_s + self._waited_s
 
     def _restore(self) -> float:
-        return self._timed(self._ckpts[False], overlap=False)
+        return self._timed(AGAIN, self._ckpts[False], overlap=False)
 
     def _restore_anew(self) -> float:
         self._ckpts.pop(False).close()
         ckpt = self._open(overlap=False)
         self._ckpts[False] = ckpt
-        return self._timed(ckpt, overlap=False)
+        return self._timed(ANEW, ckpt, overlap=False)
 
     def _restore_from_memory(self) -> float:
         self._save(overlap=True)
@@ -173,25 +178,25 @@ class Bench:
         gc.collect()
         ckpt = self._open(overlap=True)
         self._ckpts[True] = ckpt
-        return self._timed(ckpt, overlap=True, tier="memory")
+        return self._timed(MEMORY, ckpt, overlap=True, tier="memory")
 
-    def _timed(self, ckpt: Checkpointer, *, overlap: bool, tier: str = "store") -> float:
+    def _timed(self, name: str, ckpt: Checkpointer, *, overlap: bool, tier: str = "store") -> float:
         self._case.step()
-        seconds = _seconds(lambda: ckpt.restore(self._case.state))
+        seconds = self._seconds(name, lambda: ckpt.restore(self._case.state))
         if self._tier != tier or self._case.mark() != self._marks[overlap]:
             raise AssertionError(f"what came from the {self._tier} is not what was saved")
         return seconds
 
+    def _seconds(self, name: str, work: Callable[[], object]) -> float:
+        gc.collect()
+        begun_s, cpu_s = time.perf_counter(), time.process_time()
+        work()
+        self.processor_s.setdefault(name, []).append(time.process_time() - cpu_s)
+        return time.perf_counter() - begun_s
+
 
 def _has_state(one: object) -> bool:
     return isinstance(one, nn.Module | torch.optim.Optimizer)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    gc.collect()
-    begun_s = time.perf_counter()
-    work()
-    return time.perf_counter() - begun_s
 
 
 def main() -> None:
@@ -207,24 +212,27 @@ def main() -> None:
     for kind in settings.kinds:
         with scratch(settings.folder) as folder:
             bench = Bench(Case(kind, settings.tensors, settings.integers), folder)
-            _measure(f"many_small_{kind}_save", SAVE, bench.saves(), settings.rounds, about, bench)
-            _measure(f"many_small_{kind}_restore", LOAD, bench.restores(), settings.rounds, about)
+            _measure(f"many_small_{kind}_save", SAVE, bench, bench.saves(), about)
+            _measure(f"many_small_{kind}_restore", LOAD, bench, bench.restores(), about)
             bench.close()
 
 
 def _measure(
     name: str,
     base: str,
+    bench: Bench,
     arms: dict[str, Callable[[], float]],
-    rounds: int,
-    about: dict[str, object],
-    bench: Bench | None = None,
+    about: dict[str, Any],
 ) -> None:
-    measured = interleave(arms, rounds + 1)
-    kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
-    if bench is not None:
-        kept |= {f"{arm}, durable": seconds[1:] for arm, seconds in bench.durable_s.items()}
-    report(Comparison(name, base, "s", kept), about)
+    bench.durable_s, bench.processor_s = {}, {}
+    measured = interleave(arms, about["rounds"] + 1)
+    durable_s = {arm: bench.durable_s[arm] for arm in arms if arm in bench.durable_s}
+    measured |= {f"{arm}, durable": seconds for arm, seconds in durable_s.items()}
+    processor = {arm: bench.processor_s[arm] for arm in arms}
+    for what, unit, found in ((name, "s", measured), (f"{name}_processor", "cpu s", processor)):
+        # the first round warms up
+        kept = {arm: seconds[1 : about["rounds"] + 1] for arm, seconds in found.items()}
+        report(Comparison(what, base, unit, kept), about)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 
 from checkpointing.codec import Codec
-from checkpointing.format import table
+from checkpointing.format.cover import first_gap, gap
 from checkpointing.format.manifest import Header
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
@@ -67,8 +67,8 @@ def test_a_commit_compares_the_boxes_of_all_tensors_at_once(tmp_path: Path) -> N
     store = Store.open(tmp_path, create=True)
     with (
         Session(store, "r") as session,
-        mock.patch.object(table, "first_gap", side_effect=table.first_gap) as looks,
-        mock.patch.object(table, "gap", side_effect=table.gap) as alone,
+        mock.patch("checkpointing.format.table.first_gap", side_effect=first_gap) as looks,
+        mock.patch("checkpointing.format.table.gap", side_effect=gap) as alone,
     ):
         _save(session, Known(store, "r"), 1, 4, 1.0)
     assert looks.call_count < 4
