@@ -203,10 +203,12 @@ class OptimizerItem:
         """Take over the tree of `to_load` or `expected`, now with the loaded content. Parameters
         that the checkpoint has nothing of stay what they are."""
         loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
+        options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
         for leaf, value in tree.items():
-            if leaf.startswith(STATE):
-                name, rest = cut_known(leaf.removeprefix(STATE), loaded)
-                loaded[name][rest[1:]] = value
+            for kind, into in ((STATE, loaded), (_OPTIONS, options)):
+                if leaf.startswith(kind):
+                    name, rest = cut_known(leaf.removeprefix(kind), into)
+                    into[name][rest[1:]] = value
         for parameter in self._known:
             if state := loaded[self._names[parameter]]:
                 self._optimizer.state[parameter] = state
@@ -215,7 +217,11 @@ class OptimizerItem:
         if self._is_known:
             self._take_own({k.removeprefix(OWN): v for k, v in tree.items() if k.startswith(OWN)})
         for index, group in enumerate(self._optimizer.param_groups):
-            self._take_options(index, group, tree)
+            known = [self._names[p] for p in group["params"] if p in self._known]
+            if known:
+                self._take_options(index, group, options[known[0]])
+            elif not group["params"]:
+                self._take_options(index, group, tree.get(f"{_EMPTY}{index}") or {})
 
     def _take_own(self, loaded: Mapping[str, Any]) -> None:
         state: dict[Any, Any] = self._optimizer.state
@@ -259,13 +265,7 @@ class OptimizerItem:
         """Where its parameters are."""
         return next((p.device for p in self._names), torch.device("cpu"))
 
-    def _take_options(self, index: int, group: dict[str, Any], tree: Mapping[str, Any]) -> None:
-        known = [self._names[p] for p in group["params"] if p in self._known]
-        if known:
-            prefix = f"{_OPTIONS}{known[0]}."
-            options = {k.removeprefix(prefix): v for k, v in tree.items() if k.startswith(prefix)}
-        else:
-            options = dict(tree.get(f"{_EMPTY}{index}") or {}) if not group["params"] else {}
+    def _take_options(self, index: int, group: dict[str, Any], options: Mapping[str, Any]) -> None:
         for key, value in options.items():
             if key in _OF_PROGRAM:
                 continue

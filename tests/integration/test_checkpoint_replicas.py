@@ -38,7 +38,8 @@ class Model(nn.Module):
         self.register_buffer("scale", torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.small(self.norm(self.large(x)).relu()) * self.scale
+        out: Tensor = self.small(self.norm(self.large(x)).relu())
+        return out * self.scale
 
 
 def state_of() -> State:

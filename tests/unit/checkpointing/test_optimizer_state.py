@@ -175,7 +175,7 @@ def test_names_in_groups_are_the_programs_and_are_not_saved() -> None:
             {"params": [(n, p) for n, p in model.named_parameters() if n.startswith(start)]}
             for start in groups
         ]
-        state = {"model": model, "optimizer": torch.optim.AdamW(named)}
+        state: dict[str, Any] = {"model": model, "optimizer": torch.optim.AdamW(named)}
         model(torch.ones(1, 3)).sum().backward()
         state["optimizer"].step()
         return state
