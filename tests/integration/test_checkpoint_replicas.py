@@ -30,6 +30,8 @@ State = dict[str, Any]
 class Model(nn.Module):
     """Tensors of many sizes, one of them of more than a block of a sample."""
 
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.large = nn.Linear(300, 100)
