@@ -42,7 +42,7 @@ STATE = "state."
 _OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
 _KINDS = (STATE, _OPTIONS, _GROUP, _CONTAINERS)
 """Beginnings of leaves that are of one parameter."""
-_CLASS = "class"
+CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
 """Options that say how a step is computed: layout and devices decide them anew each time."""
 _COUNT = "step"
@@ -171,7 +171,7 @@ class OptimizerItem:
             if leaf.startswith((_GROUP, _CONTAINERS)) and leaf not in found.others:
                 tree[leaf] = None
         tree |= dict.fromkeys(
-            leaf for leaf in stored.values if leaf == _CLASS or leaf.startswith(_EMPTY)
+            leaf for leaf in stored.values if leaf == CLASS or leaf.startswith(_EMPTY)
         )
         self.problems = [*self._other_class(stored, found), *self._other_groups(stored, found)]
         return Branch(tree)
@@ -188,9 +188,11 @@ class OptimizerItem:
             if leaf.startswith(STATE):
                 name, rest = cut_known(leaf.removeprefix(STATE), loaded)
                 loaded[name][rest[1:]] = value
-        for parameter in self._known:
-            if state := loaded[self._names[parameter]]:
-                self._optimizer.state[parameter] = state
+        for parameter, name in self._names.items():  # in one order on all ranks
+            if parameter not in self._known:
+                continue
+            if loaded[name]:
+                self._optimizer.state[parameter] = loaded[name]
             else:
                 self._optimizer.state.pop(parameter, None)
         for index, group in enumerate(self._optimizer.param_groups):
@@ -238,8 +240,8 @@ class OptimizerItem:
                     tree[f"{_OPTIONS}{name}.{key}"] = group[key]
                 tree[f"{_GROUP}{name}"] = index
             if not group["params"]:
-                tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
-        tree[_CLASS] = _class_of(self._optimizer)
+                tree[f"{_EMPTY}{index}"] = {k: _plain(group[k]) for k in _options(group)}
+        tree[CLASS] = _class_of(self._optimizer)
         return tree
 
     def _sorted(self, stored: Inventory) -> _Stored:
@@ -320,7 +322,7 @@ class OptimizerItem:
 
     def _other_class(self, stored: Inventory, found: _Stored) -> Iterator[str]:
         mine = _class_of(self._optimizer)
-        theirs = stored.values.get(_CLASS)
+        theirs = stored.values.get(CLASS)
         if theirs is not None:
             if theirs != mine:
                 yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
@@ -438,6 +440,15 @@ def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:
             return start, name[len(start) :]
         start = start.rpartition(".")[0]
     return "", ""
+
+
+def _plain(option: Any) -> Any:
+    """An option as a value: of a group without parameters there is no name for a tensor."""
+    if isinstance(option, Tensor):
+        return option.tolist()
+    if isinstance(option, list | tuple):
+        return type(option)(_plain(one) for one in option)
+    return option
 
 
 def _holds_tensors(value: object) -> bool:

@@ -25,7 +25,7 @@ DIVIDED = 256 << 20
 
 @dataclass(frozen=True)
 class ReadGroup:
-    """Ranks that want the same boxes, and which of them reads which part for all."""
+    """Ranks that want the same boxes, and which of them reads, or has, which part for all."""
 
     ranks: tuple[int, ...]  # ascending
     reads: tuple[Parts, ...]  # for each of the ranks; `local` is the same in all their tensors
@@ -135,6 +135,17 @@ class Plan:
                 reads = _divided(family.layouts, cell, shares[cell], None)
                 if any(reads):
                     groups.append(ReadGroup(tuple(family.holders[cell].tolist()), tuple(reads)))
+        return groups
+
+    def saved_groups(self, rank: int) -> list[ReadGroup]:
+        """The same groups where each rank has what it saves, and no more, as in memory."""
+        groups = []
+        for family, savers in zip(self._families, self._savers, strict=True):
+            if (cell := int(family.cell_of[rank])) >= 0:
+                ranks = tuple(family.holders[cell].tolist())
+                saved = tuple(savers.saved_by(place, cell) for place in range(len(ranks)))
+                if any(saved):
+                    groups.append(ReadGroup(ranks, saved))
         return groups
 
     @cached_property

@@ -292,6 +292,29 @@ def test_a_group_reads_what_each_of_its_ranks_wants_once(by_rank: State) -> None
         assert got == wanted
 
 
+@ANY
+@given(states(), st.sampled_from([None, 1, 1000]))
+def test_what_ranks_save_is_what_they_give_each_other_from_memory(
+    by_rank: State, divided: int | None
+) -> None:
+    plan = Plan(by_rank, divided=divided)
+    for rank, state in enumerate(by_rank):
+        layouts = state.tensors
+        wanted = {n: cells(held(state, rank, n), it) for n, it in layouts.items()}
+        got = {name: Counter[tuple[Box, Box]]() for name in layouts}
+        mine: dict[str, tuple[Part, ...]] = {}
+        for group in plan.saved_groups(rank):
+            assert group in plan.saved_groups(group.ranks[0]), "all of them know the same group"
+            mine |= group.reads[group.ranks.index(rank)]
+            for saved in group.reads:
+                for name, parts in saved.items():
+                    got[name].update(cells(parts, layouts[name]))
+        assert got == wanted
+        assert mine == {
+            n: them for n, them in plan.to_save(rank).items() if any(b.count for b, _ in them)
+        }
+
+
 def cells(parts: Sequence[Part], layout: Layout) -> Counter[tuple[Box, Box]]:
     """Parts cut into tiles, and where these are in the local tensor."""
     found: Counter[tuple[Box, Box]] = Counter()
