@@ -98,6 +98,10 @@ class Arena:
         self._open()
         return self._fd
 
+    @property
+    def is_closed(self) -> bool:
+        return self._cells is None
+
     def view(self, offset: int, length: int) -> NDArray[np.uint8]:
         """Bytes `offset` to `offset + length`, without a copy.
 

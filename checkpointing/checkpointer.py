@@ -12,7 +12,7 @@ from typing import Any
 from checkpointing.accepting import Check, newest_accepted
 from checkpointing.agreement import LaggedVote
 from checkpointing.dropping import let_go
-from checkpointing.errors import CheckpointError, SaveError
+from checkpointing.errors import CheckpointError, FormatError, SaveError, StructureError
 from checkpointing.events import Events, OnEvent
 from checkpointing.flow import Flow
 from checkpointing.folders import local_folder
@@ -210,20 +210,31 @@ class Checkpointer:
         self._need_open()
         self._shipper.settle()
         started_s = time.monotonic()
-        make = partial(
-            Resumer,
-            self._store,
-            self._run,
-            self._ranks,
-            self._client,
-            self._planner,
-            self._preparer,
-            self._events,
-            self._replication,
-            await_unseen=await_unseen,
-            avoids_suspects=self._check.every > 0,
-        )
-        resumed, resumer = newest_accepted(make, state, check, self._ranks, self._events)
+        made: list[Resumer] = []
+
+        def make(*, rejected: dict[str, str]) -> Resumer:
+            made.append(
+                Resumer(
+                    self._store,
+                    self._run,
+                    self._ranks,
+                    self._client,
+                    self._planner,
+                    self._preparer,
+                    self._events,
+                    self._replication,
+                    await_unseen=await_unseen,
+                    avoids_suspects=self._check.every > 0,
+                    rejected=rejected,
+                )
+            )
+            return made[-1]
+
+        try:
+            resumed, resumer = newest_accepted(make, state, check, self._ranks, self._events)
+        except (StructureError, FormatError):  # of the same kind on all ranks
+            self._go_by(made[-1].owner)
+            raise
         self._begin_anew(resumed, resumer, state)
         if resumed is None:
             return None
@@ -368,9 +379,7 @@ class Checkpointer:
         self, resumed: Resumed | None, resumer: Resumer, state: Mapping[str, Any]
     ) -> None:
         """As another generation: after going back, later steps may be saved a second time."""
-        self._generation = new_generation(self._ranks, resumer.owner)
-        self._ranks.all_or_none(lambda: self._client.sit_as(self._generation))
-        self._replication.begin(self._generation)
+        self._go_by(resumer.owner)
         self._outcomes.clear()
         self._started.clear()
         self._past = resumer.interruptions
@@ -381,6 +390,17 @@ class Checkpointer:
                 self._hold(resumed, state)
         self._ranks.all_or_none(lambda: self._client.resume(resumer.damaged, resumer.distrusted))
         self._is_owed = bool(self._started)
+
+    def _go_by(self, owner: int | None) -> None:
+        """Save by this take-over from now on, as another generation. A collective.
+
+        Args:
+            owner: its number, on rank 0; None: there was none.
+        """
+        number = owner if owner is not None else self._generation.owner
+        self._generation = new_generation(self._ranks, number)
+        self._ranks.all_or_none(lambda: self._client.sit_as(self._generation))
+        self._replication.begin(self._generation)
 
     def _hold(self, resumed: Resumed, state: Mapping[str, Any]) -> None:
         """Keep what was restored from memory alone: save it as one of this generation's, before

@@ -49,7 +49,7 @@ PLACE = "place_of."
 _KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
 """Beginnings of leaves that are of one parameter."""
 OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
-_CLASS = "class"
+CLASS = "class"
 WAYS = ("foreach", "fused", "capturable")
 """Options that say how a step is computed: layout and devices decide them anew each time."""
 _OF_PROGRAM = frozenset((*WAYS, "param_names"))
@@ -189,8 +189,8 @@ class OptimizerItem:
             if leaf.startswith((_GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
                 tree[leaf] = None
         tree |= _empty_groups(stored)
-        if _CLASS in stored.values:
-            tree[_CLASS] = None
+        if CLASS in stored.values:
+            tree[CLASS] = None
         self.problems = [*self._other_class(stored, found), *self._other_groups(stored, found)]
         return Branch(tree)
 
@@ -209,9 +209,11 @@ class OptimizerItem:
                 if leaf.startswith(kind):
                     name, rest = cut_known(leaf.removeprefix(kind), into)
                     into[name][rest[1:]] = value
-        for parameter in self._known:
-            if state := loaded[self._names[parameter]]:
-                self._optimizer.state[parameter] = state
+        for parameter, name in self._names.items():  # in one order on all ranks
+            if parameter not in self._known:
+                continue
+            if loaded[name]:
+                self._optimizer.state[parameter] = loaded[name]
             else:
                 self._optimizer.state.pop(parameter, None)
         if self._is_known:
@@ -308,7 +310,7 @@ class OptimizerItem:
                 tree[f"{_GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
             if not group["params"]:
                 tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
-        tree[_CLASS] = _class_of(self._optimizer)
+        tree[CLASS] = _class_of(self._optimizer)
         return tree
 
     def _sorted(self, stored: Inventory) -> _Stored:
@@ -400,7 +402,7 @@ class OptimizerItem:
 
     def _other_class(self, stored: Inventory, found: _Stored) -> Iterator[str]:
         mine = _class_of(self._optimizer)
-        theirs = stored.values.get(_CLASS)
+        theirs = stored.values.get(CLASS)
         if theirs is not None:
             if theirs != mine:
                 yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"

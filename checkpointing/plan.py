@@ -25,7 +25,7 @@ DIVIDED = 256 << 20
 
 @dataclass(frozen=True)
 class ReadGroup:
-    """Ranks that want the same boxes, and which of them reads which part for all."""
+    """Ranks that want the same boxes, and which of them reads, or has, which part for all."""
 
     ranks: tuple[int, ...]  # ascending
     reads: tuple[Parts, ...]  # for each of the ranks; `local` is the same in all their tensors

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from checkpointing import memory
-from checkpointing.errors import ServiceError
+from checkpointing.errors import ServiceError, StructureError
 from checkpointing.events import Events
 from checkpointing.exchange import exchange
 from checkpointing.format.names import Save
@@ -28,7 +28,7 @@ from checkpointing.state import LoadTarget, optimizers
 from checkpointing.store.catalog import committed, suspected
 from checkpointing.store.commit import having_parts
 from checkpointing.store.store import Store
-from checkpointing.structure import Inventory
+from checkpointing.structure import Inventory, difference
 from checkpointing.values import Json
 
 logger = logging.getLogger("checkpointing")
@@ -216,6 +216,7 @@ class Resumer:
             and mine.digest == planned.layout.digest
             and whole.generation.world_size == self._ranks.world_size
             and self._client.left is not None
+            and not self._client.left.arena.is_closed  # for larger states than it is for
         )
 
     def _history(self) -> tuple[int, int, set[str], Interruptions]:
@@ -235,24 +236,37 @@ class Resumer:
     ) -> Resumed:
         pulled = self._pulled or self._own(left, whole)
         mine, arena = pulled.found, pulled.left
+        inventory = self._form(target, pulled.said, whole)
         tensors = target.leaves.tensors
-        values: dict[str, Json] = {}
-        for theirs in self._ranks.all_gather(pulled.said.values, self._ranks.control):
-            values |= theirs
-        self._ranks.all_or_none(lambda: target.read(values))
         groups = planned.plan.save_groups(self._ranks.rank)
         is_shared = any(len(group.ranks) > 1 for group in groups)
         into = self._staging.buffers(tensors) if is_shared else tensors
         memory.load(arena.arena, mine.slot * arena.slot_bytes, planned, into)
         if is_shared:
             exchange(self._ranks, groups, into)
-        names = tensors if is_shared else {}
-        self._take(target, names, Inventory(target.wants().tensors, values))
+        self._take(target, tensors if is_shared else {}, inventory)
         has_moved = self._pulled is not None
         id_ = self._save(whole.step, whole.generation).id
         return Resumed(
             id_, whole.step, "memory", planned.layout.bytes, mine, pulled.said, has_moved
         )
+
+    def _form(self, target: LoadTarget, said: Said, whole: Whole) -> Inventory:
+        """Make the state a place for a snapshot that has its tensors and the names of its values:
+        what the values are, such as the class of an optimizer, may refuse it all the same."""
+        values: dict[str, Json] = {}
+        for theirs in self._ranks.all_gather(said.values, self._ranks.control):
+            values |= theirs
+        inventory = Inventory.made(target.wants().tensors, values)
+        self._ranks.all_or_none(lambda: target.form(inventory))
+        wants = self._ranks.all_gather(target.wants(), self._ranks.control)
+        tensors = {name: spec for one in wants for name, spec in one.tensors.items()}
+        if text := difference(wants, replace(inventory, tensors=tensors)):
+            raise StructureError(
+                f"the state does not match the snapshot of step {whole.step} of run {self._run!r} "
+                f"in the memory of its nodes:{text}"
+            )
+        return inventory
 
     def _own(self, left: Memory, whole: Whole) -> Pulled:
         mine, here = memory.own(left.found, whole, self._ranks.rank), self._client.left

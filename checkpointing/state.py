@@ -22,6 +22,7 @@ from checkpointing.dtypes import dtype_name
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.fitting import conflicts, fitted
 from checkpointing.optimizer_state import (
+    CLASS,
     OWN,
     PLACE,
     STATE,
@@ -362,6 +363,8 @@ class LoadTarget:
         exact = {rename(n): n for n in (*self.leaves.tensors, *self.leaves.values)}
         for path, item in self._items.items():
             if isinstance(item, OptimizerItem):
+                whole = join(path, CLASS)  # there without any parameters, too
+                exact[rename(whole)] = whole
                 starts = {rename(join(path, one)): join(path, one) for one in item.beginnings()}
                 for name in (*inventory.tensors, *inventory.values):
                     start, rest = cut_known(name, starts)

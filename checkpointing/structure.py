@@ -28,9 +28,15 @@ class Inventory:
     def of(cls, checkpoint: Checkpoint) -> Inventory:
         """Reads all tables of a checkpoint; raises as `Checkpoint.table`."""
         specs = checkpoint.tensors().items()
-        found = checkpoint.values()
+        return cls.made({n: (spec.shape, spec.dtype) for n, spec in specs}, checkpoint.values())
+
+    @classmethod
+    def made(
+        cls, tensors: Mapping[str, tuple[tuple[int, ...], str]], found: Mapping[str, Json]
+    ) -> Inventory:
+        """Of these tensors, and all values that were found."""
         values = {n: v for n, v in found.items() if n != RECORD}  # of no state
-        return cls({n: (spec.shape, spec.dtype) for n, spec in specs}, values, branches_of(found))
+        return cls(tensors, values, branches_of(found))
 
     @cached_property
     def names(self) -> list[str]:

@@ -57,6 +57,20 @@ def test_values_come_with_their_item(tmp_path: Path, base: nn.Module) -> None:
     assert state == {"run": {"step": 2}}
 
 
+def test_an_optimizer_without_parameters_has_its_options_again(tmp_path: Path) -> None:
+    def made(lr: float) -> dict[str, Any]:
+        model = _model(1)
+        optimizer = torch.optim.SGD([{"params": [], "lr": lr}])
+        return {"model": model, "optimizer": optimizer}
+
+    ckpt = Checkpointer(tmp_path, run="base")
+    ckpt.save(1, made(0.5))
+    ckpt.close()
+    state = made(0.1)
+    load(state, tmp_path, run="base")
+    assert state["optimizer"].param_groups[0]["lr"] == 0.5
+
+
 def test_under_other_names(tmp_path: Path, base: nn.Module) -> None:
     class Wrapped(nn.Module):
         def __init__(self) -> None:

@@ -138,6 +138,54 @@ def test_another_structure_goes_through_the_store_and_leaves_the_memory(tmp_path
         wait_until_ended(root)
 
 
+def optimized(
+    kind: type[torch.optim.Optimizer], lrs: list[float], width: int = 3
+) -> dict[str, Any]:
+    """A group of parameters for each learning rate."""
+    module = nn.Sequential(*(nn.Linear(width, width) for _ in range(2)))
+    groups = [
+        {"params": list(module.parameters())[n :: len(lrs)], "lr": lr} for n, lr in enumerate(lrs)
+    ]
+    return {"model": module, "optimizer": kind(groups)}
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (partial(optimized, torch.optim.AdamW, [0.1]), "was saved as Adam, and is AdamW here"),
+        (partial(optimized, torch.optim.Adam, [0.1, 0.2]), "its groups are of other parameters"),
+        (partial(optimized, torch.optim.Adam, [0.1], 9), "tensors of another shape or dtype"),
+    ],
+    ids=["class", "groups", "larger"],
+)
+def test_what_does_not_fit_is_refused_and_the_memory_stays(
+    tmp_path: Path, other: Any, says: str
+) -> None:
+    """Also where names, shapes and dtypes are the same; and the trainer may go on after that."""
+    state = optimized(torch.optim.Adam, [0.1])
+    state["model"](torch.ones(3)).sum().backward()
+    state["optimizer"].step()
+    expected = {name: tensor.clone() for name, tensor in whole(state).items()}
+    ckpt = Checkpointer(tmp_path / "store", run="r")
+    ckpt.save(1, state)
+    ckpt.wait()
+    die(ckpt)
+    ckpt, live = Checkpointer(tmp_path / "store", run="r"), other()
+    before = whole(live)
+    for _ in range(2):
+        with pytest.raises(StructureError, match=says):
+            ckpt.restore(live)
+        assert_same(whole(live), before)
+    again = optimized(torch.optim.Adam, [0.1])
+    assert ckpt.restore(again) == 1
+    assert_same(whole(again), expected)
+    with pytest.raises(StructureError, match=says):
+        ckpt.restore(live)
+    ckpt.save(2, live)
+    ckpt.close()
+    assert committed_steps(tmp_path / "store") == [1, 2]
+
+
 def test_a_newer_checkpoint_in_the_store_counts_more(tmp_path: Path) -> None:
     ckpt = Checkpointer(tmp_path, run="r")
     ckpt.save(1, state_of(1))
@@ -359,6 +407,34 @@ def test_what_all_ranks_hold_is_staged_once_and_exchanged(tmp_path: Path) -> Non
         assert sum(staged) == sum(sizes)
         assert len(staged) == world_size
         assert max(staged) == max(sizes), "a tensor is one rank's"
+
+
+def mix_from_memory(rank: int, tmp: Path) -> None:
+    """Tensors of many sizes, which ranks save whole: none has an equal share of the bytes."""
+
+    def made(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        layers = [nn.Linear(n, 3 * n % 7 + 1) for n in range(2, 9)]
+        return {"model": nn.ModuleList(layers), "norm": nn.BatchNorm1d(5)}
+
+    state, ckpt = made(1), Checkpointer(tmp / "store", run="r")
+    ckpt.save(1, state)
+    ckpt.wait()
+    die(ckpt)
+    dist.barrier()
+    other, events = made(2), Recorder()
+    ckpt = Checkpointer(tmp / "store", run="r")
+    ckpt._events._on_event = events
+    assert ckpt.restore(other) == 1
+    assert dict(events)["checkpoint_restored"]["tier"] == "memory"
+    ckpt.close()
+    for name in state:
+        assert_same(other[name].state_dict(), state[name].state_dict())
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_what_one_rank_saves_all_have_again_from_memory(tmp_path: Path, world_size: int) -> None:
+    run_world(world_size, mix_from_memory, tmp_path)
 
 
 def shard_from_memory(rank: int, tmp: Path) -> None:

@@ -133,6 +133,30 @@ def test_an_optimizer_that_had_not_stepped_is_so_again() -> None:
     assert not o.state
 
 
+def test_state_comes_in_the_order_of_parameters_on_all_ranks() -> None:
+    """Not in one that differs by process, such as a set's: who goes over it may ask all ranks."""
+    module, live = layers(*[2] * 20), layers(*[2] * 20)
+    optimizer, o = adam(module), adam(live)
+    for layer in module:
+        layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": o})
+    assert [*map(id, o.state)] == [*map(id, live.parameters())]
+
+
+def test_an_empty_group_may_have_a_tensor_as_an_option() -> None:
+    def made(module: nn.Module, lr: float) -> AdamW:
+        groups: list[dict[str, Any]] = [{"params": list(module.parameters())}]
+        return AdamW([*groups, {"params": [], "lr": torch.tensor(lr)}], lr=torch.tensor(0.1))
+
+    module, live = layers(), layers()
+    optimizer, o = made(module, 0.7), made(live, 0.3)
+    step(module, optimizer)
+    carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": o})
+    assert_same(everything(live, o), everything(module, optimizer))
+    assert torch.equal(o.param_groups[1]["lr"], torch.tensor(0.7))
+
+
 def two_groups(module: nn.Sequential, first: int = 0, **second: Any) -> AdamW:
     """The layer `first` by itself with its own learning rate, and the other one."""
     options = {"lr": 0.5, "weight_decay": 0.0, **second}
