@@ -11,6 +11,7 @@ from checkpointing.interop.naming import full_name, path_of
 # beginnings of leaves, as checkpointing/optimizer_state.py names them
 _STATE, _OPTIONS, _GROUP, _PLACE = "state.", "param_groups.", "group_of.", "place_of."
 _CONTAINERS, _EMPTY, _CLASS = "containers.", "empty_group.", "class"
+_OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
 
 Leaves = Mapping[str, Any]  # by full name below the item
 
@@ -29,7 +30,7 @@ class _Parameter:
 
 def is_optimizer(leaves: Leaves) -> bool:
     """Whether an item is an optimizer that `Checkpointer` has saved."""
-    starts = (_STATE, _OPTIONS, _GROUP, _PLACE, _CONTAINERS, _EMPTY)
+    starts = (_STATE, _OPTIONS, _GROUP, _PLACE, _CONTAINERS, _EMPTY, _OWN, _OWN_CONTAINERS)
     is_told = any(name.startswith((_OPTIONS, _EMPTY)) for name in leaves)
     return is_told and all(name == _CLASS or name.startswith(starts) for name in leaves)
 
@@ -48,6 +49,7 @@ def state_dict(leaves: Leaves) -> dict[str, Any] | None:
     ):
         return None
     state: dict[int, dict[str, Any]] = {}
+    own = _own_state(leaves)
     packed, first = [], 0
     for group in range(len(groups)):
         its = dict(enumerate(groups[group], first))
@@ -55,8 +57,8 @@ def state_dict(leaves: Leaves) -> dict[str, Any] | None:
         packed.append({**options, "params": [*its]})
         state |= {n: {key: _entry(one, key) for key in one.state} for n, one in its.items()}
         first += len(its)
-    state = {number: its for number, its in state.items() if its}
-    return {"state": state, "param_groups": packed}
+    stepped = {number: its for number, its in state.items() if its}
+    return {"state": {**stepped, **own}, "param_groups": packed}
 
 
 def _parameters(leaves: Leaves) -> dict[str, _Parameter]:
@@ -86,6 +88,22 @@ def _empty_groups(leaves: Leaves) -> dict[int, dict[str, Any]]:
             group, is_below, key = name.removeprefix(_EMPTY).partition("/")
             found.setdefault(int(group), {}).update({path_of(key)[0]: leaf} if is_below else leaf)
     return found
+
+
+def _own_state(leaves: Leaves) -> dict[str, Any]:
+    """State under texts, of no parameter."""
+    found: dict[str, dict[str, Any]] = {}
+    outlines: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        top, _, below = name.partition("/")
+        (text,) = path_of(top)
+        if text.startswith(_OWN):
+            found.setdefault(text.removeprefix(_OWN), {})[below] = leaf
+        elif text.startswith(_OWN_CONTAINERS):
+            outlines[text.removeprefix(_OWN_CONTAINERS)] = leaf
+    return {
+        key: its[""] if "" in its else _built(outlines[key], its, ()) for key, its in found.items()
+    }
 
 
 def _place(group_leaf: str) -> str:

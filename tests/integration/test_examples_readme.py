@@ -38,7 +38,7 @@ def test_it_shows_the_lines_of_the_examples_in_their_order() -> None:
 def test_dcp_both_ways_and_by_hand(tmp_path: Path) -> None:
     first, second = blocks("dcp")
     subprocess.run([sys.executable, "-c", f"{first}\n{second}"], cwd=tmp_path, check=True)
-    by_hand = README.partition("\nor by hand:\n")[2].splitlines()
+    by_hand = README.partition("\nor by hand:\n")[2].partition("\n#")[0].splitlines()
     commands = [line.split()[1:] for line in by_hand if line.startswith("    hpckit ckpt")]
     assert len(commands) == 2
     places = ("folder", "ckpts", "ckpts/runs/by-hand", "folder-of-it")
