@@ -35,7 +35,7 @@ from checkpointing.optimizer_state import (
 )
 from checkpointing.per_rank import PerRank, blank, rank_and_world
 from checkpointing.structure import Inventory, Wants
-from checkpointing.tree import Branch, Leaves, flatten, join, unflatten, update_in_place
+from checkpointing.tree import Branch, Leaves, apart, flatten, join, unflatten, update_in_place
 from checkpointing.values import Json, decode
 
 _SMALL = 1 << 20
@@ -160,6 +160,9 @@ class StatefulItem(_SameTree):
 
     def to_save(self) -> Any:
         return self._held.state_dict()
+
+    def to_load(self, stored: Inventory) -> Any:
+        return apart(self.to_save())
 
     def load(self, tree: Any) -> None:
         self._held.load_state_dict(tree)

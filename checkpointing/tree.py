@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +105,22 @@ def rebuilt(tree: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
     like.clear()
     like.update(found) if isinstance(like, dict) else like.extend(found.values())
     return like
+
+
+def apart(tree: Any, seen: set[int] | None = None) -> Any:
+    """The tree, with a tensor of its own in each further place where one is met again: as the
+    learning rates of a new SequentialLR, which are those of its first scheduler until it steps."""
+    seen = set() if seen is None else seen
+    if isinstance(tree, Tensor):
+        if id(tree) in seen:
+            return tree.detach().clone()
+        seen.add(id(tree))
+        return tree
+    if type(tree) not in (dict, OrderedDict, list, tuple) or not is_branch(tree):
+        return tree
+    if isinstance(tree, dict):
+        return type(tree)((key, apart(child, seen)) for key, child in tree.items())
+    return type(tree)(apart(child, seen) for child in tree)
 
 
 def update_in_place(live: Any, loaded: Any) -> Any:

@@ -67,11 +67,12 @@ def everything(trainer: Trainer) -> Contents:
 
 
 def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Names under which two contents are not the same, bit for bit."""
+    """Names under which two contents are not the same, bit for bit; how DTensors are spread does
+    not matter. A collective where it differs."""
     names = sorted(found.keys() ^ expected.keys())
     return [f"{n}: only {'there' if n in found else 'expected'}" for n in names] + [
         f"{name}: {_short(found[name])} instead of {_short(one)}"
-        for name, one in expected.items()
+        for name, one in sorted(expected.items())
         if name in found and not _same(found[name], one)
     ]
 
@@ -121,7 +122,7 @@ def mixes_groups(saved: Groups, here: Groups) -> bool:
         for first in groups:
             for second in groups:
                 shared = {was[n][0] for n in first} & {was[n][0] for n in second}
-                pair = [next(iter(one.values()), {}) for one in (first, second)]
+                pair = [_as_floats(next(iter(one.values()), {})) for one in (first, second)]
                 if shared and differences(*pair):
                     return True
     return False
@@ -147,6 +148,12 @@ def write(value: Any, path: str, into: Contents) -> None:
         into[path] = repr(value)
 
 
+def _as_floats(options: Contents) -> Contents:
+    """A weight decay of 0 is one of 0.0."""
+    whole = {n for n, one in options.items() if isinstance(one, str) and one.isdigit()}
+    return {name: f"{one}.0" if name in whole else one for name, one in options.items()}
+
+
 def _short(value: Any) -> str:
     return " ".join(str(value).split())[:120]
 
@@ -157,8 +164,9 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, DTensor) != isinstance(other, DTensor):
         return False
     if isinstance(one, DTensor) and isinstance(other, DTensor):
-        is_alike = one.placements == other.placements and one.shape == other.shape
-        return is_alike and _same(one.to_local(), other.to_local())
+        if one.placements != other.placements:  # SGD's momentum is spread as a gradient was
+            return _same(one.full_tensor(), other.full_tensor())
+        return one.shape == other.shape and _same(one.to_local(), other.to_local())
     if one.dtype is not other.dtype or one.shape != other.shape:
         return False
     mine, theirs = (t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other))

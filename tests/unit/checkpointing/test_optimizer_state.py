@@ -157,6 +157,26 @@ def test_an_empty_group_may_have_a_tensor_as_an_option() -> None:
     assert torch.equal(o.param_groups[1]["lr"], torch.tensor(0.7))
 
 
+def test_what_a_new_scheduler_has_once_may_be_two_things_in_a_checkpoint() -> None:
+    """A SequentialLR's rates are those of its first scheduler until it steps."""
+
+    def made() -> dict[str, Any]:
+        module = layers()
+        optimizer = adam(module)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+        one = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=2)
+        parts = [one, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+        scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [2])
+        return {"model": module, "optimizer": optimizer, "scheduler": scheduler}
+
+    saved, live = made(), made()
+    for _ in range(3):
+        saved["optimizer"].step()
+        saved["scheduler"].step()
+    carry(saved, live)
+    assert str(live["scheduler"].state_dict()) == str(saved["scheduler"].state_dict())
+
+
 def two_groups(module: nn.Sequential, first: int = 0, **second: Any) -> AdamW:
     """The layer `first` by itself with its own learning rate, and the other one."""
     options = {"lr": 0.5, "weight_decay": 0.0, **second}
