@@ -29,8 +29,7 @@ from checkpointing.slots import PAGE, Entry, Staged, layout, round_up
 
 STRIDE = 2
 """Of the blocks of what is copied beside the trainer, one in so many is read when `save` is called,
-and compared with the copy: as many as keep that below a fifth of what a bare copy takes, see
-benchmarks/README.md."""
+and compared with the copy: reading half of the bytes takes well below what a bare copy takes."""
 
 Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageError
 
