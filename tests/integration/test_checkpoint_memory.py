@@ -138,9 +138,7 @@ def test_another_structure_goes_through_the_store_and_leaves_the_memory(tmp_path
         wait_until_ended(root)
 
 
-def optimized(
-    kind: type[torch.optim.Optimizer], lrs: list[float], width: int = 3
-) -> dict[str, Any]:
+def optimized(kind: Any, lrs: list[float], width: int = 3) -> dict[str, Any]:
     """A group of parameters for each learning rate."""
     module = nn.Sequential(*(nn.Linear(width, width) for _ in range(2)))
     groups = [
