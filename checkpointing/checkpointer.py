@@ -233,7 +233,7 @@ class Checkpointer:
         try:
             resumed, resumer = newest_accepted(make, state, check, self._ranks, self._events)
         except (StructureError, FormatError):  # of the same kind on all ranks
-            self._go_by(made[-1].owner)
+            self._refused(made[-1])
             raise
         self._begin_anew(resumed, resumer, state)
         if resumed is None:
@@ -390,6 +390,14 @@ class Checkpointer:
                 self._hold(resumed, state)
         self._ranks.all_or_none(lambda: self._client.resume(resumer.damaged, resumer.distrusted))
         self._is_owed = bool(self._started)
+
+    def _refused(self, resumer: Resumer) -> None:
+        """Go by the take-over of a restore that was refused, if it came to that: what was being
+        saved before is done or dead. A collective."""
+        if self._ranks.from_rank0(lambda: resumer.owner is not None):
+            self._go_by(resumer.owner)
+            self._outcomes.clear()
+            self._started.clear()
 
     def _go_by(self, owner: int | None) -> None:
         """Save by this take-over from now on, as another generation. A collective.

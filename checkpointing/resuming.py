@@ -109,9 +109,11 @@ class Resumer:
             planned = self._planner.plan(target.leaves, optimizers(state))
             left = self._ranks.all_or_none(self._client.snapshots)
             whole = self._in_memory(left, planned)
+            # refused, if at all, before a save of it is declared dead that is under way
+            inventory = self._form(left, whole, target) if whole is not None else None
             has_checkpoints = self._restorer.take_over()
-            if whole is not None:
-                return self._from_memory(left, whole, planned, target)
+            if whole is not None and inventory is not None:
+                return self._from_memory(left, whole, planned, target, inventory)
             if not has_checkpoints:
                 return None
             memory = self._preparer.lend(target.leaves, optimizers(state))
@@ -232,11 +234,15 @@ class Resumer:
         return readable, max(readable, there), avoided, interruptions(saves)
 
     def _from_memory(
-        self, left: Memory, whole: Whole, planned: Planned, target: LoadTarget
+        self,
+        left: Memory,
+        whole: Whole,
+        planned: Planned,
+        target: LoadTarget,
+        inventory: Inventory,
     ) -> Resumed:
         pulled = self._pulled or self._own(left, whole)
         mine, arena = pulled.found, pulled.left
-        inventory = self._form(target, pulled.said, whole)
         tensors = target.leaves.tensors
         groups = planned.plan.save_groups(self._ranks.rank)
         is_shared = any(len(group.ranks) > 1 for group in groups)
@@ -251,10 +257,10 @@ class Resumer:
             id_, whole.step, "memory", planned.layout.bytes, mine, pulled.said, has_moved
         )
 
-    def _form(self, target: LoadTarget, said: Said, whole: Whole) -> Inventory:
+    def _form(self, left: Memory, whole: Whole, target: LoadTarget) -> Inventory:
         """Make the state a place for a snapshot that has its tensors and the names of its values:
         what the values are, such as the class of an optimizer, may refuse it all the same."""
-        values: dict[str, Json] = {}
+        said, values = (self._pulled or self._own(left, whole)).said, dict[str, Json]()
         for theirs in self._ranks.all_gather(said.values, self._ranks.control):
             values |= theirs
         inventory = Inventory.made(target.wants().tensors, values)

@@ -184,6 +184,24 @@ def test_what_does_not_fit_is_refused_and_the_memory_stays(
     assert committed_steps(tmp_path / "store") == [1, 2]
 
 
+def test_what_is_refused_from_memory_becomes_durable_all_the_same(tmp_path: Path) -> None:
+    with slow_store(tmp_path) as (root, hold):
+        state, ckpt = optimized(torch.optim.Adam, [0.1]), Checkpointer(root, run="r")
+        state["model"](torch.ones(3)).sum().backward()
+        state["optimizer"].step()
+        ckpt.save(1, state)
+        hold.wait()
+        die(ckpt)
+        ckpt = Checkpointer(root, run="r")
+        with pytest.raises(StructureError, match="in the memory of its nodes"):
+            ckpt.restore(optimized(torch.optim.AdamW, [0.1]))
+        hold.release()
+        with pytest.raises(StructureError, match="does not match checkpoint"):
+            ckpt.restore({**optimized(torch.optim.Adam, [0.1]), "more": 1})
+        assert committed_steps(root) == [1]
+        ckpt.close()
+
+
 def test_a_newer_checkpoint_in_the_store_counts_more(tmp_path: Path) -> None:
     ckpt = Checkpointer(tmp_path, run="r")
     ckpt.save(1, state_of(1))

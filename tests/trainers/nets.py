@@ -125,7 +125,8 @@ def wrap(net: Net, program: Program, wrapping: Wrapping) -> nn.Module:
     """The module that is trained and saved, around `net`, which is wrapped in place."""
     if wrapping.is_recomputed:
         for name, layer in net.layers.items():
-            net.layers[name] = checkpoint_wrapper(layer)
+            if not any(True for _ in layer.buffers()):  # which a second forward changes again
+                net.layers[name] = checkpoint_wrapper(layer)
     mesh = mesh_of(wrapping.kind)
     if wrapping.kind.endswith("tp"):
         assert mesh is not None
