@@ -7,8 +7,8 @@
   that has stepped them, three tensors of each. *list*: a list of integers, as a plain value.
   *dict*: a tenth as many names with an integer each.
 - *many_small_KIND_save*: what a save makes training wait for: the call, and the next step of the
-  optimizer, which comes at once. Base: `torch.save` of the same to a file, without fsync. "durable"
-  is until the save is committed. Each save has other content than the one before.
+  optimizer, which follows immediately. Base: `torch.save` of the same to a file, without fsync.
+  "durable" is until the save is committed. Each save has other content than the one before.
 - *..._processor*: the same in processor time of the training process, on a machine that others use.
 - *many_small_KIND_restore*: from the store, of a new trainer and of one that is there, and from the
   node's memory. Base: `torch.load` of the file, and `load_state_dict` where there is something that

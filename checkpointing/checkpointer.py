@@ -210,24 +210,23 @@ class Checkpointer:
         self._need_open()
         self._shipper.settle()
         started_s = time.monotonic()
+        new_resumer = partial(
+            Resumer,
+            self._store,
+            self._run,
+            self._ranks,
+            self._client,
+            self._planner,
+            self._preparer,
+            self._events,
+            self._replication,
+            await_unseen=await_unseen,
+            avoids_suspects=self._check.every > 0,
+        )
         made: list[Resumer] = []
 
         def make(*, rejected: dict[str, str]) -> Resumer:
-            made.append(
-                Resumer(
-                    self._store,
-                    self._run,
-                    self._ranks,
-                    self._client,
-                    self._planner,
-                    self._preparer,
-                    self._events,
-                    self._replication,
-                    await_unseen=await_unseen,
-                    avoids_suspects=self._check.every > 0,
-                    rejected=rejected,
-                )
-            )
+            made.append(new_resumer(rejected=rejected))
             return made[-1]
 
         try:

@@ -24,6 +24,16 @@ _WORDS = {"list": "a list", "tuple": "a tuple", "dict": "a dict with text for ke
 _WORDS |= {"numbers": "a dict with numbers for keys"}
 
 
+def escaped(key: object) -> str:
+    """A key as it stands in the name of a leaf: as in a JSON pointer."""
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def unescaped(segment: str) -> str:
+    """The text that `escaped` was given."""
+    return segment.replace("~1", "/").replace("~0", "~")
+
+
 @dataclass(frozen=True)
 class Container:
     """A branch of a state."""

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from checkpointing import declared
-from checkpointing.containers import LISTS, Container, container, in_words, keys_by_segment
+from checkpointing.containers import (
+    LISTS,
+    Container,
+    container,
+    in_words,
+    keys_by_segment,
+    unescaped,
+)
 from checkpointing.dtypes import torch_dtype
 from checkpointing.structure import Inventory
 from checkpointing.tree import children, is_branch, join, rebuilt
@@ -99,7 +106,7 @@ def _made(path: str, stored: Inventory, names: Iterable[str]) -> Any:
     if kind in LISTS and are_places:
         found = [made[str(place)] for place in range(len(made))]
         return found if kind == "list" else tuple(found)
-    texts = {key: key.replace("~1", "/").replace("~0", "~") for key in made}
+    texts = {key: unescaped(key) for key in made}
     if isinstance(kind, dict) and "class" in kind:
         fields = {texts[key]: one for key, one in made.items()}
         return declared.made(declared.class_named(kind["class"], [*fields]), fields)

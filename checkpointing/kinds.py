@@ -119,6 +119,16 @@ def _bytes(text: Any) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
+def _content(what: str, shape: Any, itemsize: int, text: Any) -> bytearray:
+    """The bytes of an array or tensor; raises ValueError if it does not have so many."""
+    raw = bytearray(_bytes(text))
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise ValueError(f"{what} of shape {shape}")
+    if math.prod(shape) * itemsize != len(raw):
+        raise ValueError(f"{len(raw)} bytes for {what} of shape {shape}")
+    return raw
+
+
 def _load_complex(inner: Any) -> complex:
     real, imaginary = inner
     if type(real) is not float or type(imaginary) is not float:
@@ -128,12 +138,10 @@ def _load_complex(inner: Any) -> complex:
 
 def _load_array(inner: Any) -> NDArray[Any]:
     name, shape, text = inner
-    raw, dtype = _bytes(text), _numpy_dtype(name)
-    if not all(type(extent) is int and extent >= 0 for extent in shape):
-        raise ValueError(f"an array of shape {shape}")
-    if math.prod(shape) * dtype.itemsize != len(raw):
-        raise ValueError(f"{len(raw)} bytes for an array {name} of shape {shape}")
-    return np.ndarray(tuple(shape), dtype, bytearray(raw))
+    dtype = _numpy_dtype(name)
+    return np.ndarray(
+        tuple(shape), dtype, _content(f"an array {name}", shape, dtype.itemsize, text)
+    )
 
 
 def _load_scalar(inner: Any) -> Any:
@@ -178,11 +186,8 @@ def _load_tensor(inner: Any) -> Any:
     import torch
 
     name, shape, text = inner
-    raw, dtype = bytearray(_bytes(text)), _load_dtype(name)
-    if not all(type(extent) is int and extent >= 0 for extent in shape):
-        raise ValueError(f"a tensor of shape {shape}")
-    if math.prod(shape) * dtype.itemsize != len(raw):
-        raise ValueError(f"{len(raw)} bytes for a tensor {name} of shape {shape}")
+    dtype = _load_dtype(name)
+    raw = _content(f"a tensor {name}", shape, dtype.itemsize, text)
     if not raw:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape)

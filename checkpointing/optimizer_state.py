@@ -36,10 +36,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from checkpointing.containers import unescaped
 from checkpointing.dtypes import dtype_name, torch_dtype
 from checkpointing.structure import Inventory
 from checkpointing.tree import Branch, is_branch, join
-from checkpointing.values import decode
+from checkpointing.values import Json, decode
 
 logger = logging.getLogger("checkpointing")
 
@@ -60,6 +61,7 @@ _COUNT = "step"
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Children by which torch wraps a module without a name of its own (compile, recompute, FSDP)."""
 _SHOWN = 4
+_EXACT = 1 << 53  # integers up to it are floats exactly
 
 Spec: TypeAlias = "tuple[tuple[int, ...], str]"  # global shape, dtype name
 
@@ -74,20 +76,15 @@ def parameter_names(module: nn.Module) -> dict[Tensor, str]:
     return found
 
 
-def buffer_names(module: nn.Module) -> list[str]:
-    """The full names of all buffers, without those of wrappers."""
-    return [f"{prefix}{name}" for prefix, one in _modules(module, "") for name in one._buffers]
-
-
-def moment_names(module: nn.Module) -> list[str]:
-    """The full names of the running moments that each replica of a module has of its own samples:
-    of normalisations over a batch, but for those that average over the ranks."""
-    return [
-        f"{prefix}{name}"
+def buffer_names(module: nn.Module) -> dict[str, bool]:
+    """The full names of all buffers, without those of wrappers; and whether each replica of the
+    module has one of its own samples: the running moments of normalisations over a batch, but for
+    those that average over the ranks."""
+    return {
+        f"{prefix}{name}": isinstance(one, _NormBase) and not isinstance(one, nn.SyncBatchNorm)
         for prefix, one in _modules(module, "")
-        if isinstance(one, _NormBase) and not isinstance(one, nn.SyncBatchNorm)
         for name in one._buffers
-    ]
+    }
 
 
 def _modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
@@ -246,9 +243,9 @@ class OptimizerItem:
         for leaf in (*stored.tensors, *stored.values):
             first = leaf.partition("/")[0]
             if leaf.startswith(_OWN_CONTAINERS):
-                tree[_unescaped(leaf)] = None
-            elif leaf.startswith(OWN) and _unescaped(first) not in tree:
-                key = _unescaped(first).removeprefix(OWN)
+                tree[unescaped(leaf)] = None
+            elif leaf.startswith(OWN) and unescaped(first) not in tree:
+                key = unescaped(first).removeprefix(OWN)
                 outline = stored.values.get(f"{_OWN_CONTAINERS}{first.removeprefix(OWN)}")
                 make = partial(self._own_tensor, live.get(key))
                 shape = ("value", None) if outline is None else decode(outline)
@@ -454,9 +451,16 @@ class OptimizerItem:
         return decode(stored.values[leaf]) if leaf in stored.values else options
 
     def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
+        """The options of a parameter's group, to compare. What a tensor has is not known here, so
+        one counts as equal to those of the same group alone."""
         prefix = f"{_OPTIONS}{name}."
-        keys = sorted(found.options[name] - _OF_PROGRAM)
-        return repr([(key, stored.values.get(f"{prefix}{key}")) for key in keys])
+        shown: list[tuple[str, Json]] = []
+        for key in sorted(found.options[name] - _OF_PROGRAM):
+            leaf = f"{prefix}{key}"
+            is_tensor = leaf in stored.tensors
+            group = stored.values.get(f"{_GROUP}{name}")
+            shown.append((key, group if is_tensor else _as_floats(stored.values.get(leaf))))
+        return repr(shown)
 
 
 @contextmanager
@@ -503,6 +507,17 @@ def _parameters(optimizer: Optimizer) -> Iterator[Any]:
         yield from group["params"]
 
 
+def _as_floats(value: Json) -> Json:
+    """With a float for each integer that is one exactly: as options, 0 and 0.0 are the same."""
+    if isinstance(value, list):
+        return [_as_floats(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _as_floats(one) for key, one in value.items()}
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _EXACT:
+        return float(value)
+    return value
+
+
 def _options(group: Mapping[str, Any]) -> list[str]:
     return [key for key in group if key not in ("params", "param_names")]
 
@@ -516,7 +531,7 @@ def _empty_groups(stored: Inventory) -> dict[str, Any]:
             found.pop(name, None)
             shape, dtype = stored.tensors.get(name, ((), ""))
             option = torch.zeros(shape, dtype=torch_dtype(dtype)) if dtype else None
-            found.setdefault(group, {})[key.replace("~1", "/").replace("~0", "~")] = option
+            found.setdefault(group, {})[unescaped(key)] = option
     return found
 
 
@@ -551,10 +566,6 @@ def _built(
     if kind == "dict":
         return made
     return tuple(made.values()) if kind == "tuple" else list(made.values())
-
-
-def _unescaped(segment: str) -> str:
-    return segment.replace("~1", "/").replace("~0", "~")
 
 
 def _guessed(leaf: str, below: Iterable[str]) -> Any:

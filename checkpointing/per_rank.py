@@ -18,7 +18,6 @@ import torch.distributed as dist
 from blake3 import blake3
 from torch import Tensor
 
-from checkpointing.containers import RECORD
 from checkpointing.copying import cells_of
 from checkpointing.dtypes import as_bytes
 from checkpointing.errors import SaveError
@@ -112,11 +111,7 @@ def compare_ranks(ranks: Ranks, leaves: Leaves, how: Differing) -> None:
 def fingerprints(leaves: Leaves) -> dict[str, bytes]:
     """8 bytes for each value, and for each small tensor that is no part of a module or an
     optimizer: equal on two ranks if what they hold is."""
-    compared = (
-        (name, one)
-        for name, one in leaves.values.items()
-        if name not in leaves.unlike and name != RECORD  # of ranks with other parts of the state
-    )
+    compared = ((name, one) for name, one in leaves.values.items() if name not in leaves.unlike)
     found = {name: _hash(json.dumps(value).encode()) for name, value in compared}
     for name in leaves.plain:
         tensor = cells_of(leaves.tensors[name]).resolve_conj().resolve_neg().cpu().contiguous()

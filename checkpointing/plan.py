@@ -93,7 +93,7 @@ class Plan:
             if cell < 0:
                 continue
             place = int(np.searchsorted(family.holders[cell], rank))
-            mine |= savers.saved_by(place, cell)
+            mine |= {one.name: one.parts for one in savers.shares(cell) if one.saver == place}
             if rank == family.first:
                 mine |= {n: _nothing(it, cell) for n, it in family.layouts.items() if 0 in it.shape}
         return mine
@@ -132,7 +132,7 @@ class Plan:
         groups = []
         for family, shares in zip(self._families, self._reads, strict=True):
             if (cell := int(family.cell_of[rank])) >= 0:
-                reads = _divided(family.layouts, cell, shares[cell], None)
+                reads = _divided(family.layouts, cell, shares[cell])
                 if any(reads):
                     groups.append(ReadGroup(tuple(family.holders[cell].tolist()), tuple(reads)))
         return groups
@@ -199,21 +199,15 @@ class _Savers:
             (sizes[name] for name in self._divided), np.zeros(len(family.holders), np.int64)
         )
         self._quotas = _quotas(family, total, loads)
-
-    def saved_by(self, place: int, cell: int) -> dict[str, tuple[Part, ...]]:
-        """What the holder at this place of a cell's holders saves."""
-        count = len(self._family.holders[cell])
-        mine = {
-            name: parts
-            for name, saver in self._whole.items()
-            if saver % count == place and (parts := self._family.layouts[name].cell(cell).parts)
-        }
-        if self._divided:
-            mine |= _divided(self._divided, cell, self._quotas[cell], place)[place]
-        return mine
+        self._shares: dict[int, list[Share]] = {}  # by cell: a rank asks for its own, again
 
     def shares(self, cell: int) -> list[Share]:
         """All that the holders of a cell save, by name."""
+        if cell not in self._shares:
+            self._shares[cell] = self._shared_out(cell)
+        return self._shares[cell]
+
+    def _shared_out(self, cell: int) -> list[Share]:
         count = len(self._family.holders[cell])
         found = [
             Share(name, saver % count, parts)
@@ -221,7 +215,7 @@ class _Savers:
             if (parts := self._family.layouts[name].cell(cell).parts)
         ]
         if self._divided:
-            by_place = _divided(self._divided, cell, self._quotas[cell], None)
+            by_place = _divided(self._divided, cell, self._quotas[cell])
             found += [
                 Share(name, place, parts)
                 for place, saved in enumerate(by_place)
@@ -268,14 +262,14 @@ def _quotas(family: Family, sizes: Counts, loads: Counts) -> list[Counts]:
 
 
 def _divided(
-    layouts: Mapping[str, Layout], cell: int, shares: Counts, only: int | None
+    layouts: Mapping[str, Layout], cell: int, shares: Counts
 ) -> list[dict[str, tuple[Part, ...]]]:
-    """What each holder of a cell has of these tensors; or `only` one of them, by its place."""
+    """What each holder of a cell has of these tensors."""
     line = Line(shares)
     found: list[dict[str, tuple[Part, ...]]] = [{} for _ in shares]
     for name, layout in layouts.items():
         parts = layout.cell(cell).parts
-        for place, part in line.take(layout.dtype, layout.shape, parts, only):
+        for place, part in line.take(layout.dtype, layout.shape, parts):
             found[place][name] = (*found[place].get(name, ()), part)
     return found
 

@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 
 import xxhash
 
-from checkpointing.containers import RECORD
 from checkpointing.format.differing import NOT_TAKEN, Group
 from checkpointing.plan import DIVIDED, Common
 from checkpointing.tree import Leaves
@@ -39,14 +38,16 @@ class ReplicaCheck:
         cls, check: CheckReplicas, may_differ: Sequence[str], *, with_values: bool
     ) -> ReplicaCheck:
         """Raises ValueError: `check` is none of `CheckReplicas`."""
-        is_number = isinstance(check, int) and check is not True and check >= 0
-        if check != "every" and (not is_number or (check == 0 and check is not False)):
+        if check == "every":
+            every = 1
+        elif check is False or (type(check) is int and check >= 1):
+            every = int(check)
+        else:
             raise ValueError(
                 f"check_replicas is 'every', a number of saves or False, not {check!r}"
             )
         if isinstance(may_differ, str):
             raise ValueError(f"may_differ is a list of patterns: [{may_differ!r}]")
-        every = 1 if check == "every" else int(check)
         return cls(every, tuple(may_differ), with_values)
 
     @property
@@ -62,11 +63,10 @@ class ReplicaCheck:
         """What of it is compared; of the same names on all ranks of each."""
         if not self.every:
             return ()
-        left_out = leaves.unlike | {RECORD}  # of ranks with other parts of the state
         found = []
         for one in common:
-            shares = [s for s in one.shares if s.name not in left_out and self._names(s.name)]
-            values = [n for n in one.values if n not in left_out and self._names(n)]
+            shares = [s for s in one.shares if s.name not in leaves.unlike and self._names(s.name)]
+            values = [n for n in one.values if n not in leaves.unlike and self._names(n)]
             is_known = one.kind == "buffer"
             known = tuple(s for s in shares if is_known or s.name in leaves.alike)
             others = tuple(s for s in shares if not is_known and s.name not in leaves.alike)

@@ -67,7 +67,7 @@ class Restorer:
     owner: int | None = None  # on rank 0: the number of the take-over
     reduced: dict[str, str] = field(default_factory=dict)  # on rank 0: id -> what is not in it
     avoids_suspects: bool = True  # whether one whose replicas differ comes after all others
-    passed_over: set[str] = field(default_factory=set)  # on rank 0: ids of such, not tried
+    skipped_suspects: set[str] = field(default_factory=set)  # on rank 0: ids of such
     _offered: tuple[Checkpoint, Inventory] | None = None  # on rank 0: opened, and looked through
 
     def take_over(self) -> bool:
@@ -121,8 +121,7 @@ class Restorer:
     def _offers(self) -> Iterator[Stored]:
         """Checkpoints to try, best first (on rank 0); ends with an error, never silently."""
         suspects, newest_first = self._newest_first()
-        is_good = [stored for stored in newest_first if stored not in suspects]
-        for stored in is_good + [stored for stored in newest_first if stored in suspects]:
+        for stored in sorted(newest_first, key=lambda stored: stored in suspects):
             try:
                 checkpoint = Checkpoint(self.store, stored)
                 if dropped := checkpoint.header.dropped:  # nothing to go on training with
@@ -136,14 +135,16 @@ class Restorer:
             except DamagedError as error:
                 self._skip(stored.save.id, stored.save.step, str(error))
                 continue
-            for other in newest_first[: newest_first.index(stored)]:
-                if other in suspects and stored not in suspects:
-                    self._pass_over(other, suspects[other])
-            if stored in suspects:
+            if stored not in suspects:
+                for other in newest_first[: newest_first.index(stored)]:
+                    if other in suspects:
+                        self._skip_suspect(other, suspects[other])
+            marked = checkpoint.header.marked
+            if self.avoids_suspects and marked is not None and marked.is_suspect:
                 logger.error(
-                    "%s is gone on from, and its replicas differ: %s",
+                    "restoring %s, and its replicas differ: %s",
                     self._where(stored.save.id),
-                    summary(suspects[stored]),
+                    summary(marked),
                 )
             yield stored
         raise CheckpointError(self._none_whole())
@@ -202,13 +203,13 @@ class Restorer:
         logger.warning("skipping damaged checkpoint %s: %s", self._where(id_), reason)
         self.events.emit("checkpoint_skipped", step=step, id=id_, reason=reason)
 
-    def _pass_over(self, stored: Stored, marked: Marked) -> None:
-        """Once, of one that is newer than what is gone on from."""
-        if stored.save.id in self.passed_over:
+    def _skip_suspect(self, stored: Stored, marked: Marked) -> None:
+        """Once, of one that is newer than the one that is restored."""
+        if stored.save.id in self.skipped_suspects:
             return
-        self.passed_over.add(stored.save.id)
+        self.skipped_suspects.add(stored.save.id)
         reason = f"its replicas differ: {summary(marked)}"
-        logger.error("%s is passed over for an older one: %s", self._where(stored.save.id), reason)
+        logger.error("skipping %s for an older one: %s", self._where(stored.save.id), reason)
         self.events.emit(
             "checkpoint_skipped", step=stored.save.step, id=stored.save.id, reason=reason
         )

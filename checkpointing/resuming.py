@@ -97,8 +97,9 @@ class Resumer:
 
     @property
     def damaged(self) -> frozenset[str]:
-        """Ids of checkpoints that cannot be loaded, or were passed over; known to rank 0."""
-        return frozenset({*self._restorer.skipped, *self._restorer.passed_over})
+        """Ids of checkpoints that cannot be loaded, or whose replicas differ and that were skipped
+        for that; known to rank 0."""
+        return frozenset({*self._restorer.skipped, *self._restorer.skipped_suspects})
 
     def resume(self, state: dict[str, Any]) -> Resumed | None:
         """Load the newest that there is; None if there is nothing. Raises as

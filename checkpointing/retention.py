@@ -148,8 +148,9 @@ def decide(
     if not policies:
         return {c.id: Decision(None, ("nothing is pruned",)) for c in newest_first}
     whole: dict[str, list[str]] = {c.id: ["newest"] for c in newest_first[:1]}
-    for good in [c for c in newest_first if not c.is_suspect][:1]:
-        whole.setdefault(good.id, ["newest whose replicas agree"])
+    agreeing = next((c.id for c in newest_first if not c.is_suspect), None)
+    if agreeing is not None:
+        whole.setdefault(agreeing, ["newest whose replicas agree"])
     for id_, why in (pins or {}).items():
         whole.setdefault(id_, []).append(why)
     partly: dict[str, list[tuple[tuple[str, ...], str]]] = {}

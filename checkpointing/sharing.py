@@ -46,40 +46,24 @@ class Line:
         self._ends = np.cumsum(shares)
         self._at = 0  # bytes
 
-    def take(
-        self, dtype: str, shape: Shape, parts: Sequence[Part], only: int | None = None
-    ) -> Iterator[tuple[int, Part]]:
-        """Lay the parts of one tensor on the line: who of the group has which part of them.
-
-        Args:
-            only: whose parts to tell, by its place in the group; None: everybody's.
-        """
+    def take(self, dtype: str, shape: Shape, parts: Sequence[Part]) -> Iterator[tuple[int, Part]]:
+        """Lay the parts of one tensor on the line: who of the group has which part of them."""
         if len(self._ends) == 1:
             yield from ((0, part) for part in parts)
             return
         itemsize = element(dtype).itemsize
         for part in parts:
             begin, self._at = self._at, self._at + part.box.count * itemsize
-            if self._concerns(begin, only):
-                tiles = _Tiles(part, tile_shape(shape, itemsize), itemsize)
-                yield from self._divide(tiles, begin, only)
+            yield from self._divide(_Tiles(part, tile_shape(shape, itemsize), itemsize), begin)
 
-    def _concerns(self, begin: int, only: int | None) -> bool:
-        """Whether anything from `begin` to here may be of rank `only`."""
-        if only is None:
-            return True
-        low = int(self._ends[only - 1]) if only else 0
-        return begin < self._ends[only] and low < self._at
-
-    def _divide(self, tiles: _Tiles, begin: int, only: int | None) -> Iterator[tuple[int, Part]]:
+    def _divide(self, tiles: _Tiles, begin: int) -> Iterator[tuple[int, Part]]:
         """A tile is whose share its middle lies in."""
         owners = np.searchsorted(2 * self._ends, 2 * begin + tiles.middles, side="right")
         edges = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
         for first, last in pairwise(edges.tolist()):
             owner = int(owners[first])
-            if only is None or owner == only:
-                for part in tiles.between(first, last):
-                    yield owner, part
+            for part in tiles.between(first, last):
+                yield owner, part
 
 
 class _Tiles:

@@ -38,7 +38,7 @@ Require = Callable[[int, int], None]  # bytes of a slot, slots; raises StageErro
 _LARGE = 4 << 20
 _ALIGNED = 64  # bytes, of a line of the processor's cache
 _SMALL, _MOST_SMALL = 64 << 10, 64 << 20
-"""Bytes of a tensor below which it is copied at once, and of all such tensors."""
+"""Bytes below which `save` copies a tensor before it returns, and the most of all such tensors."""
 _LIGHT = 64  # as STRIDE, of what is not copied, and only compared with other ranks' replicas
 
 

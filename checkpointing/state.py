@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import nn
@@ -30,7 +30,6 @@ from checkpointing.optimizer_state import (
     OptimizerItem,
     buffer_names,
     cut_known,
-    moment_names,
     parameter_names,
 )
 from checkpointing.per_rank import PerRank, blank, rank_and_world
@@ -99,14 +98,11 @@ class ModuleItem(_SameTree):
     def to_save(self) -> Any:
         return get_model_state_dict(self._module)
 
-    def buffers(self) -> Iterable[str]:
-        """Names of what may differ among replicas, such as the running moments of a BatchNorm: the
-        first rank's are the model's, which DistributedDataParallel has all others take over."""
+    def buffers(self) -> Mapping[str, bool]:
+        """Names of what may differ among replicas: the first rank's are the model's, which
+        DistributedDataParallel has all others take over. And whether each replica does have one of
+        its own, such as the running moments of a BatchNorm."""
         return buffer_names(self._module)
-
-    def moments(self) -> Iterable[str]:
-        """Those of them that replicas do have of their own, until a forward pass in training."""
-        return moment_names(self._module)
 
     def load(self, tree: Any) -> None:
         set_model_state_dict(self._module, tree)
@@ -248,6 +244,7 @@ def _add_record(leaves: Leaves) -> None:
     """Say what the branches are, where the names do not tell."""
     if leaves.containers:
         leaves.values |= record(leaves.containers, {*leaves.tensors, *leaves.values})
+        leaves.unlike.add(RECORD)  # of ranks with other parts of the state
 
 
 def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
@@ -261,8 +258,9 @@ def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
         into.unlike |= {name for name in mine.values if name.startswith(places)}
         mine.containers.clear()  # an optimizer says itself what its containers are
     elif isinstance(item, ModuleItem):
-        into.whole |= {join(path, name) for name in item.buffers()} & mine.tensors.keys()
-        into.unlike |= {join(path, name) for name in item.moments()} & mine.tensors.keys()
+        buffers = {join(path, name): is_own for name, is_own in item.buffers().items()}
+        into.whole |= buffers.keys() & mine.tensors.keys()
+        into.unlike |= {name for name in into.whole if buffers.get(name)}
         into.alike |= mine.tensors.keys() - into.whole
     else:
         into.plain |= {

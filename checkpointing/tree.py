@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from checkpointing import declared
-from checkpointing.containers import Container, container
+from checkpointing.containers import Container, container, escaped
 from checkpointing.dtypes import is_placeholder
 from checkpointing.placement import held
 from checkpointing.values import Json, all_scalar, encode
@@ -147,7 +147,7 @@ def update_in_place(live: Any, loaded: Any) -> Any:
 
 def join(path: str, key: object) -> str:
     """`path` and one more segment; '/' in a key is escaped as in a JSON pointer."""
-    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+    return f"{path}/{escaped(key)}"
 
 
 def is_branch(tree: object) -> bool:

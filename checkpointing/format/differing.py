@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ KINDS = ("tensor", "buffer", "value")
 """A parameter or a tensor of an optimizer; a buffer; a value, or a tensor of something else."""
 _SHOWN, _TOLD = 3, 10
 MOST = 100
+_MOST_RANKS = 1 << 24  # of all that are named, each as often as it is
 """Tensors that a manifest names; of more it says how many."""
 
 
@@ -258,16 +260,16 @@ def load_marked(read: Reader) -> Marked:
     """Raises:
     DamagedError: it is none.
     """
-    found = tuple(
-        Difference(
-            one.text("name"),
-            one.text("kind"),
-            tuple(_from_ranges(text, one.where) for text in one.texts("ranks")),
-            one.count("stored") if one.has("stored") else None,
-        )
-        for one in read.children("first")
-    )
-    return Marked(read.count("count"), found)
+    found, total = list[Difference](), 0
+    for one in read.children("first"):
+        groups = [_runs(text, one.where) for text in one.texts("ranks")]
+        total += sum(map(len, chain(*groups)))
+        if total > _MOST_RANKS:
+            raise DamagedError(f"{read.where}: more than {_MOST_RANKS:,} ranks")
+        ranks = tuple(tuple(chain(*group)) for group in groups)
+        stored = one.count("stored") if one.has("stored") else None
+        found.append(Difference(one.text("name"), one.text("kind"), ranks, stored))
+    return Marked(read.count("count"), tuple(found))
 
 
 def marked(differences: Sequence[Difference]) -> Marked | None:
@@ -282,14 +284,13 @@ def marked(differences: Sequence[Difference]) -> Marked | None:
 
 def describe(one: Difference) -> str:
     """For people, in one line."""
-    what = {"tensor": "tensor", "buffer": "buffer", "value": "value"}.get(one.kind, one.kind)
     if one.odd:
         verb = "differs" if len(one.odd) == 1 else "differ"
         how = f"{_ranks(one.odd)} {verb} from {_ranks(one.ranks[0])}"
     else:
         how = f"{' and '.join(_ranks(group) for group in one.ranks[:_SHOWN])} differ"
     kept = "a mixture" if one.stored is None else f"rank {one.stored}'s"
-    return f"{what} {one.name}: {how}; the checkpoint has {kept}"
+    return f"{one.kind} {one.name}: {how}; the checkpoint has {kept}"
 
 
 def tell(marked: Marked) -> dict[str, Any]:
@@ -299,6 +300,7 @@ def tell(marked: Marked) -> dict[str, Any]:
         "summary": summary(marked),
         "tensors": [one.name for one in marked.differences[:_TOLD]],
         "odd_ranks": sorted({rank for one in marked.differences for rank in one.odd})[:_TOLD],
+        "is_suspect": marked.is_suspect,
     }
 
 
@@ -324,11 +326,8 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
 
 
-def _from_ranges(text: str, where: str) -> tuple[int, ...]:
+def _runs(text: str, where: str) -> list[range]:
     if not _RANGES.fullmatch(text):
         raise DamagedError(f"{where}: {text!r} are no ranks")
-    found: list[int] = []
-    for run in text.split(","):
-        first, _, last = run.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+    runs = [run.partition("-") for run in text.split(",")]
+    return [range(int(first), int(last or first) + 1) for first, _, last in runs]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkpointing.format.names import Save
+from checkpointing.interop.naming import check_item
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
 
@@ -90,6 +91,6 @@ def import_dcp(
     """
     from checkpointing.interop import dcp_import
 
-    if item is not None and (not item or "/" in item):
-        raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
+    if item is not None:
+        check_item(item)
     return dcp_import.import_dcp(Path(folder), store, run, step, item, on_bytes)

@@ -55,7 +55,7 @@ def import_dcp(
             for name, stored in contents.tensors.items()
             for piece in _pieces(files, names[name], stored, f"{folder}: {name!r}")
         )
-        source = source_of(Path(folder), "DCP")
+        source = source_of(folder, "DCP")
         return save_pieces(store, run, step, pieces, values, on_bytes, source)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from checkpointing.containers import RECORD
+from checkpointing.containers import RECORD, escaped, unescaped
 from checkpointing.errors import FormatError
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.values import Json
@@ -14,12 +14,18 @@ Path = tuple[str, ...]
 
 def path_of(name: str) -> Path:
     """The keys on the way to what has this full name, their escapes undone."""
-    return tuple(key.replace("~1", "/").replace("~0", "~") for key in name.split("/"))
+    return tuple(map(unescaped, name.split("/")))
 
 
 def full_name(path: Iterable[object]) -> str:
     """The full name of what these keys lead to."""
-    return "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path)
+    return "/".join(map(escaped, path))
+
+
+def check_item(item: str) -> None:
+    """Raises ValueError for what cannot be the name of an item."""
+    if not item or "/" in item:
+        raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
 
 
 def dotted(names: Iterable[str], *, without: Collection[str] = ()) -> dict[str, str]:

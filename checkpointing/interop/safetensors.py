@@ -22,7 +22,7 @@ from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import OutputFile, new_files
 from checkpointing.interop.forms import Form
 from checkpointing.interop.importing import save_pieces, source_of
-from checkpointing.interop.naming import chosen, dotted, full_name, items_of
+from checkpointing.interop.naming import check_item, chosen, dotted, full_name, items_of
 from checkpointing.interop.safetensors_index import SUFFIX
 from checkpointing.interop.safetensors_reader import SafetensorsReader
 from checkpointing.storage import Buffer
@@ -221,8 +221,7 @@ def import_safetensors(
         FormatError: a dtype that is not known here.
         SaveError, StoreError: not committed.
     """
-    if not item or "/" in item:
-        raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
+    check_item(item)
     with SafetensorsReader(Path(path)) as reader:
         pieces = (piece for name in reader.tensors for piece in _pieces(reader, name, item))
         source = source_of(Path(path), "safetensors")

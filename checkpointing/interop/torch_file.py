@@ -19,7 +19,7 @@ from checkpointing.interop import lists, torch_optimizer
 from checkpointing.interop.boxes import write_box
 from checkpointing.interop.exporting import stream
 from checkpointing.interop.files import new_files
-from checkpointing.interop.naming import chosen, path_of, values_of
+from checkpointing.interop.naming import check_item, chosen, path_of, values_of
 from checkpointing.interop.torch_tree import outline_in, put_together
 from checkpointing.interop.zip_records import Record, records, seal
 from checkpointing.storage import Buffer
@@ -62,8 +62,8 @@ def import_torch(
     """
     from checkpointing.interop import torch_import
 
-    if item is not None and (not item or "/" in item):
-        raise ValueError(f"item {item!r}: a name without '/', such as 'model'")
+    if item is not None:
+        check_item(item)
     return torch_import.import_torch(Path(file), store, run, step, item, on_bytes)
 
 

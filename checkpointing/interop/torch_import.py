@@ -16,7 +16,7 @@ from checkpointing.format.elements import element
 from checkpointing.format.names import Save
 from checkpointing.format.tiles import Box, tile_shape, tiles, whole
 from checkpointing.interop.boxes import read_box, widened
-from checkpointing.interop.importing import save_pieces
+from checkpointing.interop.importing import save_pieces, source_of
 from checkpointing.interop.lists import record
 from checkpointing.interop.torch_archive import TorchArchive, open_archive
 from checkpointing.interop.torch_pickle import Stored, conjugated, parse
@@ -45,7 +45,8 @@ def import_torch(
         tree = parse(archive.pickle(), str(file))
         tensors, values = leaves_of(tree, item, str(file))
         check(archive, tensors)
-        return save_pieces(store, run, step, pieces(archive, tensors), values, on_bytes)
+        source = source_of(file, "torch.save")
+        return save_pieces(store, run, step, pieces(archive, tensors), values, on_bytes, source)
 
 
 def leaves_of(tree: Any, item: str | None, where: str) -> tuple[dict[str, Any], dict[str, Json]]:

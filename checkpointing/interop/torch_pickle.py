@@ -102,12 +102,12 @@ class _Tree:
         """The part of the tree at `path`."""
         self._left -= 1
         if not levels or self._left < 0:
-            what = (
-                f"levels of containers than {_DEEPEST}"
-                if not levels
-                else "things than its size allows"
+            more = (
+                "things than its size allows" if levels else f"levels of containers than {_DEEPEST}"
             )
-            raise FormatError(f"{self._where}: has more {what}, or holds itself; save less at once")
+            raise FormatError(
+                f"{self._where}: has more {more}, or holds itself; save fewer objects in one file"
+            )
         if isinstance(thing, dict):
             return self._entries(thing, path, levels)
         if isinstance(thing, list | tuple | set | frozenset):

@@ -318,7 +318,7 @@ class Rounds:
             id=round_.save.id,
             bytes=raw_bytes,
             new_bytes=sum(new.values()),
-            differing=None if mark is None else {**tell(mark), "is_suspect": mark.is_suspect},
+            differing=None if mark is None else tell(mark),
         )
 
     def _await_fate(self, round_: Round) -> None:

@@ -37,15 +37,13 @@ def open_storage(url: str, *, options: Mapping[str, Any] | None = None) -> Stora
         raise StoreError(f"{url}: no path and no URL; did you mean {meant}? (as a path: ./{url})")
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else "file"
-    if scheme in ("file", "local"):
-        given.pop("reach_s", None)
-        return _posix(url if match is None else _path_of(url), given, reach_s)
-    if scheme == "memory":
-        given.pop("reach_s", None)
-        return _memory(url, given)
     if scheme in ("s3", "s3a"):
         return _s3(url, given)
     given.pop("reach_s", None)
+    if scheme in ("file", "local"):
+        return _posix(url if match is None else _path_of(url), given, reach_s)
+    if scheme == "memory":
+        return _memory(url, given)
     return _generic(url, given, reach_s)
 
 

@@ -214,6 +214,12 @@ def test_the_state_of_a_module_alone_is_its_model(store: Store, tmp_path: Path) 
     assert_same(live.state_dict(), module.state_dict())
 
 
+def test_an_import_says_what_it_was_made_of(store: Store, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "in.pt")
+    save = import_torch(tmp_path / "in.pt", store, "run", 1)
+    assert opened(store, save).header.source == f"{tmp_path}/in.pt (torch.save)"
+
+
 def test_a_dcp_folder_of_an_import_has_its_lists(store: Store, tmp_path: Path) -> None:
     from tests.integration.test_checkpoint_interop_structure import converted, of_torch
 

@@ -148,6 +148,18 @@ def by_raw_memory(weight: Tensor) -> None:
     writer.join()
 
 
+@contextmanager
+def being_copied(root: Path, gate: Gate, state: dict[str, Any]) -> Iterator[Checkpointer]:
+    """A save of a state that was trained, whose copy has come to the gate."""
+    with copying_by(gate.copy):
+        ckpt = Checkpointer(root, run="r")
+        ckpt.restore(state)
+        train(state)
+        ckpt.save(1, state)
+        assert gate.begun.wait(SOON_S)
+        yield ckpt
+
+
 @pytest.mark.parametrize("write", [by_data, by_a_numpy_alias, by_foreach_of_data, by_raw_memory])
 @pytest.mark.parametrize("is_taken_back", [False, True], ids=["stays", "taken back"])
 def test_what_torch_does_not_count_is_found_out_too(
@@ -156,13 +168,8 @@ def test_what_torch_does_not_count_is_found_out_too(
     """Also if the copy only began after the write, and was over before it was taken back, as when
     the averages of an evaluation are swapped in and out."""
     gate, state = Gate(), make()
-    with copying_by(gate.copy):
-        ckpt = Checkpointer(tmp_path, run="r")
-        ckpt.restore(state)
-        train(state)
+    with being_copied(tmp_path, gate, state) as ckpt:
         before = tensors_of(state)
-        ckpt.save(1, state)
-        assert gate.begun.wait(SOON_S)
         weight = state["model"][0].weight
         write(weight)
         gate.let.set()
@@ -177,13 +184,8 @@ def test_what_torch_does_not_count_is_found_out_too(
 
 def test_what_is_small_is_as_it_was_whatever_writes_to_it(tmp_path: Path) -> None:
     gate, state = Gate(), make()
-    with copying_by(gate.copy):
-        ckpt = Checkpointer(tmp_path, run="r")
-        ckpt.restore(state)
-        train(state)
+    with being_copied(tmp_path, gate, state) as ckpt:
         before = tensors_of(state)
-        ckpt.save(1, state)
-        assert gate.begun.wait(SOON_S)
         state["model"][0].bias.data.mul_(3)
         gate.let.set()
         ckpt.close()

@@ -4,6 +4,7 @@ processes over gloo."""
 
 from __future__ import annotations
 
+import logging
 import random
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,17 @@ from checkpointing.store.catalog import committed
 from tests.integration.worlds import run_world
 
 State = dict[str, Any]
+
+
+class Told(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 class Model(nn.Module):
@@ -232,8 +244,10 @@ def test_what_is_gone_on_from_is_the_newest_whose_replicas_agree(tmp_path: Path)
     assert sorted(told[0][1]) == [("checkpoint_skipped", 5), ("checkpoint_skipped", 6)]
 
 
-def differ_all_the_time(rank: int, tmp: Path, options: dict[str, Any]) -> list[int | None]:
-    """From the first save on, and restore by the same trainers and by new ones."""
+def differ_all_the_time(rank: int, tmp: Path, options: dict[str, Any]) -> tuple[int | None, bool]:
+    """From the first save on: the step that is restored, and whether its mark is told."""
+    told = Told()
+    logging.getLogger("checkpointing").addHandler(told)
     state = state_of()
     if rank == 1:
         flip_bit(state["model"].module.large.weight, 5)
@@ -242,9 +256,9 @@ def differ_all_the_time(rank: int, tmp: Path, options: dict[str, Any]) -> list[i
         train(state)
         ckpt.save(step, state)
         ckpt.wait()
-    found = [ckpt.restore(state_of())]
+    restored = ckpt.restore(state_of())
     ckpt.close()
-    return found
+    return restored, any("and its replicas differ" in text for text in told.texts)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +278,8 @@ def test_how_often_and_what_is_compared(
     found = run_world(2, partial(differ_all_the_time, options=options), tmp_path)
     assert [bool(mark) for _, mark in sorted(marks(tmp_path / "store").items())] == marked
     best = max((s for s, m in zip((1, 2, 3, 4), marked, strict=True) if not m), default=4)
-    assert found == [[best], [best]]
+    is_told = all(marked)
+    assert found == [(best, is_told), (best, False)], "by rank 0"
 
 
 def shard(rank: int, tmp: Path) -> None:

@@ -187,6 +187,15 @@ def test_what_are_no_ranks_is_damage(ranks: str) -> None:
         load_marked(Reader(plain, "it"))
 
 
+def test_ranks_beyond_measure_are_damage() -> None:
+    """Or a manifest of a few bytes would take all of the memory."""
+    mark = Marked(1, (Difference("a", "tensor", ((0,), (1,)), 0),))
+    plain = dump_marked(mark)
+    plain["first"][0]["ranks"] = ["0-9999999"] * 1000
+    with pytest.raises(DamagedError, match="more than 16,777,216 ranks"):
+        load_marked(Reader(plain, "it"))
+
+
 def test_fingerprints_are_as_many_as_the_groups_have_entries() -> None:
     (told,) = replicas({0: [1, 2, 3]}).values()
     with pytest.raises(DamagedError, match="not as many"):

@@ -24,8 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Checkpointer, Last, Only, Store
 from checkpointing.canonical import dump
-from checkpointing.codec import Chooser, Codec, Encoder, Layout, encode
-from checkpointing.codec.choosing import Way
+from checkpointing.codec import Codec, Encoder, Layout, encode
 from checkpointing.format.manifest import Header
 from checkpointing.format.tiles import tile_shape
 from checkpointing.interop.dcp import StoreWriter
@@ -40,6 +39,7 @@ from tests.unit.checkpointing import format_reader
 from tests.unit.checkpointing.format_reader import SIZES, Array, Other, decode, keys
 from tests.unit.checkpointing.format_reader import Store as Reader
 from tests.unit.checkpointing.plain import Point, Progress
+from tests.unit.checkpointing.released.writing import Always
 from tests.unit.checkpointing.store.making import make
 
 VALUES: dict[str, Any] = {
@@ -394,22 +394,6 @@ def test_it_reads_what_several_ranks_save(tmp_path: Path) -> None:
     assert len(one.tensors["model/w"].chunks) > 3
     for name, (_, array) in arrays.items():
         assert one.load(name).tobytes() == array.tobytes()
-
-
-class Always(Chooser):
-    """Takes one codec, for what it can take."""
-
-    def __init__(self, codec: Codec) -> None:
-        super().__init__()
-        self._codec = codec
-
-    def wants_base(self, kind: str) -> bool:
-        return self._codec in (Codec.DELTA, Codec.ROWS, Codec.GROUPS)
-
-    def way(self, kind: str, raw: Any, layout: Layout, base: Any = None) -> Way:
-        if self._codec in (Codec.DELTA, Codec.GROUPS) and base is None:
-            return Way(Codec.PLANES)
-        return Way(self._codec, on_base=base is not None)
 
 
 def test_it_reads_chunks_of_every_codec_and_bases_of_bases(tmp_path: Path) -> None:

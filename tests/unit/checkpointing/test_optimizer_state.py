@@ -6,6 +6,7 @@ import copy
 import logging
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -459,6 +460,36 @@ def test_groups_that_were_merged_are_refused() -> None:
     step(module, optimizer)
     with pytest.raises(StructureError, match=r"its groups are of other parameters .*0\.weight"):
         carry({"model": module, "optimizer": optimizer}, {"model": live, "optimizer": adam(live)})
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        (({"weight_decay": 0}, {"weight_decay": 0.0}), False),
+        (({"betas": (0, 0.9)}, {"betas": (0.0, 0.9)}), False),
+        (({"betas": (0.1, 0.9)}, {"betas": (0.2, 0.9)}), True),
+        (({"lr": torch.tensor(0.1)}, {"lr": torch.tensor(0.2)}), True),
+        (({"lr": torch.tensor(0.1)}, {"lr": 0.1}), True),
+    ],
+)
+def test_merged_groups_are_refused_if_their_options_may_differ(
+    options: tuple[dict[str, Any], dict[str, Any]], is_refused: bool
+) -> None:
+    """What a tensor has is not known before it is read, so two are taken to differ."""
+
+    def grouped(module: nn.Module) -> AdamW:
+        first, *rest = module.parameters()
+        one, other = copy.deepcopy(options)
+        return AdamW([{"params": [first], **one}, {"params": rest, **other}], weight_decay=0.0)
+
+    module, live = layers(), layers()
+    optimizer, again, merged = grouped(module), grouped(live), AdamW(live.parameters())
+    step(module, optimizer)
+    saved = {"model": module, "optimizer": optimizer}
+    carry(saved, {"model": live, "optimizer": again})
+    assert_same(everything(live, again), everything(module, optimizer))
+    with pytest.raises(StructureError, match="other parameters") if is_refused else nullcontext():
+        carry(saved, {"model": live, "optimizer": merged})
 
 
 def test_state_under_another_key_than_a_text_is_refused_at_the_save() -> None:

@@ -144,7 +144,7 @@ def _leaves(state: dict[str, Any]) -> dict[str, Any]:
     return described(leaves.tensors, {name: decode(one) for name, one in leaves.values.items()})
 
 
-class _Always(Chooser):
+class Always(Chooser):
     """Takes one codec, for what it can take."""
 
     def __init__(self, codec: Codec) -> None:
@@ -165,7 +165,7 @@ def _codecs(root: Path, saved: Saved) -> None:
     all ranks save one, some rows each."""
     store, generator = Store.open(root), np.random.default_rng(2)
     codecs = [codec for codec in Codec if codec is not Codec.CONSTANT]
-    encoders = {codec.name: ChunkEncoder(Encoder(_Always(codec)), depth=3) for codec in codecs}
+    encoders = {codec.name: ChunkEncoder(Encoder(Always(codec)), depth=3) for codec in codecs}
     column = np.cumsum(generator.integers(0, 3, (96, 1)), axis=0)
     array = np.repeat(column, 16, axis=1).astype(np.uint16)
     for step in (1, 2, 3):
