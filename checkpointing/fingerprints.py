@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
@@ -21,10 +22,13 @@ from torch import Tensor
 from checkpointing.dtypes import as_bytes
 from checkpointing.format.differing import NOT_TAKEN
 
-BLOCK = 64 << 10
-"""Bytes of a sample's block. Tensors that are not larger are sampled whole."""
+PIECE = 1 << 10
+"""Bytes of a sample's piece."""
+WHOLE = 64 << 10
+"""Tensors of not more bytes are sampled whole."""
 
 _UNIT = 32 << 20  # bytes that one thread reads at a time
+_WORTH = 2 << 20  # bytes of a sample for which a thread is started
 _WORDS = 1 << 24  # that a device weighs at a time
 _THREADS = min(4, os.cpu_count() or 1)
 _FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))  # SplitMix64's, signed
@@ -68,17 +72,20 @@ def finished(parts: Sequence[Tensor]) -> int:
 
 
 class Sample:
-    """What CPU tensors are like at one moment, told by some of their blocks: a write that changes
-    everything in a tensor is always seen, one to a single block in one of `stride` cases."""
+    """What CPU tensors are like at one moment, told by one of every `stride` pieces of 1 KiB: so a
+    write that changes everything in a tensor is always seen, as is one to `stride + 1` KiB in a
+    row; one to a single piece is seen by one of `stride` samples in a row."""
 
     def __init__(self, tensors: Sequence[Tensor], stride: int, phase: int = 0) -> None:
         """
         Args:
             tensors: contiguous, on the CPU.
-            stride: one block in so many is read, of every tensor the first one too; 1: all are.
-            phase: which, so that different ones are read next time.
+            stride: one piece in so many is read, and the first one of every tensor; 1: all are. An
+                odd number, because columns of most matrices are a power of 2 apart, and would be
+                read all or not at all.
+            phase: which, so that other ones are read next time.
         """
-        self._how = (stride, phase % stride)
+        self._stride, self._phase = stride, phase % stride
         self._seen = self._read(tensors)
 
     def changed(self, tensors: Sequence[Tensor]) -> list[int]:
@@ -100,18 +107,31 @@ class Sample:
 
     def _digests(self, units: Sequence[tuple[int, memoryview]]) -> list[int]:
         contents = [view for _, view in units]
-        if sum(view.nbytes for view in contents) // self._how[0] < _UNIT:
+        threads = min(_THREADS, sum(view.nbytes for view in contents) // self._stride // _WORTH)
+        if threads < 2:
             return [self._digest(view) for view in contents]
-        with ThreadPoolExecutor(_THREADS, "fingerprint") as pool:
-            return list(pool.map(self._digest, contents))
+        found = [0] * len(contents)
+
+        def read(first: int) -> None:
+            for number in range(first, len(contents), threads):
+                found[number] = self._digest(contents[number])
+
+        with ThreadPoolExecutor(threads - 1, "fingerprint") as pool:
+            others = [pool.submit(read, first) for first in range(1, threads)]
+            read(0)
+            for other in others:
+                other.result()
+        return found
 
     def _digest(self, view: memoryview) -> int:
-        stride, phase = self._how
-        if stride == 1 or view.nbytes <= BLOCK:
+        if self._stride == 1 or view.nbytes <= max(WHOLE, self._stride * PIECE):
             return xxhash.xxh3_64_intdigest(view)
-        hasher = xxhash.xxh3_64(view[:BLOCK] if phase else b"")
-        for start in range(phase * BLOCK, view.nbytes, stride * BLOCK):
-            hasher.update(view[start : start + BLOCK])
+        blocks = view.nbytes // (PIECE * self._stride)
+        size = blocks * PIECE * self._stride
+        pieces = np.frombuffer(view[:size], np.uint8).reshape(blocks, self._stride, PIECE)
+        hasher = xxhash.xxh3_64(view[:PIECE])
+        hasher.update(pieces[:, self._phase].tobytes())
+        hasher.update(view[size:])
         return hasher.intdigest()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from checkpointing.fingerprints import BLOCK, Sample, fingerprint, finished, weighed
+from checkpointing.fingerprints import PIECE, WHOLE, Sample, fingerprint, finished, weighed
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8]
 
@@ -82,10 +82,10 @@ def test_large_and_not_contiguous_is_as_if_it_were() -> None:
 
 # --- samples --------------------------------------------------------------------------------------
 
-LENGTHS = [0, 1, BLOCK, BLOCK + 1, 3 * BLOCK, 7 * BLOCK - 5, 40 << 20]
+LENGTHS = [0, 1, PIECE, WHOLE, WHOLE + 1, 3 * WHOLE, 7 * WHOLE - 5, 40 << 20]
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 64])
+@pytest.mark.parametrize("stride", [1, 2, 3, 33, 65])
 @pytest.mark.parametrize("phase", [0, 1, 5])
 def test_a_change_of_everything_is_seen(stride: int, phase: int) -> None:
     tensors = [torch.zeros(length, dtype=torch.uint8) for length in LENGTHS]
@@ -97,21 +97,50 @@ def test_a_change_of_everything_is_seen(stride: int, phase: int) -> None:
         tensor -= 1
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3, 17])
 def test_a_change_of_one_byte_is_seen_in_its_turn(stride: int) -> None:
-    tensor = torch.zeros(9 * BLOCK, dtype=torch.uint8)
-    for at in range(BLOCK // 2, tensor.numel(), BLOCK):
+    tensor = torch.zeros(WHOLE + 7 * PIECE + 11, dtype=torch.uint8)
+    rest = tensor.numel() // (stride * PIECE) * stride * PIECE
+    for at in range(PIECE // 2, tensor.numel(), PIECE):
         seen = 0
         for phase in range(stride):
             sample = Sample([tensor], stride, phase)
             tensor[at] = 1
             seen += sample.changed([tensor]) == [0]
             tensor[at] = 0
-        assert seen == stride if at < BLOCK else seen == 1
+        assert seen == (stride if at < PIECE or at >= rest else 1)
+
+
+@given(st.integers(2, 64), st.integers(0, 99), st.integers(0, 500), st.integers(0, PIECE - 1))
+def test_a_change_of_a_block_in_a_row_is_seen(
+    stride: int, phase: int, piece: int, byte: int
+) -> None:
+    tensor = torch.zeros(1 << 20, dtype=torch.uint8)
+    sample = Sample([tensor], stride, phase)
+    start = piece * PIECE + byte
+    tensor[start : start + (stride + 1) * PIECE] = 1
+    assert sample.changed([tensor]) == [0]
+
+
+def test_a_change_of_a_column_is_seen() -> None:
+    """Rows are 16 pieces each."""
+    matrix = torch.zeros(512, 4096)
+    for phase in range(17):
+        sample = Sample([matrix], 17, phase)
+        matrix[:, 3333] = 1
+        assert sample.changed([matrix]) == [0]
+        matrix[:, 3333] = 0
+
+
+def test_large_tensors_are_read_by_several_threads_to_the_same_end() -> None:
+    tensors = [torch.zeros(length, dtype=torch.uint8) for length in (70 << 20, 33 << 20, 1 << 20)]
+    sample = Sample(tensors, 2, 1)
+    tensors[0][-1], tensors[2][0] = 1, 1
+    assert sample.changed(tensors) == [0, 2]
 
 
 def test_what_is_small_is_sampled_whole() -> None:
-    tensors = [torch.zeros(BLOCK, dtype=torch.uint8) for _ in range(3)]
+    tensors = [torch.zeros(WHOLE, dtype=torch.uint8) for _ in range(3)]
     sample = Sample(tensors, 64, 17)
     tensors[1][-1] = 1
     assert sample.changed(tensors) == [1]
