@@ -97,15 +97,21 @@ def moments_of(trainer: Trainer) -> list[str]:
     ]
 
 
+_HAS_TENSORS = "tensors of group"
+"""An option of groups that have tensors as options: those of two groups are taken to differ."""
+
+
 def groups_of(trainer: Trainer) -> Groups:
     """What the groups of each optimizer are."""
     names = names_of(trainer.net)
     found: Groups = []
     for optimizer in trainer.optimizers:
         found.append([])
-        for group in optimizer.param_groups:
+        for number, group in enumerate(optimizer.param_groups):
             options: Contents = {}
             write({k: v for k, v in group.items() if k not in ("params", *WAYS)}, "", options)
+            if any(isinstance(option, Tensor) for option in group.values()):
+                options[_HAS_TENSORS] = str(number)
             found[-1].append({names[parameter]: options for parameter in group["params"]})
     return found
 
@@ -116,13 +122,14 @@ def mixes_groups(saved: Groups, here: Groups) -> bool:
     for before, groups in zip(saved, here, strict=True):
         was = {name: (n, one) for n, group in enumerate(before) for name, one in group.items()}
         for names in groups:
-            told = [was[name][1] for name in names]
+            told = [as_floats(was[name][1]) for name in names]
             if any(differences(told[0], one) for one in told):
                 return True
         for first in groups:
             for second in groups:
                 shared = {was[n][0] for n in first} & {was[n][0] for n in second}
-                pair = [_as_floats(next(iter(one.values()), {})) for one in (first, second)]
+                pair = [next(iter(one.values()), {}) for one in (first, second)]
+                pair = [as_floats(but(one, (_HAS_TENSORS,))) for one in pair]
                 if shared and differences(*pair):
                     return True
     return False
@@ -148,7 +155,7 @@ def write(value: Any, path: str, into: Contents) -> None:
         into[path] = repr(value)
 
 
-def _as_floats(options: Contents) -> Contents:
+def as_floats(options: Contents) -> Contents:
     """A weight decay of 0 is one of 0.0."""
     whole = {n for n, one in options.items() if isinstance(one, str) and one.isdigit()}
     return {name: f"{one}.0" if name in whole else one for name, one in options.items()}
