@@ -5,7 +5,7 @@ import sys
 
 gc.disable()  # what is imported and composed stays: to look for cycles in it is a tenth of the time
 
-from hpckit.launch.main import main  # noqa: E402
+from hpckit.submit.launch_command import main  # noqa: E402
 
 if __name__ == "__main__":
     status = main()

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.steal import steal
-from hpckit.launch.prepare import versions
+from hpckit.submit.prepare import versions
 
 RESULTS = Path(__file__).parent / "results"
 Measure = Callable[[], float]
@@ -34,7 +34,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmComparison:
     """`measured[arm][round]`, all in `unit`."""
 
     name: str
@@ -63,7 +63,7 @@ def interleave(arms: Mapping[str, Measure], rounds: int) -> dict[str, list[float
     return measured
 
 
-def report(comparison: Comparison, settings: Mapping[str, object]) -> Path:
+def report(comparison: ArmComparison, settings: Mapping[str, object]) -> Path:
     """Print the table and write the record; where the record is."""
     table = Table(title=comparison.name, box=None, header_style="bold", title_justify="left")
     table.add_column("arm")

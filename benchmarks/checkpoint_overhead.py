@@ -29,17 +29,17 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.multiprocessing.spawn import start_processes
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.warm_memory import touch
 from checkpointing import Checkpointer
-from hpckit.launch.compose import compose_spec
-from hpckit.run.modelcheck import decoder_of
-from hpckit.training.language_model import sample_mean
-from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel.mesh import make_mesh
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.process_group import join
-from hpckit.training.windows import shifted
+from hpckit.config.rules.model import decoder_of
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.optim import build_optimizer
+from hpckit.trainer.parallel.device_mesh import make_mesh
+from hpckit.trainer.parallel.parallel_model import ParallelModel
+from hpckit.trainer.parallel.process_group import join
 
 OVERRIDES = ["model=gpt_tiny", "optim.warmup_steps=0"]
 Save = Callable[[int], Callable[[], object] | None]
@@ -67,22 +67,22 @@ def _rank(rank: int, settings: argparse.Namespace, store: str, port: int) -> Non
         "MASTER_PORT": str(port),
     }
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
-    trainer = Trainer(settings, Path(store))
+    trainer = OverheadTrainer(settings, Path(store))
     measured = interleave(trainer.arms(), settings.rounds + 1)
     trainer.close()
     if rank == 0:
         kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
-        comparison = Comparison("checkpoint_overhead", "no save", "s per step", kept)
+        comparison = ArmComparison("checkpoint_overhead", "no save", "s per step", kept)
         report(comparison, {**vars(settings), "bytes": trainer.state_bytes})
 
 
-class Trainer:
+class OverheadTrainer:
     """A model in training, and the ways to save it."""
 
     def __init__(self, settings: argparse.Namespace, store: Path) -> None:
         self._spec = spec = compose_spec(OVERRIDES)
         join("cpu", 0, 300)
-        self._trainee = Trainee(spec, make_mesh("cpu", spec.parallel), torch.device("cpu"))
+        self._trainee = ParallelModel(spec, make_mesh("cpu", spec.parallel), torch.device("cpu"))
         self._model = self._trainee.module
         self._tokens = torch.randint(0, 256, (4, decoder_of(spec).seq_len + 1))
         self._gradients = self._trainee.gradients(len(self._tokens), sample_mean)

@@ -27,34 +27,34 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from checkpointing.codec import Codec, Layout, decode, encode
-from hpckit.run.spec import GptSpec
-from hpckit.training.models.building import make
-from hpckit.training.models.decoder import Decoder
-from hpckit.training.text import VOCAB
+from checkpointing.codec import Codec, WordLayout, decode, encode
+from hpckit.config.spec import GptSpec
+from hpckit.trainer.batches.byte_text import VOCAB
+from hpckit.trainer.models.decoder import DecoderModel
+from hpckit.trainer.models.model_builder import make
 
 Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
-class Data:
+class CodecData:
     """One kind of data in two states."""
 
     raw: bytes
     base: bytes
-    layout: Layout
+    layout: WordLayout
 
 
 @dataclass(frozen=True)
-class Arm:
+class CodecArm:
     """A way to encode a chunk that has a base, and to decode it again."""
 
-    encode: Callable[[Bytes, Bytes, Layout], Bytes]
-    decode: Callable[[Bytes, Bytes, Layout, int], Bytes]
+    encode: Callable[[Bytes, Bytes, WordLayout], Bytes]
+    decode: Callable[[Bytes, Bytes, WordLayout, int], Bytes]
 
 
 @dataclass
-class Times:
+class CodecTimes:
     """Sums over the chunks of one round, in seconds of CPU time."""
 
     encode: float = 0.0
@@ -81,13 +81,15 @@ def main() -> None:
     Console().print(table)
 
 
-def measure(arms: Mapping[str, Arm], data: Data, rounds: int, size: int) -> dict[str, list[Times]]:
+def measure(
+    arms: Mapping[str, CodecArm], data: CodecData, rounds: int, size: int
+) -> dict[str, list[CodecTimes]]:
     """Times of every arm in every round, without the first: that one warms up."""
     names = list(arms)
-    found: dict[str, list[Times]] = {name: [] for name in names}
+    found: dict[str, list[CodecTimes]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for times in found.values():
-            times.append(Times())
+            times.append(CodecTimes())
         for at in range(0, len(data.raw), size):
             first = (turn + at // size) % len(names)
             for name in names[first:] + names[:first]:
@@ -95,7 +97,7 @@ def measure(arms: Mapping[str, Arm], data: Data, rounds: int, size: int) -> dict
     return {name: times[1:] for name, times in found.items()}
 
 
-def _run(arm: Arm, data: Data, part: slice, times: Times) -> None:
+def _run(arm: CodecArm, data: CodecData, part: slice, times: CodecTimes) -> None:
     raw, base = memoryview(data.raw)[part], memoryview(data.base)[part]
     begun = time.thread_time()
     stored = arm.encode(raw, base, data.layout)
@@ -108,7 +110,7 @@ def _run(arm: Arm, data: Data, part: slice, times: Times) -> None:
         raise AssertionError("an arm did not give back what it was given")
 
 
-def figures(rounds: list[Times], size: int) -> tuple[str, str, str]:
+def figures(rounds: list[CodecTimes], size: int) -> tuple[str, str, str]:
     """Ratio, GB/s of encoding and of decoding."""
     encoding, decoding = median(t.encode for t in rounds), median(t.decode for t in rounds)
     return (
@@ -118,7 +120,7 @@ def figures(rounds: list[Times], size: int) -> tuple[str, str, str]:
     )
 
 
-def all_arms() -> dict[str, Arm]:
+def all_arms() -> dict[str, CodecArm]:
     arms = {
         codec.name: _arm(codec) for codec in (Codec.PLANES, Codec.DELTA, Codec.GROUPS, Codec.ZSTD)
     }
@@ -131,27 +133,27 @@ def all_arms() -> dict[str, Arm]:
 _out = bytearray()  # as a reader would have it: memory that is there already
 
 
-def _arm(codec: Codec) -> Arm:
+def _arm(codec: Codec) -> CodecArm:
     on_base = codec in (Codec.DELTA, Codec.GROUPS)
 
-    def encode_chunk(raw: Bytes, base: Bytes, layout: Layout) -> Bytes:
+    def encode_chunk(raw: Bytes, base: Bytes, layout: WordLayout) -> Bytes:
         return encode(codec, raw, layout, base if on_base else None)
 
-    def decode_chunk(stored: Bytes, base: Bytes, layout: Layout, size: int) -> Bytes:
+    def decode_chunk(stored: Bytes, base: Bytes, layout: WordLayout, size: int) -> Bytes:
         if len(_out) < size:
             _out.extend(bytes(size - len(_out)))
         out = memoryview(_out)[:size]
         decode(codec, stored, out, layout, base if on_base else None)
         return out
 
-    return Arm(encode_chunk, decode_chunk)
+    return CodecArm(encode_chunk, decode_chunk)
 
 
-def _blosc2() -> Arm:
+def _blosc2() -> CodecArm:
     blosc2: Any = importlib.import_module("blosc2")
     blosc2.set_nthreads(1)
 
-    def encode_chunk(raw: Bytes, base: Bytes, layout: Layout) -> Bytes:
+    def encode_chunk(raw: Bytes, base: Bytes, layout: WordLayout) -> Bytes:
         packed: bytes = blosc2.compress(
             raw,
             typesize=layout.word,
@@ -161,14 +163,14 @@ def _blosc2() -> Arm:
         )
         return packed
 
-    def decode_chunk(stored: Bytes, base: Bytes, layout: Layout, size: int) -> Bytes:
+    def decode_chunk(stored: Bytes, base: Bytes, layout: WordLayout, size: int) -> Bytes:
         raw: bytes = blosc2.decompress(stored)
         return raw
 
-    return Arm(encode_chunk, decode_chunk)
+    return CodecArm(encode_chunk, decode_chunk)
 
 
-def training_state(steps: int, gap: int) -> dict[str, Data]:
+def training_state(steps: int, gap: int) -> dict[str, CodecData]:
     """The state after `steps` steps of AdamW, its base from `gap` steps before, by kind."""
     torch.manual_seed(0)
     size = GptSpec("gpt", vocab=VOCAB, layers=4, heads=4, width=256, seq_len=128, experts=None)
@@ -189,7 +191,9 @@ def training_state(steps: int, gap: int) -> dict[str, Data]:
     return _kinds(_collect(model, optimizer), base)
 
 
-def _collect(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, NDArray[np.float32]]:
+def _collect(
+    model: DecoderModel, optimizer: torch.optim.Optimizer
+) -> dict[str, NDArray[np.float32]]:
     parameters = list(model.parameters())
     tensors = {"weights": [p.detach() for p in parameters]}
     for name in ("exp_avg", "exp_avg_sq"):
@@ -199,13 +203,13 @@ def _collect(model: Decoder, optimizer: torch.optim.Optimizer) -> dict[str, NDAr
 
 def _kinds(
     now: Mapping[str, NDArray[np.float32]], before: Mapping[str, NDArray[np.float32]]
-) -> dict[str, Data]:
-    single, half = Layout(4, True, 4), Layout(2, True, 2)
+) -> dict[str, CodecData]:
+    single, half = WordLayout(4, True, 4), WordLayout(2, True, 2)
     gauss = np.random.default_rng(0).standard_normal(4 << 20, np.float32)
-    kinds = {"gaussian fp32": Data(gauss.tobytes(), np.roll(gauss, 1).tobytes(), single)}
+    kinds = {"gaussian fp32": CodecData(gauss.tobytes(), np.roll(gauss, 1).tobytes(), single)}
     for name in now:
-        kinds[f"{name} fp32"] = Data(now[name].tobytes(), before[name].tobytes(), single)
-    kinds["weights bf16"] = Data(_half(now["weights"]), _half(before["weights"]), half)
+        kinds[f"{name} fp32"] = CodecData(now[name].tobytes(), before[name].tobytes(), single)
+    kinds["weights bf16"] = CodecData(_half(now["weights"]), _half(before["weights"]), half)
     return kinds
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data_sets import EXTENSION, Samples
-from data.reader.opened import Check
+from data.read.shards.shard_samples import Check
 
 Batches = Iterator[list[bytes]]
 
@@ -36,7 +36,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ReadArm:
     """One way."""
 
     name: str
@@ -118,9 +118,9 @@ def forever(make: Callable[[], Any]) -> Iterator[Any]:
 
 
 ARMS = (
-    Arm("hpckit", hpckit),
-    Arm("hpckit, no threads", hpckit_no_threads),
-    Arm("hpckit, headers compared", hpckit_headers),
-    Arm("webdataset", webdataset, module="webdataset"),
-    Arm("webdataset, shuffled", webdataset_shuffled, module="webdataset"),
+    ReadArm("hpckit", hpckit),
+    ReadArm("hpckit, no threads", hpckit_no_threads),
+    ReadArm("hpckit, headers compared", hpckit_headers),
+    ReadArm("webdataset", webdataset, module="webdataset"),
+    ReadArm("webdataset, shuffled", webdataset_shuffled, module="webdataset"),
 )

@@ -27,11 +27,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.ab import Comparison, interleave
+from benchmarks.ab import ArmComparison, interleave
 from benchmarks.data_sets import Samples
 from data import Loader, open_dataset
-from data.cache.entry import ShardRef
-from data.cache.store import NodeStore
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from data.source.sources import Sources
 from tests.services.range_server import range_server
 
@@ -117,7 +117,7 @@ def compare_first(refs: list[ShardRef], batch: int, size: int, rounds: int) -> s
         "bare": partial(requests_s, refs, batch, size),
         "first": partial(first_batch_s, url, batch),
     }
-    found = Comparison("data_cold_start", "bare", "s", interleave(arms, rounds))
+    found = ArmComparison("data_cold_start", "bare", "s", interleave(arms, rounds))
     least_ms, took_ms = (1000 * found.spread(name).median for name in arms)
     ratio = found.ratio("first")
     return f"first batch of {batch} after {took_ms:.0f} ms; bare {least_ms:.0f} ms; {ratio}"

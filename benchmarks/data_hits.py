@@ -22,13 +22,13 @@ from typing import Any
 from benchmarks.data_sets import EXTENSION, Samples, number_of, seen
 from benchmarks.records import write_record
 from benchmarks.scratch import scratch
-from data.cache.entry import ShardRef
-from data.cache.store import NodeStore
-from data.indexing.manifest import open_manifest
-from data.reader import ahead
-from data.reader.dataset import Dataset
-from data.reader.descriptors import SHARDS
-from data.reader.loader import Loader
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
+from data.index.manifest import open_manifest
+from data.read.batches import shard_prefetch
+from data.read.dataset import Dataset
+from data.read.loader import Loader
+from data.read.shards.open_descriptors import SHARDS
 from data.source.sources import Sources
 from tests.services.range_server import RangeServer, range_server
 
@@ -75,8 +75,8 @@ def main() -> None:
     parser.add_argument("--mb-per-s", type=float, help="of each answer of the server")
     parser.add_argument("--open", type=int, help="shards that the reader holds open at most")
     args = parser.parse_args()
-    ahead._AGAIN_S /= HURRY
-    ahead._TICK_S /= HURRY
+    shard_prefetch._AGAIN_S /= HURRY
+    shard_prefetch._TICK_S /= HURRY
     each = max(4, args.kib * 1024 // SAMPLE // 4 * 4)
     samples = Samples(args.shards, each, SAMPLE)
     options = {"streams": args.streams, "window": args.window, "downloads": 2}

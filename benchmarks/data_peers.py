@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data_arms import ARMS, Arm, Batches, Reading, forever, grouped
+from benchmarks.data_arms import ARMS, Batches, ReadArm, Reading, forever, grouped
 from benchmarks.data_energon import loader as energon_loader
 from benchmarks.data_sets import EXTENSION
 from benchmarks.data_torchdata import prepare_torchdata, torchdata
@@ -133,16 +133,16 @@ def _place(reading: Reading, name: str) -> Path:
 
 
 _PEERS = (
-    Arm("torchdata", torchdata, prepare_torchdata, "torchdata.stateful_dataloader"),
-    Arm("litdata", litdata, _prepare_litdata, "litdata"),
-    Arm("litdata, views", litdata_views, _prepare_litdata, "litdata"),
-    Arm("mosaicml-streaming", mosaicml, _prepare_mosaicml, "streaming"),
-    Arm("hugging face", hugging_face, module="datasets"),
-    Arm("energon", energon, _prepare_energon, "megatron.energon"),
+    ReadArm("torchdata", torchdata, prepare_torchdata, "torchdata.stateful_dataloader"),
+    ReadArm("litdata", litdata, _prepare_litdata, "litdata"),
+    ReadArm("litdata, views", litdata_views, _prepare_litdata, "litdata"),
+    ReadArm("mosaicml-streaming", mosaicml, _prepare_mosaicml, "streaming"),
+    ReadArm("hugging face", hugging_face, module="datasets"),
+    ReadArm("energon", energon, _prepare_energon, "megatron.energon"),
 )
 
 
-def arm(name: str) -> Arm:
+def arm(name: str) -> ReadArm:
     """By its name."""
     return next(one for one in (*ARMS, *_PEERS) if one.name == name)
 

@@ -27,15 +27,15 @@ import numpy as np
 from benchmarks.ab import interleave
 from benchmarks.records import write_record
 from benchmarks.scratch import scratch
-from data.indexing.manifest import NAME, save_manifest
-from data.ordering.order import Order
-from data.writing.writer import ShardWriter
+from data.index.manifest import NAME, save_manifest
+from data.order.sample_order import Order
+from data.write.shard_writer import ShardWriter
 
 _BATCHES = 8  # that are there to be read, ahead of training too
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumeTiming:
     """One measurement."""
 
     import_s: float
@@ -50,7 +50,7 @@ class Resumed:
         return self.open_s + self.first_s
 
 
-def resume(folder: Path, state: Mapping[str, Any], batch: int) -> Resumed:
+def resume(folder: Path, state: Mapping[str, Any], batch: int) -> ResumeTiming:
     """In a new process."""
     arguments = [str(folder), json.dumps(state), str(batch)]
     done = subprocess.run(
@@ -59,7 +59,7 @@ def resume(folder: Path, state: Mapping[str, Any], batch: int) -> Resumed:
         capture_output=True,
         text=True,
     )
-    return Resumed(**json.loads(done.stdout))
+    return ResumeTiming(**json.loads(done.stdout))
 
 
 def make(folder: Path, shards: int, each: int, at: float, batch: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to work")
     args = parser.parse_args()
-    found: dict[str, list[Resumed]] = {"large": [], "one shard": []}
+    found: dict[str, list[ResumeTiming]] = {"large": [], "one shard": []}
     with scratch(args.folder) as folder:
         folders = {"large": folder / "large", "one shard": folder / "small"}
         states = {

@@ -24,8 +24,8 @@ def peak_rss() -> int:
 def main(folder: str, state: str, batch: str) -> None:
     """See the module."""
     begun_s = time.perf_counter()
-    from data.reader.dataset import open_dataset
-    from data.reader.loader import Loader
+    from data.read.dataset import open_dataset
+    from data.read.loader import Loader
 
     imported_s, imported_rss = time.perf_counter(), peak_rss()
     dataset = open_dataset(folder)

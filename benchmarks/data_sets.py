@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.indexing.manifest import NAME
-from data.writing.writer import ShardWriter
+from data.index.manifest import NAME
+from data.write.shard_writer import ShardWriter
 
 EXTENSION = "bin"
 ID_BYTES = 8
@@ -43,7 +43,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SampleCounts:
     """How often the samples of an epoch came."""
 
     missing: int
@@ -61,8 +61,8 @@ def number_of(content: bytes) -> int:
     return int.from_bytes(content[:ID_BYTES], "little")
 
 
-def seen(numbers: Iterable[int], samples: Samples, damaged: int = 0) -> Seen:
+def seen(numbers: Iterable[int], samples: Samples, damaged: int = 0) -> SampleCounts:
     """What is missing and what came twice, of one epoch."""
     times = Counter(numbers)
     missing = sum(number not in times for number in range(samples.total))
-    return Seen(missing, sum(times.values()) - len(times), damaged)
+    return SampleCounts(missing, sum(times.values()) - len(times), damaged)

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.ab import interleave
 from benchmarks.data_arms import Reading
 from benchmarks.data_peers import arm, arms, importable
-from benchmarks.data_sets import ID_BYTES, Samples, Seen, number_of, seen
+from benchmarks.data_sets import ID_BYTES, SampleCounts, Samples, number_of, seen
 from benchmarks.fresh import in_fresh
 from benchmarks.records import write_record
 from benchmarks.scratch import scratch
@@ -35,7 +35,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochTiming:
     """One measurement."""
 
     seconds: float
@@ -43,11 +43,11 @@ class Epoch:
     mb_per_s: float
     first_s: float = 0.0
     """Until the first batch."""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SampleCounts, ...] = ()
     """In each of both epochs; none where there are no samples to tell apart."""
 
 
-def read_raw(reading: Reading) -> Epoch:
+def read_raw(reading: Reading) -> EpochTiming:
     """All files, one after the other, in pieces of 1 MiB."""
     buffer, total, began_s = bytearray(_PIECE), 0, time.perf_counter()
     for url in reading.urls:
@@ -55,10 +55,10 @@ def read_raw(reading: Reading) -> Epoch:
             while got := file.readinto(buffer):
                 total += got
     seconds = time.perf_counter() - began_s
-    return Epoch(seconds, reading.samples.total / seconds, total / seconds / 1e6)
+    return EpochTiming(seconds, reading.samples.total / seconds, total / seconds / 1e6)
 
 
-def read_epoch(name: str, reading: Reading) -> Epoch:
+def read_epoch(name: str, reading: Reading) -> EpochTiming:
     """An epoch of an arm, in the process that this is called in."""
     if name == RAW:
         return read_raw(reading)
@@ -78,7 +78,7 @@ def read_epoch(name: str, reading: Reading) -> Epoch:
     seconds = time.perf_counter() - begun_s
     numbers = [number_of(content) for content in found]
     told = [seen(part, reading.samples, damaged) for part in (numbers[:epoch], numbers[epoch:])]
-    return Epoch(seconds, epoch / seconds, epoch * size / seconds / 1e6, first_s, tuple(told))
+    return EpochTiming(seconds, epoch / seconds, epoch * size / seconds / 1e6, first_s, tuple(told))
 
 
 def compare(names: Sequence[str], reading: Reading, rounds: int, peers: Path | None) -> None:
@@ -87,7 +87,7 @@ def compare(names: Sequence[str], reading: Reading, rounds: int, peers: Path | N
         if name != RAW:
             in_fresh(_prepare, name, reading, peers=peers)
     read_raw(reading)  # into the page cache
-    found: dict[str, list[Epoch]] = {name: [] for name in names}
+    found: dict[str, list[EpochTiming]] = {name: [] for name in names}
 
     def measure(name: str) -> float:
         found[name].append(in_fresh(read_epoch, name, reading, peers=peers))
@@ -106,7 +106,7 @@ def compare(names: Sequence[str], reading: Reading, rounds: int, peers: Path | N
     )
 
 
-def _print(found: dict[str, list[Epoch]], reading: Reading) -> None:
+def _print(found: dict[str, list[EpochTiming]], reading: Reading) -> None:
     kb = reading.samples.size // 1000
     table = Table(
         title=f"{reading.samples.total:,} samples of {kb} KB, load {os.getloadavg()[0]:.1f}",
@@ -137,7 +137,7 @@ def _print(found: dict[str, list[Epoch]], reading: Reading) -> None:
     Console(width=120).print(table)
 
 
-def _ratio(epochs: Sequence[Epoch], base: Sequence[Epoch] | None) -> str:
+def _ratio(epochs: Sequence[EpochTiming], base: Sequence[EpochTiming] | None) -> str:
     if base is None or base is epochs:
         return ""
     ratios = [one.mb_per_s / other.mb_per_s for one, other in zip(epochs, base, strict=True)]

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.ab import interleave
 from benchmarks.data_arms import Reading
 from benchmarks.data_peers import arm, arms, importable
-from benchmarks.data_sets import ID_BYTES, Samples, Seen, number_of, seen
+from benchmarks.data_sets import ID_BYTES, SampleCounts, Samples, number_of, seen
 from benchmarks.fresh import in_fresh
 from benchmarks.records import write_record
 from benchmarks.scratch import scratch
@@ -44,7 +44,7 @@ class Stall:
     slowest_ms: float
     """Of the 99th percentile of waits."""
     mb_per_s: float
-    seen: tuple[Seen, ...]
+    seen: tuple[SampleCounts, ...]
     """Of each whole epoch, from the first batch on."""
 
 

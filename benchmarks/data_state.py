@@ -126,7 +126,7 @@ def size_of(name: str, reading: Reading, batches: int) -> int:
 
 def _write_tokens(folder: Path) -> None:
     from data import build_index
-    from data.writing.writer import ShardWriter
+    from data.write.shard_writer import ShardWriter
 
     with ShardWriter(folder / "shard-%06d.tar", max_samples=1000, manifest=False) as writer:
         for number in range(4000):

@@ -23,14 +23,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.peers import KeptAsync, ProcessAsync, Sync, alone
 from benchmarks.scratch import scratch
 from benchmarks.speed_writing import PLAIN_WRITE, write_plainly
 from benchmarks.training_model import holding
 from benchmarks.training_state import TrainingState
 from benchmarks.warm_memory import touch
-from benchmarks.ways import Hpckit, Way
+from benchmarks.ways import HpckitSaveWay, SaveWay
 from checkpointing.service.config import Budget
 
 
@@ -48,12 +48,12 @@ def main() -> None:
 
 def _compare(settings: argparse.Namespace, folder: Path) -> None:
     state = TrainingState(settings.mib << 20, settings.width)
-    bench = Bench(state, folder, Budget(nice=settings.nice))
+    bench = DurableTimeBench(state, folder, Budget(nice=settings.nice))
     measured = interleave(bench.arms(), settings.rounds + 1)
     bench.close()
     kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
     about = {**vars(settings), "folder": str(settings.folder), "bytes": state.nbytes}
-    report(Comparison("durable_time", PLAIN_WRITE, "s", kept), about)
+    report(ArmComparison("durable_time", PLAIN_WRITE, "s", kept), about)
     base_s = kept[PLAIN_WRITE]
     print(
         f"{state.nbytes / 1e9:.2f} GB, written plainly at {state.nbytes / min(base_s) / 1e9:.2f} "
@@ -61,15 +61,15 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
     )
 
 
-class Bench:
+class DurableTimeBench:
     """A state, and the ways to write it."""
 
     def __init__(self, state: TrainingState, folder: Path, budget: Budget) -> None:
         trained = holding(state)
         self._state, self._plain = state, folder / "plain"
-        self._ways: list[Way] = [
-            Hpckit("hpckit, raw", folder / "raw", trained, compress=False, budget=budget),
-            Hpckit("hpckit", folder / "compressed", trained, budget=budget),
+        self._ways: list[SaveWay] = [
+            HpckitSaveWay("hpckit, raw", folder / "raw", trained, compress=False, budget=budget),
+            HpckitSaveWay("hpckit", folder / "compressed", trained, budget=budget),
             Sync(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
@@ -91,7 +91,7 @@ class Bench:
         shutil.rmtree(self._plain)
         return seconds
 
-    def _saved(self, way: Way) -> float:
+    def _saved(self, way: SaveWay) -> float:
         self._prepare()
         begun_s = time.perf_counter()
         way.save()

@@ -25,12 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.recovery import QUICK, Job, kill_agent, launched, pack, signal_worker, wait
+from benchmarks.recovery import QUICK, RecoveryRun, kill_agent, launched, pack, signal_worker, wait
 from benchmarks.recovery_report import report
+from hpckit.events.event_log import Event
 from hpckit.report.ettr import training_share
-from hpckit.run.events import Event
 from slurm.devcluster.cluster import Cluster
-from slurm.devcluster.options import Options
+from slurm.devcluster.options import ClusterOptions
 
 NODES, AWAY_S = 4, 10.0
 _RUN = (
@@ -40,31 +40,31 @@ _RUN = (
 )
 
 
-def worker(job: Job, chance: random.Random) -> None:
+def worker(job: RecoveryRun, chance: random.Random) -> None:
     signal_worker(job, chance.randrange(world(job)), signal.SIGKILL)
 
 
-def hang(job: Job, chance: random.Random) -> None:
+def hang(job: RecoveryRun, chance: random.Random) -> None:
     signal_worker(job, chance.randrange(world(job)), signal.SIGSTOP)
 
 
-def agent(job: Job, chance: random.Random) -> None:
+def agent(job: RecoveryRun, chance: random.Random) -> None:
     kill_agent(job, job.training_host())
 
 
-def node(job: Job, chance: random.Random) -> None:
+def node(job: RecoveryRun, chance: random.Random) -> None:
     """Not the first one: with it the job's batch process would go, and the run to its successor."""
     lost = job.cluster.node(job.training_host())
     lost.kill()
     threading.Timer(AWAY_S, lost.start).start()
 
 
-def world(job: Job) -> int:
+def world(job: RecoveryRun) -> int:
     """Ranks that there are now."""
     return int([e["world_size"] for e in job.events() if e.kind == "training_started"][-1])
 
 
-FAULTS: dict[str, Callable[[Job, random.Random], None]] = {
+FAULTS: dict[str, Callable[[RecoveryRun, random.Random], None]] = {
     "worker": worker,
     "hang": hang,
     "agent": agent,
@@ -72,7 +72,7 @@ FAULTS: dict[str, Callable[[Job, random.Random], None]] = {
 }
 
 
-def campaign(job: Job, minutes: float, every_s: float, chance: random.Random) -> list[str]:
+def campaign(job: RecoveryRun, minutes: float, every_s: float, chance: random.Random) -> list[str]:
     """What broke, in order; the last fault is come through when this returns."""
     done: list[str] = []
     end_s = time.time() + 60 * minutes
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=60.0, help="seconds, about")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    options = Options(
+    options = ClusterOptions(
         nodes=NODES, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=QUICK
     )
     with tempfile.TemporaryDirectory() as name, Cluster.up(Path(name) / "slurm", options) as found:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from hpckit.run.spec import OptimSpec
+from hpckit.config.spec import OptimSpec
 
 _IGNORED = -1
 

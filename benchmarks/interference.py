@@ -28,14 +28,14 @@ from statistics import mean, median
 import torch
 from torch.nn import functional
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.affinity import keep_to, starting_on
 from benchmarks.more_peers import more_peers
 from benchmarks.peers import Async, KeptAsync, ProcessAsync, alone
 from benchmarks.scratch import scratch
-from benchmarks.training_model import VOCAB, Trained, gpt
+from benchmarks.training_model import VOCAB, TrainedModel, gpt
 from benchmarks.warm_memory import touch
-from benchmarks.ways import Hpckit, Way
+from benchmarks.ways import HpckitSaveWay, SaveWay
 from checkpointing.service.config import Budget
 
 IDLE = "no save"
@@ -59,7 +59,7 @@ def main() -> None:
 
 def _compare(settings: argparse.Namespace, folder: Path, *, trains: int, saves: int) -> None:
     torch.set_num_threads(1)
-    trainer = Trainer(gpt(settings.mib << 20, WIDTH, TOKENS), settings.steps, saves)
+    trainer = InterferenceTrainer(gpt(settings.mib << 20, WIDTH, TOKENS), settings.steps, saves)
     trainer.step()  # the optimizer's state is there from now on
     ways = _ways(settings.peers, folder, trainer.trained, trains, saves)
     measured = interleave(trainer.arms(ways), settings.rounds + 1)
@@ -73,23 +73,25 @@ def _compare(settings: argparse.Namespace, folder: Path, *, trains: int, saves: 
         "cores": {"trains": trains, "saves": saves},
         "steps_per_save": steps,
     }
-    report(Comparison("interference", IDLE, "s per step", kept), about)
+    report(ArmComparison("interference", IDLE, "s per step", kept), about)
     print(f"{trainer.trained.nbytes / 1e9:.2f} GB")
     for arm, count in steps.items():
         print(f"steps while a save is written: {count:3.0f}  {arm}")
 
 
-def _ways(peers: Path | None, folder: Path, trained: Trained, trains: int, saves: int) -> list[Way]:
+def _ways(
+    peers: Path | None, folder: Path, trained: TrainedModel, trains: int, saves: int
+) -> list[SaveWay]:
     budget = Budget(cpu=1, cpus=(saves,))
-    hpckit: list[Way] = [
-        Hpckit("hpckit", folder / "compressed", trained, overlap=False, budget=budget),
-        Hpckit(
+    hpckit: list[SaveWay] = [
+        HpckitSaveWay("hpckit", folder / "compressed", trained, overlap=False, budget=budget),
+        HpckitSaveWay(
             "hpckit, raw", folder / "raw", trained, overlap=False, compress=False, budget=budget
         ),
     ]
     keep_to({trains})
     with starting_on({saves}):
-        others: list[Way] = [
+        others: list[SaveWay] = [
             Async(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
@@ -98,10 +100,10 @@ def _ways(peers: Path | None, folder: Path, trained: Trained, trains: int, saves
     return hpckit + others
 
 
-class Trainer:
+class InterferenceTrainer:
     """One that saves now and then."""
 
-    def __init__(self, trained: Trained, steps: int, saves: int) -> None:
+    def __init__(self, trained: TrainedModel, steps: int, saves: int) -> None:
         """
         Args:
             steps: in the arm that does not save.
@@ -111,7 +113,7 @@ class Trainer:
         self._tokens = torch.randint(0, VOCAB, (1, TOKENS + 1))
         self.steps: dict[str, list[int]] = {}  # that counted, by arm and round
 
-    def arms(self, ways: list[Way]) -> dict[str, Callable[[], float]]:
+    def arms(self, ways: list[SaveWay]) -> dict[str, Callable[[], float]]:
         arms: dict[str, Callable[[], float]] = {IDLE: self._idle}
         return arms | {way.name: partial(self._beside, way) for way in ways}
 
@@ -128,7 +130,7 @@ class Trainer:
     def _idle(self) -> float:
         return mean(self.step() for _ in range(self._idle_steps))
 
-    def _beside(self, way: Way) -> float:
+    def _beside(self, way: SaveWay) -> float:
         with starting_on({self._saves}):
             touch(2 * self.trained.nbytes)
             way.save()

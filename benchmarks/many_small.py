@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.scratch import scratch
 from checkpointing import Checkpointer
 
@@ -95,7 +95,7 @@ class Case:
                 one.load_state_dict(dumped[name])
 
 
-class Bench:
+class ManySmallBench:
     """The ways to save and restore one state."""
 
     def __init__(self, case: Case, folder: Path) -> None:
@@ -211,7 +211,7 @@ def main() -> None:
     about = {key: str(value) if key == "folder" else value for key, value in vars(settings).items()}
     for kind in settings.kinds:
         with scratch(settings.folder) as folder:
-            bench = Bench(Case(kind, settings.tensors, settings.integers), folder)
+            bench = ManySmallBench(Case(kind, settings.tensors, settings.integers), folder)
             _measure(f"many_small_{kind}_save", SAVE, bench, bench.saves(), about)
             _measure(f"many_small_{kind}_restore", LOAD, bench, bench.restores(), about)
             bench.close()
@@ -220,7 +220,7 @@ def main() -> None:
 def _measure(
     name: str,
     base: str,
-    bench: Bench,
+    bench: ManySmallBench,
     arms: dict[str, Callable[[], float]],
     about: dict[str, Any],
 ) -> None:
@@ -232,7 +232,7 @@ def _measure(
     for what, unit, found in ((name, "s", measured), (f"{name}_processor", "cpu s", processor)):
         # the first round warms up
         kept = {arm: seconds[1 : about["rounds"] + 1] for arm, seconds in found.items()}
-        report(Comparison(what, base, unit, kept), about)
+        report(ArmComparison(what, base, unit, kept), about)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.training_model import Trained
-from benchmarks.ways import Way
+from benchmarks.training_model import TrainedModel
+from benchmarks.ways import SaveWay
 
 
 class TorchSnapshot:
@@ -28,7 +28,7 @@ class TorchSnapshot:
 
     name = "torchsnapshot async_take"
 
-    def __init__(self, module: ModuleType, folder: Path, trained: Trained) -> None:
+    def __init__(self, module: ModuleType, folder: Path, trained: TrainedModel) -> None:
         self._module, self._folder, self._trained = module, folder / "torchsnapshot", trained
         self._saves = 0
         self._pending: Any = None
@@ -67,7 +67,7 @@ class TorchCheckpointing:
 
     name = "torch_checkpointing"
 
-    def __init__(self, module: ModuleType, folder: Path, trained: Trained) -> None:
+    def __init__(self, module: ModuleType, folder: Path, trained: TrainedModel) -> None:
         files = importlib.import_module("torch_checkpointing.storage.filesystem")
         storage = files.LocalFileSystemStorageConfig(use_direct_io=False)
         self._manager = module.CheckpointManager(
@@ -105,13 +105,13 @@ class TorchCheckpointing:
         return str(self._folder / str(self._saves))
 
 
-_KNOWN: dict[str, Callable[[ModuleType, Path, Trained], Way]] = {
+_KNOWN: dict[str, Callable[[ModuleType, Path, TrainedModel], SaveWay]] = {
     "torchsnapshot": TorchSnapshot,
     "torch_checkpointing": TorchCheckpointing,
 }
 
 
-def more_peers(where: Path | None, folder: Path, trained: Trained) -> list[Way]:
+def more_peers(where: Path | None, folder: Path, trained: TrainedModel) -> list[SaveWay]:
     """Those that can be imported; says which cannot, and why.
 
     Args:
@@ -119,7 +119,7 @@ def more_peers(where: Path | None, folder: Path, trained: Trained) -> list[Way]:
     """
     if where is not None:
         sys.path.append(str(where))  # last: nothing of what hpckit uses comes from there
-    found: list[Way] = []
+    found: list[SaveWay] = []
     for name, peer in _KNOWN.items():
         try:
             module = importlib.import_module(name)

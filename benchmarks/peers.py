@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import (
     save,
 )
 
-from benchmarks.training_model import Trained
+from benchmarks.training_model import TrainedModel
 
 
 @contextmanager
@@ -48,7 +48,7 @@ class Sync:
 
     name = "torch DCP save"
 
-    def __init__(self, folder: Path, trained: Trained) -> None:
+    def __init__(self, folder: Path, trained: TrainedModel) -> None:
         self._folder, self._trained = folder / type(self).__name__, trained
         self._saves = 0
 
@@ -83,7 +83,7 @@ class Async(Sync):
     kind = AsyncCheckpointerType.THREAD
     staging: Mapping[str, bool] | None = None  # options of a stager that is kept; None: none is
 
-    def __init__(self, folder: Path, trained: Trained) -> None:
+    def __init__(self, folder: Path, trained: TrainedModel) -> None:
         super().__init__(folder, trained)
         self._stager = None if self.staging is None else DefaultStager(_options(**self.staging))
         self._saved: Future[Any] = Future()

@@ -26,9 +26,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from checkpointing import Checkpoint, Checkpointer, Store
 from checkpointing.format.tiles import Box
-from checkpointing.placement import held
-from checkpointing.staging import local
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.layout.dtensor_placement import local_shard
+from checkpointing.staging.stager import local
+from checkpointing.storage.posix.posix_storage import PosixStorage
 
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "token": (50257, 768),
@@ -45,7 +45,7 @@ ROOT = "weights"  # of the saved state
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardingLayout:
     """Over how many ranks, and along which dimension; vectors always along their only one."""
 
     ranks: int
@@ -57,21 +57,21 @@ class Layout:
 
 
 @dataclass
-class Count:
+class ReadCount:
     """Of one restore."""
 
     needed: int = 0  # bytes
     read: int = 0  # bytes
     requests: int = 0
 
-    def __iadd__(self, other: Count) -> Self:
+    def __iadd__(self, other: ReadCount) -> Self:
         self.needed += other.needed
         self.read += other.read
         self.requests += other.requests
         return self
 
 
-def save(layout: Layout, folder: Path) -> None:
+def save(layout: ShardingLayout, folder: Path) -> None:
     """Save the tensors all ways. A collective."""
     tensors = _tensors(layout, _content)
     for compress in (True, False):
@@ -81,7 +81,9 @@ def save(layout: Layout, folder: Path) -> None:
     dcp_save(dict(tensors), storage_writer=FileSystemWriter(_dcp(folder, layout)))
 
 
-def load(way: str, saved: Layout, loaded: Layout, names: Sequence[str], folder: Path) -> Count:
+def load(
+    way: str, saved: ShardingLayout, loaded: ShardingLayout, names: Sequence[str], folder: Path
+) -> ReadCount:
     """Load the named tensors, or all, check them, and say what this rank read. A collective."""
     tensors = _tensors(loaded, _empty, names)
     count = WAYS[way](saved, tensors, folder)
@@ -92,11 +94,11 @@ def load(way: str, saved: Layout, loaded: Layout, names: Sequence[str], folder: 
     return count
 
 
-def total(mine: Count) -> Count:
+def total(mine: ReadCount) -> ReadCount:
     """Of all ranks. A collective."""
-    counts: list[Count] = [Count()] * dist.get_world_size()
+    counts: list[ReadCount] = [ReadCount()] * dist.get_world_size()
     dist.all_gather_object(counts, mine)
-    result = Count()
+    result = ReadCount()
     for count in counts:
         result += count
     return result
@@ -105,7 +107,7 @@ def total(mine: Count) -> Count:
 class _CountingFile(io.FileIO):
     """A file that counts what is read of it."""
 
-    def __init__(self, path: str | os.PathLike[str], count: Count) -> None:
+    def __init__(self, path: str | os.PathLike[str], count: ReadCount) -> None:
         super().__init__(path, "rb")
         self._count = count
 
@@ -123,7 +125,7 @@ class _CountingFile(io.FileIO):
 
 
 class _CountingFiles(FileSystem):
-    def __init__(self, count: Count) -> None:
+    def __init__(self, count: ReadCount) -> None:
         self._count = count
 
     @contextmanager
@@ -137,7 +139,9 @@ class _CountingFiles(FileSystem):
             yield file
 
 
-def _by_hpckit(compress: bool, saved: Layout, tensors: dict[str, DTensor], folder: Path) -> Count:
+def _by_hpckit(
+    compress: bool, saved: ShardingLayout, tensors: dict[str, DTensor], folder: Path
+) -> ReadCount:
     root = _root(folder, saved, compress)
     if len(tensors) < len(SHAPES):
         return _some_by_hpckit(root, tensors)
@@ -147,7 +151,7 @@ def _by_hpckit(compress: bool, saved: Layout, tensors: dict[str, DTensor], folde
         return _counted(checkpointer._store)
 
 
-def _some_by_hpckit(root: Path, tensors: Mapping[str, DTensor]) -> Count:
+def _some_by_hpckit(root: Path, tensors: Mapping[str, DTensor]) -> ReadCount:
     """What a tool does that wants a part of a checkpoint."""
     with closing(Store.open(root)) as store:
         checkpoint = Checkpoint(store, store.manifests(RUN)[0])
@@ -157,20 +161,20 @@ def _some_by_hpckit(root: Path, tensors: Mapping[str, DTensor]) -> Count:
         return _counted(store)
 
 
-def _counted(store: Store) -> Count:
+def _counted(store: Store) -> ReadCount:
     counters = cast(PosixStorage, store.storage).counters
-    return Count(read=counters.bytes_in, requests=counters.requests)
+    return ReadCount(read=counters.bytes_in, requests=counters.requests)
 
 
-def _by_dcp(saved: Layout, tensors: dict[str, DTensor], folder: Path) -> Count:
-    count = Count()
+def _by_dcp(saved: ShardingLayout, tensors: dict[str, DTensor], folder: Path) -> ReadCount:
+    count = ReadCount()
     reader = FileSystemReader(_dcp(folder, saved))
     reader.fs = _CountingFiles(count)
     dcp_load(dict(tensors), storage_reader=reader)
     return count
 
 
-WAYS: Mapping[str, Callable[[Layout, dict[str, DTensor], Path], Count]] = {
+WAYS: Mapping[str, Callable[[ShardingLayout, dict[str, DTensor], Path], ReadCount]] = {
     "hpckit": partial(_by_hpckit, True),
     "hpckit, raw": partial(_by_hpckit, False),
     "torch DCP": _by_dcp,
@@ -178,7 +182,7 @@ WAYS: Mapping[str, Callable[[Layout, dict[str, DTensor], Path], Count]] = {
 
 
 def _tensors(
-    layout: Layout, make: Callable[[str], Tensor], names: Sequence[str] = ()
+    layout: ShardingLayout, make: Callable[[str], Tensor], names: Sequence[str] = ()
 ) -> dict[str, DTensor]:
     mesh = init_device_mesh("cpu", (layout.ranks,))
     return {
@@ -190,7 +194,7 @@ def _tensors(
 
 
 def _box(name: str, tensor: DTensor) -> Box:
-    found = held(name, tensor)
+    found = local_shard(name, tensor)
     if found is None or len(found.parts) != 1:
         raise AssertionError(f"this rank does not hold one box of {name!r}")
     return found.parts[0].box
@@ -206,9 +210,9 @@ def _empty(name: str) -> Tensor:
     return torch.zeros(SHAPES[name])
 
 
-def _root(folder: Path, layout: Layout, compress: bool) -> Path:
+def _root(folder: Path, layout: ShardingLayout, compress: bool) -> Path:
     return folder / f"{'compressed' if compress else 'raw'}-{layout.name}"
 
 
-def _dcp(folder: Path, layout: Layout) -> Path:
+def _dcp(folder: Path, layout: ShardingLayout) -> Path:
     return folder / f"dcp-{layout.name}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from benchmarks.ab import RESULTS
 from benchmarks.steal import steal
-from hpckit.launch.prepare import versions
+from hpckit.submit.prepare import versions
 
 
 def write_record(name: str, found: Mapping[str, object]) -> None:

@@ -18,8 +18,9 @@ that number was finished before the fault. All nodes share this machine's cores.
   from the end of that job on.
 - *timeout*: from when Slurm tells the job that its time is nearly up.
 
-The time is told in the parts of `hpckit.drill.split`, from the run's events. `queue` is from the
-end of a job's last generation to the begin of the next job, `other` is all but that.
+The time is told in the parts of `hpckit.faults.campaign.recovery_time`, from the run's events.
+`queue` is from the end of a job's last generation to the begin of the next job, `other` is all but
+that.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from pathlib import Path
 
 from benchmarks.recovery_report import Parts, report_parts
 from data import pack_folder, python_stdlib
-from hpckit.drill.split import split
-from hpckit.drill.struck import Struck
-from hpckit.elastic.strike import Fault, victims
-from hpckit.run.directory import RunDir
-from hpckit.run.events import Event, read_events
+from hpckit.events.event_log import Event, read_events
+from hpckit.faults.campaign.fault_log import RecordedFault
+from hpckit.faults.campaign.recovery_time import recovery_time
+from hpckit.faults.injection.process_faults import ProcessFault, victims
+from hpckit.rundir.directory import RunDir
 from slurm.devcluster.cluster import Cluster
-from slurm.devcluster.options import Options
+from slurm.devcluster.options import ClusterOptions
 
 NODES = 6
 PATIENCE_S = 180.0
@@ -61,7 +62,7 @@ _RUN = (
 
 
 @dataclass(frozen=True)
-class Job:
+class RecoveryRun:
     """A run under way."""
 
     cluster: Cluster
@@ -111,7 +112,7 @@ class Job:
         if len(starts) <= before:
             return None
         reached = max(e["step"] for e in events[: starts[before]] if e.kind == "step")
-        found = split(events, Struck(fault_s, "fault", reached, ""))
+        found = recovery_time(events, RecordedFault(fault_s, "fault", reached, ""))
         return None if found is None else {**asdict(found), "total": found.total}
 
     def took(self, kind: str, since_s: float) -> float:
@@ -137,31 +138,31 @@ class Job:
         return done.stdout
 
 
-def worker(job: Job) -> Parts:
+def worker(job: RecoveryRun) -> Parts:
     return job.recovery(lambda: signal_worker(job, 1, signal.SIGKILL))
 
 
-def hang(job: Job) -> Parts:
+def hang(job: RecoveryRun) -> Parts:
     return job.recovery(lambda: signal_worker(job, 1, signal.SIGSTOP))
 
 
-def agent(job: Job) -> Parts:
+def agent(job: RecoveryRun) -> Parts:
     return job.recovery(lambda: kill_agent(job, job.training_host()))
 
 
-def first_agent(job: Job) -> Parts:
+def first_agent(job: RecoveryRun) -> Parts:
     return job.recovery(lambda: kill_agent(job, job.hosts()[0]))
 
 
-def node(job: Job) -> Parts:
+def node(job: RecoveryRun) -> Parts:
     return lose(job, job.training_host())
 
 
-def first_node(job: Job) -> Parts:
+def first_node(job: RecoveryRun) -> Parts:
     return lose(job, job.hosts()[0])
 
 
-def preempted(job: Job) -> Parts:
+def preempted(job: RecoveryRun) -> Parts:
     back_s = 0.0
 
     def preempt() -> None:
@@ -173,7 +174,7 @@ def preempted(job: Job) -> Parts:
     return {**found, "capacity": max(0.0, job.took("run_started", back_s))}
 
 
-def timeout(job: Job) -> Parts:
+def timeout(job: RecoveryRun) -> Parts:
     def run_out() -> float:
         begun_s = time.time()
         end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begun_s + 60))
@@ -184,7 +185,7 @@ def timeout(job: Job) -> Parts:
     return job.recovery(run_out)
 
 
-CASES: dict[str, tuple[Callable[[Job], Parts], tuple[str, ...]]] = {
+CASES: dict[str, tuple[Callable[[RecoveryRun], Parts], tuple[str, ...]]] = {
     "worker": (worker, ()),
     "hang": (hang, ("hang.step_s=2",)),
     "agent": (agent, ()),
@@ -197,7 +198,7 @@ CASES: dict[str, tuple[Callable[[Job], Parts], tuple[str, ...]]] = {
 }
 
 
-def lose(job: Job, host: str) -> Parts:
+def lose(job: RecoveryRun, host: str) -> Parts:
     """The node is there again, and idle, afterwards."""
     lost = job.cluster.node(host)
     found = job.recovery(lost.kill)
@@ -207,16 +208,16 @@ def lose(job: Job, host: str) -> Parts:
     return found
 
 
-def signal_worker(job: Job, rank: int, number: signal.Signals) -> None:
-    for process in victims(str(job.run.path), Fault.WORKER, rank):
+def signal_worker(job: RecoveryRun, rank: int, number: signal.Signals) -> None:
+    for process in victims(str(job.run.path), ProcessFault.WORKER, rank):
         os.kill(process.pid, number)
         return
     raise RuntimeError(f"there is no rank {rank}")
 
 
-def kill_agent(job: Job, host: str) -> None:
+def kill_agent(job: RecoveryRun, host: str) -> None:
     """Of this host's node, in which the numbers of processes are those of this machine."""
-    for process in victims(str(job.run.path), Fault.AGENT, job.hosts().index(host)):
+    for process in victims(str(job.run.path), ProcessFault.AGENT, job.hosts().index(host)):
         process.kill()
         return
     raise RuntimeError(f"there is no agent on {host}")
@@ -231,7 +232,7 @@ def wait(holds: Callable[[], object], what: str) -> None:
 
 
 @contextmanager
-def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iterator[Job]:
+def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iterator[RecoveryRun]:
     """A run that trains."""
     places = (f"root={folder / 'runs'}", f"data.shards={folder / 'shards'}")
     subprocess.run(
@@ -241,7 +242,7 @@ def launched(cluster: Cluster, folder: Path, overrides: tuple[str, ...]) -> Iter
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    job = Job(cluster, RunDir(next((folder / "runs").glob("t-????????"))))
+    job = RecoveryRun(cluster, RunDir(next((folder / "runs").glob("t-????????"))))
     try:
         job.await_training()
         yield job
@@ -273,7 +274,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--case", choices=CASES, action="append")
     settings = parser.parse_args()
-    options = Options(
+    options = ClusterOptions(
         nodes=NODES, form="namespaces", grace_s=30, slurmd_timeout_s=5, settings=QUICK
     )
     with tempfile.TemporaryDirectory() as name, Cluster.up(Path(name) / "slurm", options) as found:

@@ -25,9 +25,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from checkpointing import Checkpointer
-from checkpointing.replica_check import CheckReplicas
+from checkpointing.save.replica_check import CheckReplicas
 
 CHECKED, UNCHECKED = "compared", "not compared"
 _STEP_S = 1.0
@@ -55,7 +55,7 @@ def _measure(rank: int, settings: argparse.Namespace, folder: Path, port: int) -
     checks: dict[str, CheckReplicas] = {UNCHECKED: False, CHECKED: "every"}
     products = _count_products()
     arms = {
-        name: Arm(folder / name.replace(" ", "-"), settings, check, products)
+        name: ReplicaCheckArm(folder / name.replace(" ", "-"), settings, check, products)
         for name, check in checks.items()
     }
     measured = interleave(
@@ -66,11 +66,11 @@ def _measure(rank: int, settings: argparse.Namespace, folder: Path, port: int) -
         arm.close()
     if rank == 0:
         kept = {name: seconds[1:] for name, seconds in measured.items()}
-        report(Comparison("replica_check", UNCHECKED, "s", kept), vars(settings))
+        report(ArmComparison("replica_check", UNCHECKED, "s", kept), vars(settings))
     dist.destroy_process_group()
 
 
-class Arm:
+class ReplicaCheckArm:
     """A state, and who saves it."""
 
     def __init__(

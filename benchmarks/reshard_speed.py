@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
-from benchmarks.ab import Comparison, interleave, report
-from benchmarks.reshard_worlds import Job, World
+from benchmarks.ab import ArmComparison, interleave, report
+from benchmarks.reshard_worlds import ReshardJob, ReshardWorld
 from benchmarks.scratch import scratch
 
 SAME_2, SAME_3 = "hpckit, 2 ranks", "hpckit, 3 ranks"
@@ -34,7 +34,7 @@ def main() -> None:
     settings = parser.parse_args()
     size = settings.mib << 20
     with scratch() as folder:
-        worlds = {ranks: World(ranks, folder, size, settings.width) for ranks in (2, 3)}
+        worlds = {ranks: ReshardWorld(ranks, folder, size, settings.width) for ranks in (2, 3)}
         try:
             _compare(worlds, settings)
         finally:
@@ -42,16 +42,16 @@ def main() -> None:
                 world.close()
 
 
-def _compare(worlds: Mapping[int, World], settings: argparse.Namespace) -> None:
+def _compare(worlds: Mapping[int, ReshardWorld], settings: argparse.Namespace) -> None:
     for world in worlds.values():
         for tool in ("hpckit", "dcp"):
-            world.do(Job("save", tool, f"ranks-{world.ranks}", 0))
+            world.do(ReshardJob("save", tool, f"ranks-{world.ranks}", 0))
     onto = {2: _onto_two(worlds[2]), 3: _onto_three(worlds[3])}
     measured = interleave({**onto[2], **onto[3]}, settings.rounds + 1)
     kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
     for ranks, base in ((2, SAME_2), (3, SAME_3)):
         table = {arm: kept[arm] for arm in onto[ranks]}
-        report(Comparison(f"reshard_onto_{ranks}", base, "s", table), vars(settings))
+        report(ArmComparison(f"reshard_onto_{ranks}", base, "s", table), vars(settings))
     for arm, base in (
         ("torch DCP, 3 -> 2 ranks", "torch DCP, 2 ranks"),
         ("torch DCP, Shard(0) -> Shard(1)", "torch DCP, 2 ranks"),
@@ -61,23 +61,25 @@ def _compare(worlds: Mapping[int, World], settings: argparse.Namespace) -> None:
         print(f"{arm} / {base}: {ratio:.2f}")
 
 
-def _onto_two(world: World) -> dict[str, Callable[[], float]]:
+def _onto_two(world: ReshardWorld) -> dict[str, Callable[[], float]]:
     arms: dict[str, Callable[[], float]] = {}
     for name, tool in (("hpckit", "hpckit"), ("torch DCP", "dcp")):
         arms |= {
-            f"{name}, 2 ranks": partial(world.do, Job("load", tool, "ranks-2", 0)),
-            f"{name}, 3 -> 2 ranks": partial(world.do, Job("load", tool, "ranks-3", 0)),
-            f"{name}, Shard(0) -> Shard(1)": partial(world.do, Job("load", tool, "ranks-2", 1)),
+            f"{name}, 2 ranks": partial(world.do, ReshardJob("load", tool, "ranks-2", 0)),
+            f"{name}, 3 -> 2 ranks": partial(world.do, ReshardJob("load", tool, "ranks-3", 0)),
+            f"{name}, Shard(0) -> Shard(1)": partial(
+                world.do, ReshardJob("load", tool, "ranks-2", 1)
+            ),
         }
     return arms
 
 
-def _onto_three(world: World) -> dict[str, Callable[[], float]]:
+def _onto_three(world: ReshardWorld) -> dict[str, Callable[[], float]]:
     arms: dict[str, Callable[[], float]] = {}
     for name, tool in (("hpckit", "hpckit"), ("torch DCP", "dcp")):
         arms |= {
-            f"{name}, 3 ranks": partial(world.do, Job("load", tool, "ranks-3", 0)),
-            f"{name}, 2 -> 3 ranks": partial(world.do, Job("load", tool, "ranks-2", 0)),
+            f"{name}, 3 ranks": partial(world.do, ReshardJob("load", tool, "ranks-3", 0)),
+            f"{name}, 2 -> 3 ranks": partial(world.do, ReshardJob("load", tool, "ranks-2", 0)),
         }
     return arms
 

@@ -25,7 +25,7 @@ from checkpointing import Checkpointer, load
 
 
 @dataclass(frozen=True)
-class Job:
+class ReshardJob:
     """What all ranks of a world are to do.
 
     Attributes:
@@ -39,7 +39,7 @@ class Job:
     dim: int = 0
 
 
-class World:
+class ReshardWorld:
     """Processes of one process group, which live until `close`."""
 
     def __init__(self, ranks: int, folder: Path, size: int, width: int) -> None:
@@ -61,7 +61,7 @@ class World:
         for _, there in pipes:
             there.close()
 
-    def do(self, job: Job) -> float:
+    def do(self, job: ReshardJob) -> float:
         """Seconds that the slowest rank took.
 
         Raises:
@@ -74,7 +74,7 @@ class World:
     def close(self) -> None:
         for pipe, process in zip(self._pipes, self._processes, strict=True):
             if process.is_alive():
-                pipe.send(Job("end"))
+                pipe.send(ReshardJob("end"))
         for process in self._processes:
             process.join(30)
             process.kill()
@@ -112,7 +112,7 @@ class _Rank:
             for dim, tensors in self._states.items()
         }
 
-    def do(self, job: Job) -> float:
+    def do(self, job: ReshardJob) -> float:
         """Seconds that it took."""
         state, path = {"state": self._states[job.dim]}, self._folder / job.tool
         if job.what == "save":
@@ -130,7 +130,7 @@ class _Rank:
         self._check(job.dim)
         return seconds
 
-    def _save(self, job: Job, path: Path, state: dict[str, Any]) -> float:
+    def _save(self, job: ReshardJob, path: Path, state: dict[str, Any]) -> float:
         begun_s = time.perf_counter()
         if job.tool == "hpckit":
             ckpt = Checkpointer(path, run=job.name, compress=False)

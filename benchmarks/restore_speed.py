@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.more_peers import more_peers
 from benchmarks.page_cache import forget
 from benchmarks.peers import Sync, alone
@@ -38,7 +38,7 @@ from benchmarks.speed_writing import FILE_BYTES, parts_of_files, write_plainly
 from benchmarks.training_model import holding
 from benchmarks.training_state import TrainingState
 from benchmarks.warm_memory import touch
-from benchmarks.ways import Hpckit, Way
+from benchmarks.ways import HpckitSaveWay, SaveWay
 
 COPY, READ, READ_BUFFER = "bare copy", "plain read into the state", "plain read into one buffer"
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _compare(settings: argparse.Namespace, folder: Path) -> None:
-    bench = Bench(TrainingState(settings.mib << 20, settings.width), folder)
+    bench = RestoreBench(TrainingState(settings.mib << 20, settings.width), folder)
     about = {k: str(v) if isinstance(v, Path) else v for k, v in vars(settings).items()}
     about["bytes"] = bench.nbytes
     _measure("restore_memory", COPY, bench.from_memory(), settings.rounds, about)
@@ -77,10 +77,10 @@ def _measure(
 ) -> None:
     measured = interleave(arms, rounds + 1)
     kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
-    report(Comparison(name, base, "s", kept), about)
+    report(ArmComparison(name, base, "s", kept), about)
 
 
-class Bench:
+class RestoreBench:
     """A state, and the ways to get it back."""
 
     def __init__(self, state: TrainingState, folder: Path) -> None:
@@ -89,7 +89,7 @@ class Bench:
         self._saved = {name: array.copy() for name, array in state.arrays.items()}
         self._buffer = np.zeros(FILE_BYTES, np.uint8).data
         self._copies = [tensor.clone() for tensor in self.trained.tensors.values()]
-        self._from_disk: list[Way] = []
+        self._from_disk: list[SaveWay] = []
         self._plain, self._left = folder / "plain", folder / "left"
         # two, for a trainer that comes to a run takes the place of the one that is there
         self._root, self._first_root = folder / "store", folder / "store-first"
@@ -100,14 +100,14 @@ class Bench:
 
     def from_memory(self) -> dict[str, Callable[[], float]]:
         """The arms."""
-        self._leave_a_snapshot(Hpckit("hpckit", self._left, self.trained))
+        self._leave_a_snapshot(HpckitSaveWay("hpckit", self._left, self.trained))
         return {COPY: partial(self._timed, self._copy), "hpckit": self._left_in_memory}
 
-    def save(self, more: list[Way]) -> None:
+    def save(self, more: list[SaveWay]) -> None:
         """Once in every way."""
         write_plainly(self._state, self._plain)
         for root in (self._root, self._first_root):
-            saver = Hpckit("hpckit", root, self.trained, compress=False)
+            saver = HpckitSaveWay("hpckit", root, self.trained, compress=False)
             saver.save()
             saver.wait()
             saver.close()
@@ -115,7 +115,7 @@ class Bench:
         for peer in peers:
             peer.save()
             peer.wait()
-        self._from_disk = [Hpckit("hpckit", self._root, self.trained), *peers]
+        self._from_disk = [HpckitSaveWay("hpckit", self._root, self.trained), *peers]
 
     def from_disk(self, *, cold: bool = False) -> dict[str, Callable[[], float]]:
         """The arms."""
@@ -150,20 +150,20 @@ class Bench:
         return seconds
 
     def _left_in_memory(self) -> float:
-        way = Hpckit("hpckit", self._left, self.trained, restore=False)
+        way = HpckitSaveWay("hpckit", self._left, self.trained, restore=False)
         seconds = self._timed(way.load)
         if way.tier != "memory":
             raise AssertionError(f"it was restored from the {way.tier}")
         self._leave_a_snapshot(way)
         return seconds
 
-    def _leave_a_snapshot(self, way: Hpckit) -> None:
+    def _leave_a_snapshot(self, way: HpckitSaveWay) -> None:
         way.save()
         way.wait()
         way.drop()
 
     def _first(self, *, cold: bool) -> float:
-        way = Hpckit("hpckit, first", self._first_root, self.trained, restore=False)
+        way = HpckitSaveWay("hpckit, first", self._first_root, self.trained, restore=False)
         seconds = self._timed(way.load, cold=cold)
         way.close()
         return seconds

@@ -5,13 +5,13 @@
 
 All arms take batches from loaders of their own and train models of their own that begin alike; in
 the first round their losses are compared. The bare loop does the same forward and backward passes,
-clipping and AdamW step as the run loop, by hpckit's `Trainee`, and has no run, no parts of steps,
-no records. The one by hand is plain torch (`hand_loop.py`): the model, DistributedDataParallel on
-several ranks, AdamW, clip_grad_norm_. The run loop writes a record every ten steps, to events (and
-TensorBoard, by a process beside), beats, asks whether to leave and to save, and says when each part
-of a step begins and ends. It does not save, and traces no step; on several ranks it asks the clock
-whether to save, which is an exchange. --batch (of a rank) and --width make the length of a step,
-which should be some 10 ms.
+clipping and AdamW step as the run loop, by hpckit's `ParallelModel`, and has no run, no parts of
+steps, no records. The one by hand is plain torch (`hand_loop.py`): the model,
+DistributedDataParallel on several ranks, AdamW, clip_grad_norm_. The run loop writes a record every
+ten steps, to events (and TensorBoard, by a process beside), beats, asks whether to leave and to
+save, and says when each part of a step begins and ends. It does not save, and traces no step; on
+several ranks it asks the clock whether to save, which is an exchange. --batch (of a rank) and
+--width make the length of a step, which should be some 10 ms.
 
 *run_loop_processor* has the processor time of the thread that trains, in the same blocks: what is
 left of the comparison where other work takes the processors away. It leaves out what is waited for.
@@ -34,23 +34,23 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.hand_loop import hand_step
 from data import Batch, pack_folder, python_stdlib
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.flops import per_token
-from hpckit.run.board import Board
-from hpckit.run.directory import RunDir
-from hpckit.run.environment import NodeEnvironment, WorkerEnvironment
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import build_loader, sample_mean
-from hpckit.training.models.building import make
-from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.parts import Timed, untimed
-from hpckit.training.run import TrainingRun
-from hpckit.training.windows import task
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec
+from hpckit.ipc.heartbeat_table import HeartbeatTable
+from hpckit.ipc.process_environment import NodeEnvironment, WorkerEnvironment
+from hpckit.planner.model.flops import per_token
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.token_windows import next_token_batch
+from hpckit.trainer.language_model import build_loader, sample_mean
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.optim import build_optimizer
+from hpckit.trainer.parallel.parallel_model import ParallelModel
+from hpckit.trainer.run_loop import TrainingRun
+from hpckit.trainer.timing.step_phases import Timed, untimed
 
 HAND, BARE, LOOP = "by hand", "bare loop", "run loop"
 _CLOSE = 1e-3  # of losses, relative: sums in another order
@@ -72,7 +72,7 @@ def main() -> None:
 def _compare_on(ranks: int, settings: argparse.Namespace, folder: Path) -> None:
     spec = _spec(settings, ranks, folder)
     RunDir(folder / "run").path.mkdir()
-    _, board = Board.create(ranks)
+    _, board = HeartbeatTable.create(ranks)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     about = (spec, ranks, settings, folder, board, port)
@@ -113,9 +113,9 @@ def _report(
         ("run_loop_processor", "processor s per step", processor_s),
     ):
         kept = {arm: seconds[1:] for arm, seconds in found.items()}
-        report(Comparison(f"{name}{end}", BARE, unit, kept), settings)
+        report(ArmComparison(f"{name}{end}", BARE, unit, kept), settings)
         hand = {arm: kept[arm] for arm in (HAND, LOOP)}
-        report(Comparison(f"{name}_by_hand{end}", HAND, unit, hand), settings)
+        report(ArmComparison(f"{name}_by_hand{end}", HAND, unit, hand), settings)
 
 
 class Loops:
@@ -125,8 +125,8 @@ class Loops:
         self._run = run
         self._flops = per_token(decoder_of(spec))
         self._steps = hand_step(make(decoder_of(spec), spec.train.seed), spec.optim)
-        self._bare = Trained(spec, run, untimed)
-        self._trained = Trained(spec, run, run.timed)
+        self._bare = HpckitTrainedModel(spec, run, untimed)
+        self._trained = HpckitTrainedModel(spec, run, run.timed)
         self.processor_s: dict[str, list[float]] = {HAND: [], BARE: [], LOOP: []}
         self._losses: dict[str, float] = {}
         loader = build_loader(spec, run)
@@ -171,19 +171,19 @@ class Loops:
         self._run.close()
 
 
-class Trained:
+class HpckitTrainedModel:
     """A model that hpckit has spread, and its step."""
 
     def __init__(self, spec: RunSpec, run: TrainingRun, timed: Timed) -> None:
         self._device, self._timed, self._clip = run.device, timed, spec.optim.grad_clip
-        self._trainee = Trainee(spec, run.mesh, run.device)
+        self._trainee = ParallelModel(spec, run.mesh, run.device)
         self.module = self._trainee.module
         self.optimizer = build_optimizer(self.module, spec.optim)
         self._gradients = self._trainee.gradients(run.share, sample_mean, timed)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
         with self._timed("host_to_device"):
-            given = task(batch.data.to(self._device))
+            given = next_token_batch(batch.data.to(self._device))
         self.optimizer.zero_grad()
         loss = self._gradients(*given)
         with self._timed("optimizer"):

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from benchmarks.store_saves import Saves, bytes_under
-from checkpointing.dtypes import as_array, as_bytes, dtype_name
+from benchmarks.store_saves import StoreSaves, bytes_under
 from checkpointing.format.chunks import Chunk, Place
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.writer import Options, Piece, Written
+from checkpointing.format.torch_dtypes import as_array, as_bytes, dtype_name
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart
 
 Tensors = Mapping[str, Tensor]
 Sizes = Counter[str]  # bytes by kind of tensor
@@ -26,7 +26,7 @@ ALL = "all"
 READ = "read"  # what a restore of the whole save reads
 
 
-class Arm(Protocol):
+class SaveArm(Protocol):
     """One way to save; keeps what it needs from save to save."""
 
     def save(self, step: int, tensors: Tensors) -> Sizes:
@@ -81,17 +81,17 @@ class Dcp:
 
 
 @dataclass
-class Hpckit:
+class HpckitSaveArm:
     """A store that keeps all saves. `ALL` is what is on the disk: packs, manifests, records."""
 
     folder: Path
     depth: int = 1
-    _saves: Saves = field(init=False)
+    _saves: StoreSaves = field(init=False)
     _packs: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        options = Options(encoder=ChunkEncoder(depth=self.depth))
-        self._saves = Saves(self.folder, options)
+        options = WriteOptions(encoder=ChunkEncoder(depth=self.depth))
+        self._saves = StoreSaves(self.folder, options)
 
     def save(self, step: int, tensors: Tensors) -> Sizes:
         before = bytes_under(self.folder)
@@ -104,7 +104,7 @@ class Hpckit:
     def close(self) -> None:
         self._saves.close()
 
-    def _by_kind(self, written: Written) -> Sizes:
+    def _by_kind(self, written: WrittenPart) -> Sizes:
         """Stored bytes of the chunks in packs that are new."""
         chunks = {
             chunk.id: (kind_of(name), chunk.length)
@@ -120,7 +120,7 @@ class Hpckit:
         return sizes
 
 
-def _read_by_restore(written: Written) -> dict[Place, int]:
+def _read_by_restore(written: WrittenPart) -> dict[Place, int]:
     """Stored bytes of every chunk, and of its bases, by where they lie."""
     found: dict[Place, int] = {}
     for table in written.tables.values():
@@ -133,9 +133,9 @@ def _read_by_restore(written: Written) -> dict[Place, int]:
     return found
 
 
-def pieces(tensors: Tensors) -> list[Piece]:
+def pieces(tensors: Tensors) -> list[TensorPiece]:
     """Every tensor, whole."""
     return [
-        Piece(name, dtype_name(t.dtype), tuple(t.shape), (0,) * t.ndim, as_array(t))
+        TensorPiece(name, dtype_name(t.dtype), tuple(t.shape), (0,) * t.ndim, as_array(t))
         for name, t in tensors.items()
     ]

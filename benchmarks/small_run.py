@@ -11,13 +11,13 @@ from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.parametrize import register_parametrization
 
 from data import python_stdlib
-from hpckit.launch.compose import compose_spec
-from hpckit.run.modelcheck import decoder_of
-from hpckit.training.language_model import sample_mean
-from hpckit.training.models.building import make
-from hpckit.training.models.decoder import Decoder
-from hpckit.training.optim import build_optimizer, set_lr
-from hpckit.training.windows import shifted
+from hpckit.config.rules.model import decoder_of
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.models.decoder import DecoderModel
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.optim import build_optimizer, set_lr
 
 BATCH, LENGTH = 4, 128  # windows per step, and tokens in each
 WARMUP = 20  # steps
@@ -26,7 +26,7 @@ WARMUP = 20  # steps
 class SmallRun:
     """Trains with AdamW, from a warm-up to the end of a cosine decay, and gives its state."""
 
-    def __init__(self, model: Decoder, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
+    def __init__(self, model: DecoderModel, steps: int, lr: float = 1e-3, seed: int = 1) -> None:
         spec = compose_spec([f"optim.lr={lr}", f"optim.warmup_steps={WARMUP}"])
         self._model, self._optim = model, spec.optim
         self._optimizer = build_optimizer(model, spec.optim)
@@ -60,7 +60,7 @@ class SmallRun:
         return tensors
 
 
-def build_model() -> Decoder:
+def build_model() -> DecoderModel:
     """The demo's model, initialised."""
     size = decoder_of(compose_spec(["model=gpt_tiny"]))
     return make(size, seed=1)
@@ -80,7 +80,7 @@ class LowRank(nn.Module):
         return weight + self.b @ self.a
 
 
-def add_adapters(model: Decoder, rank: int) -> None:
+def add_adapters(model: DecoderModel, rank: int) -> None:
     """Freeze the model and give the linear layers of its blocks adapters that are trained."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -89,7 +89,7 @@ def add_adapters(model: Decoder, rank: int) -> None:
         register_parametrization(module, "weight", LowRank(module.weight, rank))
 
 
-def trained_share(state: dict[str, Tensor], model: Decoder) -> float:
+def trained_share(state: dict[str, Tensor], model: DecoderModel) -> float:
     """Bytes that training changes / bytes of the state."""
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     frozen = {f"model/{name}" for name, _ in model.named_parameters() if name not in trained}

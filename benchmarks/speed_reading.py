@@ -15,11 +15,11 @@ from benchmarks.speed_writing import COMPRESSED, DCP, RAW, save_by_dcp, tensors
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.training_state import TrainingState
 from checkpointing import Checkpoint, Store
-from checkpointing.format.names import pack_key
+from checkpointing.format.object_keys import pack_key
 from checkpointing.format.tiles import whole
 from checkpointing.store.catalog import committed
-from checkpointing.store.checkpoint import Read
-from checkpointing.store.verify import verify
+from checkpointing.store.checkpoint import BoxRead
+from checkpointing.store.inspection.integrity_check import verify
 
 PLAIN_READ = "plain read"
 _PIECE = 1 << 20
@@ -74,7 +74,7 @@ class Readers:
     def _restore(self, name: str) -> None:
         arrays = self._state.arrays
         _newest(self._folder / name).read_into(
-            Read(tensor, whole(array.shape), array) for tensor, array in arrays.items()
+            BoxRead(tensor, whole(array.shape), array) for tensor, array in arrays.items()
         )
 
     def _dcp(self) -> None:

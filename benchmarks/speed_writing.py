@@ -13,11 +13,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.stopwatch import Stopwatch
-from benchmarks.store_saves import Saves, files_under, whole_pieces
+from benchmarks.store_saves import StoreSaves, files_under, whole_pieces
 from benchmarks.training_state import TrainingState
 from benchmarks.warm_memory import touch
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.writer import Options
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
+from checkpointing.store.write.part_writer import WriteOptions
 
 FILE_BYTES = 64 << 20
 PLAIN_WRITE = "plain write + fsync"
@@ -29,8 +29,8 @@ class Writers:
 
     def __init__(self, folder: Path, state: TrainingState) -> None:
         self._folder, self._state = folder, state
-        self._raw = Saves(folder / RAW, Options(encoder=ChunkEncoder(None)))
-        self._compressed = Saves(folder / COMPRESSED, Options())
+        self._raw = StoreSaves(folder / RAW, WriteOptions(encoder=ChunkEncoder(None)))
+        self._compressed = StoreSaves(folder / COMPRESSED, WriteOptions())
         self._step = self._files = 0
         self.objects: dict[str, int] = {}  # that the last save of each way has made
         ways = {
@@ -57,7 +57,7 @@ class Writers:
     def _count(self, name: str) -> None:
         self.objects[name] = files_under(self._folder) - self._files
 
-    def _save(self, saves: Saves) -> None:
+    def _save(self, saves: StoreSaves) -> None:
         saves.save(self._step, whole_pieces(self._state.arrays))
 
     def _dcp(self) -> None:

@@ -30,14 +30,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.more_peers import more_peers
 from benchmarks.peers import Async, KeptAsync, OverlappedAsync, ProcessAsync, Sync, alone
 from benchmarks.scratch import scratch
-from benchmarks.training_model import Trained, holding
+from benchmarks.training_model import TrainedModel, holding
 from benchmarks.training_state import TrainingState
 from benchmarks.warm_memory import touch
-from benchmarks.ways import Hpckit, Way
+from benchmarks.ways import HpckitSaveWay, SaveWay
 
 COPY, FIRST, ALONE = "bare copy", "hpckit, first", "compute alone"
 _BESIDE = 3.0  # bare copies that forward and backward last
@@ -58,7 +58,7 @@ def main() -> None:
 def _compare(settings: argparse.Namespace, folder: Path) -> None:
     trained = holding(TrainingState(settings.mib << 20, settings.width))
     more = more_peers(settings.peers, folder, trained)
-    bench = Bench(trained, folder, more)
+    bench = StagingBench(trained, folder, more)
     measured = interleave(bench.arms(), settings.rounds + 1)
     bench.close()
     kept = {arm: seconds[1:] for arm, seconds in measured.items()}  # the first round warms up
@@ -66,31 +66,31 @@ def _compare(settings: argparse.Namespace, folder: Path) -> None:
     about = {k: str(v) if isinstance(v, Path) else v for k, v in about.items()}
     for name, arms in bench.tables().items():
         table = {arm: kept[key] for arm, key in arms.items()}
-        report(Comparison(name, COPY, "s", table), about)
+        report(ArmComparison(name, COPY, "s", table), about)
     beside = {ALONE: kept[ALONE], **{arm: s[1:] for arm, s in bench.beside_s.items()}}
-    report(Comparison("staging_interference", ALONE, "s", beside), about)
+    report(ArmComparison("staging_interference", ALONE, "s", beside), about)
     print(f"{trained.nbytes / 1e9:.2f} GB in {len(trained.tensors)} tensors")
     first = [a / b for a, b in zip(kept[FIRST], kept["hpckit"], strict=True)]
     print(f"hpckit, first / warm: {median(first):.2f} ({min(first):.2f} to {max(first):.2f})")
 
 
-class Bench:
+class StagingBench:
     """A state, and the ways to save it."""
 
-    def __init__(self, trained: Trained, folder: Path, more: list[Way]) -> None:
+    def __init__(self, trained: TrainedModel, folder: Path, more: list[SaveWay]) -> None:
         self._trained, self._folder = trained, folder
         self._tensors = list(trained.tensors.values())
         self._buffers = [tensor.clone() for tensor in self._tensors]
-        self._ways: list[Way] = [
-            Hpckit("hpckit", folder / "blocking", trained, overlap=False),
+        self._ways: list[SaveWay] = [
+            HpckitSaveWay("hpckit", folder / "blocking", trained, overlap=False),
             Sync(folder, trained),
             Async(folder, trained),
             KeptAsync(folder, trained),
             ProcessAsync(folder, trained),
             *more,
         ]
-        self._overlapping: list[Way] = [
-            Hpckit("hpckit", folder / "overlapping", trained),
+        self._overlapping: list[SaveWay] = [
+            HpckitSaveWay("hpckit", folder / "overlapping", trained),
             OverlappedAsync(folder, trained),
             *(way for way in more if way.name == "torch_checkpointing"),
         ]
@@ -122,13 +122,13 @@ class Bench:
         for way in {id(way): way for way in [*self._ways, *self._overlapping]}.values():
             way.close()
 
-    def _stall(self, way: Way) -> float:
+    def _stall(self, way: SaveWay) -> float:
         touch(2 * self._trained.nbytes)
         stall_s = _seconds(way.save) + _seconds(way.before_step)
         _end(way)
         return stall_s
 
-    def _overlap(self, way: Way) -> float:
+    def _overlap(self, way: SaveWay) -> float:
         touch(2 * self._trained.nbytes)
         stall_s = _seconds(way.save)
         self.beside_s.setdefault(way.name, []).append(_seconds(self._compute))
@@ -140,7 +140,7 @@ class Bench:
         self._firsts += 1
         folder = self._folder / f"first-{self._firsts}"
         touch(4 * self._trained.nbytes)
-        way = Hpckit("first", folder, self._trained, overlap=False)
+        way = HpckitSaveWay("first", folder, self._trained, overlap=False)
         stall_s = self._stall(way)
         way.close()
         shutil.rmtree(folder)
@@ -164,11 +164,11 @@ class Bench:
         return max(1, round(_BESIDE * copy_s / one_s))
 
 
-def _overlapped(way: Way) -> str:
+def _overlapped(way: SaveWay) -> str:
     return f"{way.name}, overlapped"
 
 
-def _end(way: Way) -> None:
+def _end(way: SaveWay) -> None:
     way.wait()
     way.clear()
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from checkpointing.storage import Storage, open_storage
 from tests.services.ceph import ceph
 from tests.services.ministack import ministack
@@ -88,8 +88,8 @@ def _compare(
     cpu = interleave({client: partial(measure, client) for client in storages}, settings.rounds)
     base, title = CLIENTS[1], f"storage-{name}-{settings.server}"
     about = {**vars(settings), "threads": THREADS}
-    report(Comparison(f"{title}-cpu", base, "client CPU ms per MiB", cpu), about)
-    report(Comparison(f"{title}-wall", base, "elapsed ms per MiB", elapsed), about)
+    report(ArmComparison(f"{title}-cpu", base, "client CPU ms per MiB", cpu), about)
+    report(ArmComparison(f"{title}-wall", base, "elapsed ms per MiB", elapsed), about)
 
 
 def _storage(server: S3Server, client: str) -> Storage:

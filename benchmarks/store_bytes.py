@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.records import write_record
-from benchmarks.save_sizes import ALL, READ, Arm, Dcp, Hpckit, Raw, Sizes, Tensors, Zstd
+from benchmarks.save_sizes import ALL, READ, Dcp, HpckitSaveArm, Raw, SaveArm, Sizes, Tensors, Zstd
 from benchmarks.scratch import scratch
 from benchmarks.small_run import SmallRun, add_adapters, build_model, series, trained_share
 from benchmarks.three_names import three_names
@@ -79,16 +79,16 @@ def _frozen(settings: argparse.Namespace, folder: Path) -> Found:
     return found
 
 
-def _arms(folder: Path, depths: list[int]) -> dict[str, Arm]:
+def _arms(folder: Path, depths: list[int]) -> dict[str, SaveArm]:
     folder.mkdir()
-    arms: dict[str, Arm] = {RAW: Raw(), "torch DCP": Dcp(folder / "dcp"), "zstd-1": Zstd()}
+    arms: dict[str, SaveArm] = {RAW: Raw(), "torch DCP": Dcp(folder / "dcp"), "zstd-1": Zstd()}
     for depth in depths:
-        arms[f"hpckit, depth {depth}"] = Hpckit(folder / f"depth-{depth}", depth)
+        arms[f"hpckit, depth {depth}"] = HpckitSaveArm(folder / f"depth-{depth}", depth)
     return arms
 
 
 def _save(
-    arms: Mapping[str, Arm], found: dict[str, list[Sizes]], step: int, tensors: Tensors
+    arms: Mapping[str, SaveArm], found: dict[str, list[Sizes]], step: int, tensors: Tensors
 ) -> None:
     for name, arm in arms.items():
         found.setdefault(name, []).append(arm.save(step, tensors))

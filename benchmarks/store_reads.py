@@ -25,17 +25,17 @@ from rich.console import Console
 from rich.table import Table
 from torch.multiprocessing.spawn import start_processes
 
-from benchmarks.read_counts import SHAPES, WAYS, Count, Layout, load, save, total
+from benchmarks.read_counts import SHAPES, WAYS, ReadCount, ShardingLayout, load, save, total
 from benchmarks.records import write_record
 from benchmarks.scratch import scratch
 
 S0, S1 = 0, 1
 PLAN = (  # (name, saved as, loaded as, tensors: all if none)
-    ("same layout: 4 ranks", Layout(4, S0), Layout(4, S0), ()),
-    ("2 to 4 ranks", Layout(2, S0), Layout(4, S0), ()),
-    ("4 to 2 ranks", Layout(4, S0), Layout(2, S0), ()),
-    ("Shard(0) to Shard(1)", Layout(4, S0), Layout(4, S1), ()),
-    ("one tensor of all", Layout(4, S0), Layout(1, S0), ("blocks.0.mlp_in",)),
+    ("same layout: 4 ranks", ShardingLayout(4, S0), ShardingLayout(4, S0), ()),
+    ("2 to 4 ranks", ShardingLayout(2, S0), ShardingLayout(4, S0), ()),
+    ("4 to 2 ranks", ShardingLayout(4, S0), ShardingLayout(2, S0), ()),
+    ("Shard(0) to Shard(1)", ShardingLayout(4, S0), ShardingLayout(4, S1), ()),
+    ("one tensor of all", ShardingLayout(4, S0), ShardingLayout(1, S0), ("blocks.0.mlp_in",)),
 )
 JOBS = ((2, ("save",)), (4, ("save", "load")), (2, ("load",)), (1, ("load",)))
 
@@ -80,7 +80,7 @@ def _load_all(rank: int, ranks: int, folder: Path) -> None:
             _record(folder, name, counts)
 
 
-def _record(folder: Path, name: str, counts: dict[str, Count]) -> None:
+def _record(folder: Path, name: str, counts: dict[str, ReadCount]) -> None:
     path = folder / "counts.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     known[name] = {way: asdict(count) for way, count in counts.items()}
@@ -97,7 +97,7 @@ def _report(counts: dict[str, dict[str, dict[str, int]]]) -> None:
     for column in ("layouts", *WAYS, "needed, MB"):
         table.add_column(column, justify="left" if column == "layouts" else "right", no_wrap=True)
     for name, *_ in PLAN:
-        found = {way: Count(**count) for way, count in counts[name].items()}
+        found = {way: ReadCount(**count) for way, count in counts[name].items()}
         needed = next(iter(found.values())).needed
         table.add_row(
             name,

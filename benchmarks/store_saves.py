@@ -10,32 +10,32 @@ from typing import Any
 from numpy.typing import NDArray
 
 from checkpointing import Checkpoint, Store
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.index import Known, look
-from checkpointing.store.session import Session
-from checkpointing.store.writer import Options, Piece, Written, write
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.write.chunk_index import RunChunkIndex, look
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
 
 Arrays = Mapping[str, NDArray[Any]]  # by full name: "model/blocks.0.qkv.weight"
 
 
-class Saves:
+class StoreSaves:
     """One run of a new store: all that a save does but copying the state and agreeing on it."""
 
-    def __init__(self, folder: Path, options: Options, run: str = "benchmark") -> None:
+    def __init__(self, folder: Path, options: WriteOptions, run: str = "benchmark") -> None:
         self.store = Store.open(folder, create=True)
-        self.last: Save | None = None
+        self.last: SaveId | None = None
         self._options = options
         self._session = Session(self.store, run)
-        self._known = Known(self.store, run)
+        self._known = RunChunkIndex(self.store, run)
 
-    def save(self, step: int, pieces: Iterable[Piece]) -> Written:
+    def save(self, step: int, pieces: Iterable[TensorPiece]) -> WrittenPart:
         """Announce, look around, write, commit; durable on return."""
         save = self._session.begin(step)
         index = self._known.index(look(self.store, save.run))
         written = write(self.store, save, pieces, {}, index, self._options)
-        write_part(self.store, Header(save, time.time(), 1, {}), 0, written)
+        write_part(self.store, ManifestHeader(save, time.time(), 1, {}), 0, written)
         self._known.committed(save, written.tables, written.packs)
         commit(self.store, save, 1, check=self._session.check)
         self._session.end(save.manifest())
@@ -52,10 +52,11 @@ class Saves:
         self.store.close()
 
 
-def whole_pieces(arrays: Arrays, dtype: str = "float32") -> list[Piece]:
+def whole_pieces(arrays: Arrays, dtype: str = "float32") -> list[TensorPiece]:
     """Every array as a piece that is its whole tensor."""
     return [
-        Piece(name, dtype, array.shape, (0,) * array.ndim, array) for name, array in arrays.items()
+        TensorPiece(name, dtype, array.shape, (0,) * array.ndim, array)
+        for name, array in arrays.items()
     ]
 
 

@@ -4,9 +4,10 @@
 
 The state is that of Llama 3 405B in float32 with both moments of AdamW (4,860 GB), each weight on 8
 ranks by tensor parallelism (TP), their parts on 128 more by FSDP, the layers on 16 stages. The
-requests are those of `hpckit.plan.storecosts`, which a test holds against real saves. A manifest of
-all ranks would not fit this machine's memory, so the parts of the ranks of one TP rank and stage
-are made, merged, encoded and decoded; every number is by chunk, and grows with their number.
+requests are those of `hpckit.planner.store_costs`, which a test holds against real saves. A
+manifest of all ranks would not fit this machine's memory, so the parts of the ranks of one TP rank
+and stage are made, merged, encoded and decoded; every number is by chunk, and grows with their
+number.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from rich.table import Table as Shown
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.container import Container
+from checkpointing.format.document_container import DocumentContainer
+from checkpointing.format.item_table import ItemTable, TensorSpec
 from checkpointing.format.manifest import (
     MANIFEST,
     PART,
-    Content,
-    Document,
-    Header,
+    ManifestContent,
+    ManifestDocument,
+    ManifestHeader,
     assemble,
     build_manifest,
     build_part,
     summarise,
 )
-from checkpointing.format.names import Save, new_pack, parse_part
-from checkpointing.format.table import Spec, Table
+from checkpointing.format.object_keys import SaveId, new_pack, parse_part
 from checkpointing.format.tiles import Box, tile_shape, tiles
-from checkpointing.storage.memory import MemoryStorage
-from checkpointing.store.fetch import BATCH
-from checkpointing.store.packer import PACK_BYTES
-from hpckit.plan import storecosts
-from hpckit.plan.storecosts import Saved
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.store.read.chunk_fetcher import BATCH
+from checkpointing.store.write.packer import PACK_BYTES
+from hpckit.planner import store_costs
+from hpckit.planner.store_costs import CheckpointShape
 
 T = TypeVar("T")
 
@@ -59,15 +60,17 @@ WEIGHTS = {  # shape, and the dimension that TP cuts
 TP, FSDP, STAGES, LAYERS = 8, 128, 16, 126
 RANKS, NODES, STATE = TP * FSDP * STAGES, TP * FSDP * STAGES // 8, 4_860 * 10**9
 COPIES = 3  # of each weight: itself and two moments
-SAVE = Save("run", 1, "aaaaaaaa")
+SAVE = SaveId("run", 1, "aaaaaaaa")
 
 
-def own(name: str, rank: int) -> tuple[Spec, Box]:
+def own(name: str, rank: int) -> tuple[TensorSpec, Box]:
     """What one of the ranks of a stage with TP rank 0 has of a weight."""
     shape, cut = WEIGHTS[name]
     sizes = [extent // TP if dim == cut else extent for dim, extent in enumerate(shape)]
     sizes[0] //= FSDP
-    return Spec("float32", shape, tile_shape(shape, 4)), Box((sizes[0] * rank, 0), tuple(sizes))
+    return TensorSpec("float32", shape, tile_shape(shape, 4)), Box(
+        (sizes[0] * rank, 0), tuple(sizes)
+    )
 
 
 def chunks_per_rank() -> int:
@@ -75,9 +78,9 @@ def chunks_per_rank() -> int:
     return round(layer * COPIES * LAYERS / STAGES)
 
 
-def part(rank: int) -> Content:
+def part(rank: int) -> ManifestContent:
     """Of one layer; its weights are as narrow as one TP rank's, so that the parts fill them."""
-    table, pack, at = Table(), new_pack(SAVE.session), 8
+    table, pack, at = ItemTable(), new_pack(SAVE.session), 8
     for name in WEIGHTS:
         spec, box = own(name, rank)
         whole = (box.sizes[0] * FSDP, box.sizes[1])
@@ -89,13 +92,15 @@ def part(rank: int) -> Content:
                 id_ = secrets.token_bytes(32)
                 placed[cut] = Chunk(id_, pack, at, size, size, Codec.RAW, check)
                 at += size
-            its = Spec(spec.dtype, whole, spec.tile)
+            its = TensorSpec(spec.dtype, whole, spec.tile)
             table.place(f"model/layers.0.{name}.{copy}", its, placed)
-    return Content(Header(SAVE, 0.0, FSDP), {"model": table}, {pack: at})
+    return ManifestContent(ManifestHeader(SAVE, 0.0, FSDP), {"model": table}, {pack: at})
 
 
-def opened(data: bytes, kind: str) -> Document:
-    return Document(Container(lambda at, n: data[at : at + n], len(data), (kind,), "there"))
+def opened(data: bytes, kind: str) -> ManifestDocument:
+    return ManifestDocument(
+        DocumentContainer(lambda at, n: data[at : at + n], len(data), (kind,), "there")
+    )
 
 
 def timed(found: dict[str, float], name: str, call: Callable[[], T]) -> T:
@@ -133,7 +138,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4, help="to measure")
     asked = parser.parse_args()
     chunks = chunks_per_rank()
-    _tell_requests(Saved(RANKS, NODES, 2, chunks, STATE // RANKS // chunks, PACK_BYTES, 3))
+    _tell_requests(
+        CheckpointShape(RANKS, NODES, 2, chunks, STATE // RANKS // chunks, PACK_BYTES, 3)
+    )
     found = [measured() for _ in range(asked.layers)]
     made, size = sum(one[1] for one in found), sum(one[2] for one in found)
     head = ("processor time", f"{made:,} chunks", "each", f"{RANKS * chunks:,} chunks")
@@ -148,7 +155,7 @@ def main() -> None:
     print(f"{listing(RANKS):.2f} s to list {RANKS:,} parts")
 
 
-def _tell_requests(saved: Saved) -> None:
+def _tell_requests(saved: CheckpointShape) -> None:
     print(f"{saved.ranks:,} ranks, {saved.chunks:,} chunks of {saved.chunk_bytes:,} bytes for each")
     print(
         f"{saved.packs:,} packs; a part of {saved.part_bytes:,} bytes for each rank; a manifest of"
@@ -156,13 +163,15 @@ def _tell_requests(saved: Saved) -> None:
     print(f"{saved.manifest_bytes / 1e6:,.0f} MB, {saved.table_bytes / 1e9:.2f} GB decompressed")
     shown = Shown("requests", "PUT", "GET", "LIST", "DELETE", "total")
     for name, found in {
-        "a save": storecosts.save(saved),
-        "its looks at parts, at worst": storecosts.Requests(list=storecosts.worst_looks(saved)),
-        "one look of all waiting nodes": storecosts.waiting(saved) * (saved.nodes - 1),
-        "the first save besides": storecosts.index(saved),
-        "a restore, at most": storecosts.restore(saved, BATCH),
-        "verify, quick": storecosts.verify(saved),
-        "a prune of one": storecosts.prune(saved),
+        "a save": store_costs.save(saved),
+        "its looks at parts, at worst": store_costs.StoreRequests(
+            list=store_costs.worst_looks(saved)
+        ),
+        "one look of all waiting nodes": store_costs.waiting(saved) * (saved.nodes - 1),
+        "the first save besides": store_costs.index(saved),
+        "a restore, at most": store_costs.restore(saved, BATCH),
+        "verify, quick": store_costs.verify(saved),
+        "a prune of one": store_costs.prune(saved),
     }.items():
         cells = (found.put, found.get, found.list, found.delete, found.total)
         shown.add_row(name, *(f"{cell:,}" for cell in cells))

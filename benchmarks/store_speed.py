@@ -21,7 +21,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.scratch import scratch
 from benchmarks.speed_reading import PLAIN_READ, Readers
 from benchmarks.speed_writing import PLAIN_WRITE, Writers
@@ -59,7 +59,7 @@ def _measure(name: str, base: str, watch: Stopwatch, rounds: int) -> None:
     kept = {arm: speeds[1:] for arm, speeds in measured.items()}  # the first round warms up
     cpu = {arm: watch.cpu_per_gb(arm) for arm in kept}
     report(
-        Comparison(name, base, "GB/s", kept),
+        ArmComparison(name, base, "GB/s", kept),
         {"bytes": watch.nbytes, "rounds": rounds, "cpu_s_per_gb": cpu},
     )
     for arm, seconds in cpu.items():

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.ab import Comparison, interleave, report
+from benchmarks.ab import ArmComparison, interleave, report
 from benchmarks.recovery import pack
 from slurm.devcluster.cluster import Cluster
-from slurm.devcluster.options import Options
+from slurm.devcluster.options import ClusterOptions
 
 _REPO = Path(__file__).resolve().parents[1]
 _RUN = (
@@ -39,7 +39,7 @@ _RUN = (
 
 
 @dataclass(frozen=True)
-class Site:
+class SubmitSite:
     """A cluster, the folder of its runs and shards, and the code that is tried."""
 
     cluster: Cluster
@@ -75,10 +75,10 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Arm:
+class SubmitArm:
     """One of what is measured. What it has left in a root that is to be new is gone afterwards."""
 
-    site: Site
+    site: SubmitSite
     act: Callable[[], object]
     processor_s: list[float] = field(default_factory=list)
     """Of each call: what it and its own processes have had of the processors."""
@@ -95,18 +95,18 @@ class Arm:
         return took_s
 
 
-def arms_of(site: Site, prefix: str = "") -> dict[str, Arm]:
+def arms_of(site: SubmitSite, prefix: str = "") -> dict[str, SubmitArm]:
     """Those of one checkout, whose earlier run is there."""
     site.launch("kept")
     site.cancel()
     return {
-        f"{prefix}dry run": Arm(site, lambda: site.launch("new", "--dry-run")),
-        f"{prefix}first submit": Arm(site, lambda: site.launch("new")),
-        f"{prefix}submit": Arm(site, lambda: site.launch("kept")),
+        f"{prefix}dry run": SubmitArm(site, lambda: site.launch("new", "--dry-run")),
+        f"{prefix}first submit": SubmitArm(site, lambda: site.launch("new")),
+        f"{prefix}submit": SubmitArm(site, lambda: site.launch("kept")),
     }
 
 
-def batch_script(site: Site) -> Path:
+def batch_script(site: SubmitSite) -> Path:
     """The script of the run, as the dry run prints it, without the folders that it would make."""
     _, head, text = site.launch("new", "--dry-run").partition("#!/bin/bash\n")
     lines = [line for line in (head + text).splitlines() if "--output" not in line]
@@ -122,17 +122,17 @@ def main() -> None:
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
-        Cluster.up(Path(name) / "slurm", Options(nodes=2)) as cluster,
+        Cluster.up(Path(name) / "slurm", ClusterOptions(nodes=2)) as cluster,
     ):
         folder = Path(name)
         pack(folder)
-        site = Site(cluster, folder, _REPO)
+        site = SubmitSite(cluster, folder, _REPO)
         bare = ["sbatch", f"--output={os.devnull}", str(batch_script(site))]
-        arms = {"sbatch": Arm(site, lambda: site.call(bare)), **arms_of(site)}
+        arms = {"sbatch": SubmitArm(site, lambda: site.call(bare)), **arms_of(site)}
         if asked.other:
-            arms |= arms_of(Site(cluster, folder, asked.other.resolve()), "other ")
+            arms |= arms_of(SubmitSite(cluster, folder, asked.other.resolve()), "other ")
         measured = interleave({name: arm.seconds for name, arm in arms.items()}, asked.rounds)
-    report(Comparison("submit", "sbatch", "s", measured), {"rounds": asked.rounds})
+    report(ArmComparison("submit", "sbatch", "s", measured), {"rounds": asked.rounds})
     for name, arm in arms.items():
         pairs = zip(measured[name], measured["sbatch"], strict=True)
         added_s = median(ours - bare_s for ours, bare_s in pairs)

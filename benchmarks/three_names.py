@@ -9,9 +9,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.save_sizes import pieces
 from benchmarks.small_run import SmallRun
-from benchmarks.store_saves import Saves, bytes_under
-from checkpointing.store.marks import pin, put_mark
-from checkpointing.store.writer import Options
+from benchmarks.store_saves import StoreSaves, bytes_under
+from checkpointing.store.pins_and_labels import pin, put_mark
+from checkpointing.store.write.part_writer import WriteOptions
 
 
 def three_names(folder: Path, run: SmallRun) -> dict[str, float]:
@@ -25,7 +25,7 @@ def three_names(folder: Path, run: SmallRun) -> dict[str, float]:
 
 
 def _marks(folder: Path, run: SmallRun) -> float:
-    saves = Saves(folder, Options())
+    saves = StoreSaves(folder, WriteOptions())
     saves.save(1, pieces(run.state()))
     once = bytes_under(folder)
     assert saves.last is not None
@@ -39,7 +39,7 @@ def _three_saves(folder: Path, run: SmallRun) -> float:
     """In one store by three runs that know nothing of each other."""
     once = 0
     for name in ("last", "best", "milestone"):
-        saves = Saves(folder, Options(), run=name)
+        saves = StoreSaves(folder, WriteOptions(), run=name)
         saves.save(1, pieces(run.state()))
         saves.close()
         once = once or bytes_under(folder)

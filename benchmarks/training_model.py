@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from benchmarks.training_state import TrainingState
-from hpckit.run.spec import GptSpec
-from hpckit.training.models.building import make
+from hpckit.config.spec import GptSpec
+from hpckit.trainer.models.model_builder import make
 
 VOCAB = 256
 PER_WEIGHT = 12  # bytes of state: float32, and AdamW's two moments
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """What a trainer has to save."""
 
     model: nn.Module
@@ -43,7 +43,7 @@ class Trained:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def holding(made: TrainingState) -> Trained:
+def holding(made: TrainingState) -> TrainedModel:
     """A model that only holds weights, and the optimizer that has made them; without gradients,
     so that a step changes nothing. They share the state's memory: `made.step()` changes them."""
     model = nn.Module()
@@ -61,10 +61,10 @@ def holding(made: TrainingState) -> Trained:
             }
     optimizer = AdamW(model.parameters(), lr=1e-4)
     optimizer.state.update(moments)
-    return Trained(model, optimizer)
+    return TrainedModel(model, optimizer)
 
 
-def gpt(nbytes: int, width: int, seq_len: int) -> Trained:
+def gpt(nbytes: int, width: int, seq_len: int) -> TrainedModel:
     """A GPT whose state has about so many bytes, before its first step."""
     layers = max(1, nbytes // (PER_WEIGHT * 12 * width * width))
     heads = width // 64
@@ -72,4 +72,4 @@ def gpt(nbytes: int, width: int, seq_len: int) -> Trained:
         "gpt", vocab=VOCAB, layers=layers, heads=heads, width=width, seq_len=seq_len, experts=None
     )
     model = make(size, seed=1)
-    return Trained(model, AdamW(model.parameters(), lr=1e-4, fused=True))
+    return TrainedModel(model, AdamW(model.parameters(), lr=1e-4, fused=True))

@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.training_model import Trained
+from benchmarks.training_model import TrainedModel
 from checkpointing import Checkpointer
 
 RUN = "benchmark"
 
 
-class Way(Protocol):
+class SaveWay(Protocol):
     """One of them. Its saves take turns: `wait` comes between two of them."""
 
     name: str
@@ -39,11 +39,11 @@ class Way(Protocol):
     def close(self) -> None: ...
 
 
-class Hpckit:
+class HpckitSaveWay:
     """Through shared memory and the node's service."""
 
     def __init__(
-        self, name: str, root: Path, trained: Trained, *, restore: bool = True, **options: Any
+        self, name: str, root: Path, trained: TrainedModel, *, restore: bool = True, **options: Any
     ) -> None:
         """
         Args:

@@ -27,16 +27,16 @@ from checkpointing.errors import (
     StoreFullError,
     StructureError,
 )
-from checkpointing.folders import local_folder, meant_url
+from checkpointing.store_url import local_folder, meant_url
 
 if TYPE_CHECKING:
     from checkpointing.checkpointer import Checkpointer
-    from checkpointing.declared import register
-    from checkpointing.loading import load
-    from checkpointing.per_rank import PerRank
-    from checkpointing.policy import Auto, Minutes, Steps
+    from checkpointing.format.values.registered_classes import register
+    from checkpointing.restore.partial_load import load
     from checkpointing.retention import Best, Buckets, Every, Last, Only, decide, parse_keep
     from checkpointing.runs import list_checkpoints, list_run, rename_run, verify
+    from checkpointing.save_policy import Auto, Minutes, Steps
+    from checkpointing.state.per_rank import PerRank
     from checkpointing.store.catalog import CheckpointInfo
     from checkpointing.store.checkpoint import Checkpoint
     from checkpointing.store.store import Store
@@ -80,10 +80,10 @@ __all__ = [
 
 _MODULES = {
     "checkpointer": ("Checkpointer",),
-    "declared": ("register",),
-    "loading": ("load",),
-    "per_rank": ("PerRank",),
-    "policy": ("Auto", "Minutes", "Steps"),
+    "format.values.registered_classes": ("register",),
+    "restore.partial_load": ("load",),
+    "state.per_rank": ("PerRank",),
+    "save_policy": ("Auto", "Minutes", "Steps"),
     "retention": ("Best", "Buckets", "Every", "Last", "Only", "decide", "parse_keep"),
     "runs": ("list_checkpoints", "list_run", "rename_run", "verify"),
     "store.catalog": ("CheckpointInfo",),

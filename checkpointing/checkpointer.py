@@ -9,34 +9,34 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from checkpointing.accepting import Check, newest_accepted
-from checkpointing.agreement import LaggedVote
-from checkpointing.dropping import let_go
+from checkpointing.collective_open import join_service, new_generation, open_store
 from checkpointing.errors import CheckpointError, FormatError, SaveError, StructureError
 from checkpointing.events import Events, OnEvent
-from checkpointing.flow import Flow
-from checkpointing.folders import local_folder
-from checkpointing.format.names import check_run, check_step
-from checkpointing.interruptions import Interruptions
-from checkpointing.joining import join_service, new_generation, open_store
-from checkpointing.leaving import when_dropped
-from checkpointing.modes import Staging, check_mode, hear_both, shipper_for
-from checkpointing.neighbours import neighbours
-from checkpointing.outcomes import Fate, Outcomes
-from checkpointing.per_rank import Differing, check_differing
-from checkpointing.planning import Planner
-from checkpointing.policy import SavePolicy, Situation
-from checkpointing.preparing import Preparer
-from checkpointing.ranks import Ranks
-from checkpointing.replica_check import CheckReplicas, ReplicaCheck
-from checkpointing.replication import Replication, check_replica_count
-from checkpointing.resuming import Resumed, Resumer
+from checkpointing.format.object_keys import check_run, check_step
+from checkpointing.ranks.lagged_agreement import LaggedVote
+from checkpointing.ranks.node_ranks import ranks_on_node
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore.accepted_checkpoint import Check, newest_accepted
+from checkpointing.restore.interruptions import Interruptions
+from checkpointing.restore.peer_replicas import PeerReplicas, check_replica_count
+from checkpointing.restore.resume_source import RestoreResult, Resumer
 from checkpointing.retention import KeepPolicy
-from checkpointing.service.config import Budget, Config, own_disk
-from checkpointing.shipping import Request
-from checkpointing.state import optimizers, to_save
+from checkpointing.save.abandoned_checkpointer import release_abandoned
+from checkpointing.save.bucket_flow_control import BucketFlowControl
+from checkpointing.save.commit_wait import wait_together
+from checkpointing.save.process_exit import when_dropped
+from checkpointing.save.replica_check import CheckReplicas, ReplicaCheck
+from checkpointing.save.save_outcomes import OutcomeListener, SaveStatus
+from checkpointing.save.save_plan import Planner
+from checkpointing.save.save_preparation import Preparer
+from checkpointing.save.shipper import SaveRequest
+from checkpointing.save.staging_modes import Staging, check_mode, hear_both, shipper_for
+from checkpointing.save_policy import SavePolicy, SaveSituation
+from checkpointing.service.config import Budget, ServiceConfig, own_disk
+from checkpointing.state.item_adapters import optimizers, to_save
+from checkpointing.state.per_rank import Differing, check_differing
 from checkpointing.store.catalog import committed
-from checkpointing.waiting import wait_together
+from checkpointing.store_url import local_folder
 
 
 class Checkpointer:
@@ -127,7 +127,7 @@ class Checkpointer:
         check_replica_count(replicas, staging)
         check_differing(differing)
         self._check = ReplicaCheck.of(check_replicas, may_differ, with_values=differing == "error")
-        config = Config(
+        config = ServiceConfig(
             url=str(local_folder(root) or root),
             run=run,
             options=dict(options or {}),
@@ -138,18 +138,21 @@ class Checkpointer:
             local=own_disk(local),
         )
         with ExitStack() as undo:
-            self._ranks = Ranks()
+            self._ranks = RankGroup()
             undo.callback(self._ranks.close)
             self._events = Events(on_event, self._ranks.rank)
             self._store = open_store(self._ranks, root, options)
             undo.callback(self._store.close)
-            self._outcomes, flow = Outcomes(self._events, self._store.url), Flow(self._ranks.rank)
-            here = neighbours(self._ranks)
+            self._outcomes, flow = (
+                OutcomeListener(self._events, self._store.url),
+                BucketFlowControl(self._ranks.rank),
+            )
+            here = ranks_on_node(self._ranks)
             self._generation = new_generation(self._ranks)
             hear = hear_both(flow, self._outcomes)
             self._client = join_service(self._ranks, config, here, self._generation, hear)
             undo.callback(self._client.close, goodbye=False)
-            self._replication = Replication(replicas, self._ranks, self._client, self._events)
+            self._replication = PeerReplicas(replicas, self._ranks, self._client, self._events)
             self._replication.begin(self._generation)
             self._vote = LaggedVote(self._ranks.control)
             self._planner = Planner(self._ranks, self._check)
@@ -165,7 +168,7 @@ class Checkpointer:
             )
             self._preparer = Preparer(self._ranks, here, self._planner, self._shipper, differing)
             self._dropped = when_dropped(
-                self, partial(let_go, self._shipper, self._client, self._store)
+                self, partial(release_abandoned, self._shipper, self._client, self._store)
             )
             undo.pop_all()
         self._saves = 0  # begun by this object, on every rank alike
@@ -310,10 +313,10 @@ class Checkpointer:
         try:
             slot = self._shipper.claim(step, planned)
             if isinstance(slot, str):
-                self._outcomes.end(step, Fate.GONE, slot)
+                self._outcomes.end(step, SaveStatus.GONE, slot)
                 self._events.emit("save_skipped", step=step, reason=slot)
             else:
-                request = Request(
+                request = SaveRequest(
                     step,
                     leaves.values,
                     numbers,
@@ -375,7 +378,7 @@ class Checkpointer:
         self._client.close(goodbye=not self._is_owed)
 
     def _begin_anew(
-        self, resumed: Resumed | None, resumer: Resumer, state: Mapping[str, Any]
+        self, resumed: RestoreResult | None, resumer: Resumer, state: Mapping[str, Any]
     ) -> None:
         """As another generation: after going back, later steps may be saved a second time."""
         self._go_by(resumer.owner)
@@ -409,13 +412,13 @@ class Checkpointer:
         self._ranks.all_or_none(lambda: self._client.sit_as(self._generation))
         self._replication.begin(self._generation)
 
-    def _hold(self, resumed: Resumed, state: Mapping[str, Any]) -> None:
+    def _hold(self, resumed: RestoreResult, state: Mapping[str, Any]) -> None:
         """Keep what was restored from memory alone: save it as one of this generation's, before
         its old place there is lost."""
         if not self._ranks.from_rank0(lambda: self._has(resumed.step)):
             self._ranks.all_or_none(lambda: self._hold_here(resumed, state))
 
-    def _hold_here(self, resumed: Resumed, state: Mapping[str, Any]) -> None:
+    def _hold_here(self, resumed: RestoreResult, state: Mapping[str, Any]) -> None:
         found, said, planned = resumed.found, resumed.said, self._preparer.planned
         assert found is not None
         assert said is not None
@@ -425,7 +428,7 @@ class Checkpointer:
             self._shipper.settle()
             return
         self._begin(resumed.step)
-        request = Request(
+        request = SaveRequest(
             resumed.step, said.values, said.metrics, time.time(), time.monotonic(), None
         )
         self._shipper.adopt(request, found.slot, planned, self._generation, said.fingerprints)
@@ -449,9 +452,9 @@ class Checkpointer:
                 "of one rank only: make it after init_process_group()"
             )
 
-    def _situation(self, step: int) -> Situation:
+    def _situation(self, step: int) -> SaveSituation:
         now_s = time.monotonic()
-        return Situation(
+        return SaveSituation(
             step,
             self._last_step,
             now_s,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 
-class Checkpoint(Protocol):
+class RetentionCandidate(Protocol):
     """What retention looks at; `catalog.CheckpointInfo` has it."""
 
     @property
@@ -32,7 +32,7 @@ class Last:
     def __post_init__(self) -> None:
         _need_count("Last", self.n)
 
-    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
+    def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         return {c.id: f"last {self.n}" for c in newest_first[: self.n]}
 
 
@@ -48,7 +48,7 @@ class Every:
     def __post_init__(self) -> None:
         _need_count("Every", self.n)
 
-    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
+    def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         first = {c.step // self.n: c for c in newest_first if c.step >= self.n or c.step == 0}
         return {c.id: f"every {self.n} steps" for c in first.values()}
 
@@ -66,7 +66,7 @@ class Best:
         if self.mode not in ("min", "max"):
             raise ValueError(f"Best(mode=) is 'min' or 'max', got {self.mode!r}")
 
-    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
+    def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         sign = 1 if self.mode == "min" else -1
         known = [c for c in newest_first if not math.isnan(c.metrics.get(self.metric, math.nan))]
         ranked = sorted(known, key=lambda c: sign * c.metrics[self.metric])  # stable: newest first
@@ -86,8 +86,8 @@ class Buckets:
         if not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise ValueError(f"Buckets(seconds=) needs a number > 0, got {self.seconds!r}")
 
-    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
-        newest: dict[int, Checkpoint] = {}
+    def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
+        newest: dict[int, RetentionCandidate] = {}
         for c in sorted(newest_first, key=lambda c: c.created, reverse=True):
             newest.setdefault(int(c.created // self.seconds), c)
         kept = sorted(newest, reverse=True)[: self.n]
@@ -108,7 +108,7 @@ class Only:
         if not self.items or not all(self.items):
             raise ValueError(f"Only(items=) needs names of items, got {self.items!r}")
 
-    def reasons(self, newest_first: Sequence[Checkpoint]) -> dict[str, str]:
+    def reasons(self, newest_first: Sequence[RetentionCandidate]) -> dict[str, str]:
         return {
             id_: f"{'+'.join(self.items)} of {reason}"
             for id_, reason in self.policy.reasons(newest_first).items()
@@ -131,7 +131,7 @@ class Decision:
 
 
 def decide(
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[RetentionCandidate],
     policies: Sequence[KeepPolicy],
     pins: Mapping[str, str] | None = None,
 ) -> dict[str, Decision]:

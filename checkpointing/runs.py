@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from checkpointing.errors import DamagedError, StoreError
-from checkpointing.folders import local_folder as local_folder  # part of this module's face
-from checkpointing.format import names
-from checkpointing.format.manifest import Content, build_manifest
-from checkpointing.format.names import Save, check_run
+from checkpointing.format import object_keys
+from checkpointing.format.manifest import ManifestContent, build_manifest
+from checkpointing.format.object_keys import SaveId, check_run
 from checkpointing.store import catalog
 from checkpointing.store.catalog import CheckpointInfo
-from checkpointing.store.session import Session
+from checkpointing.store.inspection.integrity_check import verify as full_verify
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.verify import verify as full_verify
+from checkpointing.store_url import local_folder as local_folder  # part of this module's face
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def rename_run(
         if store.manifests(name):
             raise StoreError(f"{store.url} has a run {name!r} already")
         found, unreadable = catalog.committed(store, run)
-        as_they_are = [entry.key for entry in store.storage.list(names.marks(run))]
+        as_they_are = [entry.key for entry in store.storage.list(object_keys.marks(run))]
         as_they_are += [s.key for s in store.manifests(run) if s.save in unreadable]
         with Session(store, name) as session:
             for one in found:
@@ -96,17 +96,17 @@ def rename_run(
                 else:
                     _save_as(store, session, content, name)
         for key in as_they_are:
-            new = f"{names.RUNS}{name}/{key.removeprefix(f'{names.RUNS}{run}/')}"
+            new = f"{object_keys.RUNS}{name}/{key.removeprefix(f'{object_keys.RUNS}{run}/')}"
             store.storage.put(new, [store.storage.get(key)])
         for folder in ("steps", "parts", "marks"):  # a lock that somebody holds there stays
-            listed = store.storage.list(f"{names.RUNS}{run}/{folder}/")
+            listed = store.storage.list(f"{object_keys.RUNS}{run}/{folder}/")
             store.storage.delete(entry.key for entry in listed)
 
 
-def _save_as(store: Store, session: Session, content: Content, name: str) -> None:
+def _save_as(store: Store, session: Session, content: ManifestContent, name: str) -> None:
     """Make the same checkpoint under another run's name."""
     old = content.header.save
-    save = Save(name, old.step, old.session)
+    save = SaveId(name, old.step, old.session)
     session.announce(save.manifest())
     header = replace(content.header, save=save, revision=0)
     data = build_manifest(replace(content, header=header))

@@ -24,29 +24,29 @@ from data.errors import (
 )
 
 if TYPE_CHECKING:
-    from data.cache.store import NodeStore
-    from data.indexing.build import build_index
-    from data.indexing.manifest import Manifest, open_manifest
-    from data.ordering.order import ORDER, Order
-    from data.reader.batch import Batch, SampleContext
-    from data.reader.dataset import Dataset, open_dataset
-    from data.reader.device import to_device
-    from data.reader.direct import Sample
-    from data.reader.loader import Loader
-    from data.reader.metrics import Usage
-    from data.reader.packed import Packing
-    from data.reader.sequences import PackedSequence, Sequences
-    from data.reader.stream import in_order, mixed
+    from data.cache.node_store import NodeStore
+    from data.index.index_build import build_index
+    from data.index.manifest import Manifest, open_manifest
+    from data.order.sample_order import ORDER, Order
+    from data.read.batch import Batch, SampleContext
+    from data.read.dataset import Dataset, open_dataset
+    from data.read.device_transfer import to_device
+    from data.read.loader import Loader
+    from data.read.loader_metrics import Usage
+    from data.read.sample_stream import in_order, mixed
+    from data.read.sequences.packed_batches import Packing
+    from data.read.sequences.packed_sequences import PackedSequence, Sequences
+    from data.read.shards.local_file_samples import Sample
     from data.source.sources import Sources
-    from data.stdlib import python_stdlib
-    from data.wds.convert import from_wds
     from data.wds.dataset import StreamingDataset
-    from data.wds.kinds import per_sample
     from data.wds.loader import WebLoader
-    from data.writing.pack import pack_folder
-    from data.writing.report import PackedShard, PackReport, Vocabulary, vocabulary_of
-    from data.writing.tokenising import Tokeniser
-    from data.writing.writer import ShardWriter
+    from data.wds.pipeline_conversion import from_wds
+    from data.wds.stages.stage_kinds import per_sample
+    from data.write.folder_pack import pack_folder
+    from data.write.pack_report import PackedShard, PackReport, Vocabulary, vocabulary_of
+    from data.write.shard_writer import ShardWriter
+    from data.write.stdlib_corpus import python_stdlib
+    from data.write.tokeniser import Tokeniser
 
 __all__ = [
     "ORDER",
@@ -94,29 +94,29 @@ __all__ = [
 ]
 
 _MODULES = {
-    "cache.store": ("NodeStore",),
-    "indexing.build": ("build_index",),
-    "indexing.manifest": ("Manifest", "open_manifest"),
-    "ordering.order": ("ORDER", "Order"),
-    "reader.batch": ("Batch", "SampleContext"),
-    "reader.dataset": ("Dataset", "open_dataset"),
-    "reader.device": ("to_device",),
-    "reader.direct": ("Sample",),
-    "reader.loader": ("Loader",),
-    "reader.metrics": ("Usage",),
-    "reader.packed": ("Packing",),
-    "reader.sequences": ("PackedSequence", "Sequences"),
-    "reader.stream": ("in_order", "mixed"),
+    "cache.node_store": ("NodeStore",),
+    "index.index_build": ("build_index",),
+    "index.manifest": ("Manifest", "open_manifest"),
+    "order.sample_order": ("ORDER", "Order"),
+    "read.batch": ("Batch", "SampleContext"),
+    "read.dataset": ("Dataset", "open_dataset"),
+    "read.device_transfer": ("to_device",),
+    "read.shards.local_file_samples": ("Sample",),
+    "read.loader": ("Loader",),
+    "read.loader_metrics": ("Usage",),
+    "read.sequences.packed_batches": ("Packing",),
+    "read.sequences.packed_sequences": ("PackedSequence", "Sequences"),
+    "read.sample_stream": ("in_order", "mixed"),
     "source.sources": ("Sources",),
-    "stdlib": ("python_stdlib",),
-    "wds.convert": ("from_wds",),
+    "write.stdlib_corpus": ("python_stdlib",),
+    "wds.pipeline_conversion": ("from_wds",),
     "wds.dataset": ("StreamingDataset",),
-    "wds.kinds": ("per_sample",),
+    "wds.stages.stage_kinds": ("per_sample",),
     "wds.loader": ("WebLoader",),
-    "writing.pack": ("pack_folder",),
-    "writing.report": ("PackReport", "PackedShard", "Vocabulary", "vocabulary_of"),
-    "writing.tokenising": ("Tokeniser",),
-    "writing.writer": ("ShardWriter",),
+    "write.folder_pack": ("pack_folder",),
+    "write.pack_report": ("PackReport", "PackedShard", "Vocabulary", "vocabulary_of"),
+    "write.tokeniser": ("Tokeniser",),
+    "write.shard_writer": ("ShardWriter",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

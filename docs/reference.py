@@ -18,9 +18,9 @@ import typer
 import yaml
 
 from hpckit.cli.main import app
-from hpckit.launch.help import keys, manual
-from hpckit.launch.trees import conf_dir, group_options
-from hpckit.run.spec import RunSpec
+from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.config.spec import RunSpec
+from hpckit.submit.manual_page import keys, manual
 
 FOLDER = Path(__file__).parent
 WRITTEN = (

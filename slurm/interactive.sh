@@ -23,4 +23,4 @@ if ! command -v "$python" >/dev/null; then
     exit 2
 fi
 exec salloc --job-name=hpckit "${options[@]}" \
-    "$python" -u -m hpckit.launch.job --interactive "$@"
+    "$python" -u -m hpckit.supervisor.user_job --interactive "$@"

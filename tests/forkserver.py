@@ -11,8 +11,8 @@ _IMPORTED = [  # what is not here, each child imports by itself
     "torch._dynamo",  # the first optimizer that is made would import it
     "checkpointing.checkpointer",
     "checkpointing.interop.dcp",
-    "checkpointing.storage.posix",
-    "checkpointing.storage.s3",
+    "checkpointing.storage.posix.posix_storage",
+    "checkpointing.storage.s3.s3_storage",
     "tests.faults.crashing",
     "tests.faults.storming",
     "tests.integration.crashing",

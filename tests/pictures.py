@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from data import ShardWriter
-from hpckit.training.pixels import Pixels
+from hpckit.trainer.batches.labelled_images import Pixels
 
 CLASSES = 4
 

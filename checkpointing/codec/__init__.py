@@ -1,25 +1,25 @@
 """Codecs of chunks: exact for every bit pattern, fast enough to stay ahead of a network."""
 
-from checkpointing.codec.budget import Budget, Outlook, may_encode
-from checkpointing.codec.chooser import Chooser
-from checkpointing.codec.choosing import Measured, Way, choose
-from checkpointing.codec.coding import decode, encode
-from checkpointing.codec.encoder import Encoded, Encoder
-from checkpointing.codec.layout import Codec, Layout
-from checkpointing.codec.stats import Stats, Total
+from checkpointing.codec.chunk_codec import decode, encode
+from checkpointing.codec.selection.adaptive_encoder import AdaptiveEncoder, EncoderResult
+from checkpointing.codec.selection.codec_choice import CodecChoice, CodecMeasurement, choose
+from checkpointing.codec.selection.codec_chooser import CodecChooser
+from checkpointing.codec.selection.codec_stats import CodecStats, CodecTotal
+from checkpointing.codec.selection.encode_budget import EncodeBudget, EncodeOutlook, may_encode
+from checkpointing.codec.word_layout import Codec, WordLayout
 
 __all__ = [
-    "Budget",
-    "Chooser",
+    "AdaptiveEncoder",
     "Codec",
-    "Encoded",
-    "Encoder",
-    "Layout",
-    "Measured",
-    "Outlook",
-    "Stats",
-    "Total",
-    "Way",
+    "CodecChoice",
+    "CodecChooser",
+    "CodecMeasurement",
+    "CodecStats",
+    "CodecTotal",
+    "EncodeBudget",
+    "EncodeOutlook",
+    "EncoderResult",
+    "WordLayout",
     "choose",
     "decode",
     "encode",

@@ -1,1 +1,2 @@
-"""Programs to begin with, which the tests run, kill and run again."""
+"""Programs to start from, which the tests run, kill and run again. Imports the face and
+`integrations`, and nothing imports it."""

@@ -19,7 +19,7 @@ from checkpointing import Last, Minutes, Steps
 from checkpointing.integrations.huggingface import CheckpointerCallback
 
 
-class Printing(Trainer):  # type: ignore[misc, unused-ignore]
+class LossPrinter(Trainer):  # type: ignore[misc, unused-ignore]
     """Says each step's loss to the last bit."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -57,7 +57,7 @@ def main() -> None:
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = Printing(model, arguments, train_dataset=data, eval_dataset=data[:16])
+    trainer = LossPrinter(model, arguments, train_dataset=data, eval_dataset=data[:16])
     saver.train(trainer)
 
 

@@ -42,7 +42,7 @@ class Numbers(IterableDataset[torch.Tensor]):
         self._next = state_dict["next"]
 
 
-class Progress:
+class TrainProgress:
     """What the Trainer keeps of itself."""
 
     step = 0
@@ -81,7 +81,7 @@ def main() -> None:
     config = Checkpoints.Config(
         enable=True, interval=10, keep_latest_k=3, exclude_from_loading=args.exclude
     )
-    progress = Progress()
+    progress = TrainProgress()
     checkpoints = config.build(
         dataloader=loader,
         model_parts=[model],

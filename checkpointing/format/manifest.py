@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.canonical import Reader
 from checkpointing.errors import DamagedError
-from checkpointing.format import container, differing
+from checkpointing.format import document_container, replica_differences
+from checkpointing.format.canonical_json import JsonReader
+from checkpointing.format.chunk_columns import runs
 from checkpointing.format.chunks import ID_BYTES, PACK_BYTES
-from checkpointing.format.columns import runs
-from checkpointing.format.container import Container
-from checkpointing.format.differing import (
-    Marked,
-    Replicas,
+from checkpointing.format.document_container import DocumentContainer
+from checkpointing.format.item_table import ItemTable, from_bytes, merge, to_bytes
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.replica_differences import (
+    MarkedDifferences,
+    RankFingerprints,
     compare,
     dump_groups,
     dump_marked,
     load_groups,
     load_marked,
-    marked,
+    mark_of,
 )
-from checkpointing.format.names import Save
-from checkpointing.format.table import Table, from_bytes, merge, to_bytes
-from checkpointing.values import Json, decode, encode
+from checkpointing.format.values.json_values import Json, decode, encode
 
 MANIFEST = "hpckit-manifest"
 PART = "hpckit-part"
@@ -44,17 +44,19 @@ PACK_ROW = np.dtype([("pack", "u1", PACK_BYTES), ("size", "<u8")])
 
 
 @dataclass(frozen=True)
-class Header:
+class ManifestHeader:
     """What is said of a checkpoint as a whole."""
 
-    save: Save
+    save: SaveId
     created: float  # Unix time of the save's start, seconds
     world_size: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     revision: int = 0
     dropped: tuple[str, ...] = ()  # items that it had, and that retention took out
     source: str = ""  # of an imported one: what it was made of, for people
-    marked: Marked | None = None  # of what ranks held different replicas; None: of nothing known
+    marked: MarkedDifferences | None = (
+        None  # of what ranks held different replicas; None: of nothing known
+    )
 
     @property
     def is_suspect(self) -> bool:
@@ -63,7 +65,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ItemSummary:
     """One item, without reading its table."""
 
     tensors: int
@@ -73,13 +75,13 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Content:
+class ManifestContent:
     """A whole manifest, or one rank's part of it, in memory."""
 
-    header: Header
-    items: Mapping[str, Table]
+    header: ManifestHeader
+    items: Mapping[str, ItemTable]
     packs: Mapping[bytes, int]  # every pack that is referred to, and its size in bytes
-    replicas: Replicas | None = None  # of a part: what its rank holds that others hold too
+    replicas: RankFingerprints | None = None  # of a part: what its rank holds that others hold too
 
 
 def item_of(name: str) -> str:
@@ -87,24 +89,24 @@ def item_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def build_part(content: Content, rank: int) -> bytes:
+def build_part(content: ManifestContent, rank: int) -> bytes:
     more: dict[str, Any] = {"rank": rank}
     if content.replicas is not None:
         more["groups"] = dump_groups(content.replicas.groups)
     return _build(PART, content, more)
 
 
-def build_manifest(content: Content) -> bytes:
+def build_manifest(content: ManifestContent) -> bytes:
     return _build(MANIFEST, content, {})
 
 
-def build_abandoned(save: Save) -> bytes:
+def build_abandoned(save: SaveId) -> bytes:
     """What stands in a manifest's place when prune has declared its save dead: it can no longer
     be committed."""
-    return container.build(ABANDONED, _identity(save), {})
+    return document_container.build(ABANDONED, _identity(save), {})
 
 
-def assemble(parts: Sequence[Content]) -> Content:
+def assemble(parts: Sequence[ManifestContent]) -> ManifestContent:
     """The checkpoint that the parts of all ranks make.
 
     Args:
@@ -117,15 +119,15 @@ def assemble(parts: Sequence[Content]) -> Content:
     items = {n: merge([p.items[n] for p in parts if n in p.items]) for n in names}
     packs = {pack: size for part in parts for pack, size in part.packs.items()}
     told = {rank: part.replicas for rank, part in enumerate(parts) if part.replicas is not None}
-    header = replace(parts[0].header, marked=marked(compare(told)))
-    return Content(header, items, dict(sorted(packs.items())))
+    header = replace(parts[0].header, marked=mark_of(compare(told)))
+    return ManifestContent(header, items, dict(sorted(packs.items())))
 
 
-def _identity(save: Save) -> dict[str, Any]:
+def _identity(save: SaveId) -> dict[str, Any]:
     return {"run": save.run, "step": save.step, "session": save.session}
 
 
-def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
+def _build(kind: str, content: ManifestContent, more: Mapping[str, Any]) -> bytes:
     header, packs = content.header, sorted(content.packs)
     index = {pack: i for i, pack in enumerate(packs)}
     rows = np.zeros(len(packs), PACK_ROW)
@@ -135,7 +137,7 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
     items = {name: table.in_columns() for name, table in content.items.items()}
     sections |= {_ITEM + name: to_bytes(table, index) for name, table in items.items()}
     if content.replicas is not None:
-        sections[_FINGERPRINTS] = differing.to_bytes(content.replicas.fingerprints)
+        sections[_FINGERPRINTS] = replica_differences.to_bytes(content.replicas.fingerprints)
     if header.marked is not None:
         more = {**more, "differing": dump_marked(header.marked)}
     summaries = {name: vars(summarise(table)) for name, table in items.items()}
@@ -150,16 +152,16 @@ def _build(kind: str, content: Content, more: Mapping[str, Any]) -> bytes:
         "items": summaries,
         **more,
     }
-    return container.build(kind, body, sections)
+    return document_container.build(kind, body, sections)
 
 
-def summarise(table: Table) -> Summary:
+def summarise(table: ItemTable) -> ItemSummary:
     taken = runs(table.in_columns().segments())
     ids = [columns["id"][rows] for columns, rows in taken]
     empty = np.zeros(0, np.uint64)
     lengths = np.concatenate([empty, *(its["length"][rows] for its, rows in taken)])
     stored = lengths[_once(ids)].sum()
-    return Summary(len(table.tensors), len(lengths), table.raw_bytes, int(stored))
+    return ItemSummary(len(table.tensors), len(lengths), table.raw_bytes, int(stored))
 
 
 def _once(ids: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
@@ -169,10 +171,10 @@ def _once(ids: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
     return len(every) - 1 - first
 
 
-class Document:
+class ManifestDocument:
     """A manifest, part or abandoned save as it lies in a store; tables are read when asked for."""
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: DocumentContainer) -> None:
         """Check and take over the header.
 
         Raises:
@@ -181,7 +183,7 @@ class Document:
         self._container = container
         self.kind, self.where = container.kind, container.where
         read = container.header
-        self.save = Save(read.text("run"), read.count("step"), read.text("session"))
+        self.save = SaveId(read.text("run"), read.count("step"), read.text("session"))
         self._packs: dict[bytes, int] | None = None
         if self.kind != ABANDONED:
             self.header = _header(read, self.save)
@@ -202,28 +204,28 @@ class Document:
             self._packs = {row["pack"].tobytes(): int(row["size"]) for row in rows}
         return self._packs
 
-    def table(self, item: str) -> Table:
+    def table(self, item: str) -> ItemTable:
         """The table of one item."""
         data = self._container.section(_ITEM + item)
         where = f"{self.where}: item {item!r}"
         return from_bytes(data, list(self.packs()), where, is_part=self.kind == PART)
 
-    def content(self) -> Content:
+    def content(self) -> ManifestContent:
         """Everything."""
         tables = {name: self.table(name) for name in self.items}
-        return Content(self.header, tables, self.packs(), self._replicas())
+        return ManifestContent(self.header, tables, self.packs(), self._replicas())
 
-    def _replicas(self) -> Replicas | None:
+    def _replicas(self) -> RankFingerprints | None:
         read = self._container.header
         if not read.has("groups"):
             return None
         groups = load_groups(read, "groups")
         data = self._container.section(_FINGERPRINTS)
-        return Replicas(groups, differing.from_bytes(data, groups, self.where))
+        return RankFingerprints(groups, replica_differences.from_bytes(data, groups, self.where))
 
 
-def _header(read: Reader, save: Save) -> Header:
-    return Header(
+def _header(read: JsonReader, save: SaveId) -> ManifestHeader:
+    return ManifestHeader(
         save=save,
         created=read.number("created"),
         world_size=read.count("world_size"),
@@ -235,9 +237,9 @@ def _header(read: Reader, save: Save) -> Header:
     )
 
 
-def _summary(read: Reader, name: str) -> Summary:
+def _summary(read: JsonReader, name: str) -> ItemSummary:
     item = read.child("items").child(name)
-    return Summary(
+    return ItemSummary(
         tensors=item.count("tensors"),
         chunks=item.count("chunks"),
         raw_bytes=item.count("raw_bytes"),

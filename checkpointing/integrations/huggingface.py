@@ -31,11 +31,11 @@ except ImportError as error:
 
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.errors import CheckpointError
-from checkpointing.integrations import randomness
-from checkpointing.integrations.ending import make_room
-from checkpointing.integrations.held import Held
+from checkpointing.integrations.final_save import make_room
 from checkpointing.integrations.huggingface_state import newest_text, state_text
-from checkpointing.ranks import Ranks
+from checkpointing.integrations.value_item import ValueItem
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.state import rng_state
 
 logger = logging.getLogger("checkpointing")
 
@@ -74,7 +74,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         self._make = partial(Checkpointer, root, run=run, **options)
         self._trainer: Trainer | None = None
         self._ckpt: Checkpointer | None = None
-        self._ranks: Ranks | None = None
+        self._ranks: RankGroup | None = None
         self._text: str | None = None  # the trainer's state that training begins with
         self._rng: dict[str, Any] | None = None  # until the first step begins
         self._is_between_epochs = False  # where they were captured
@@ -95,7 +95,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         with ExitStack() as stack:
-            self._ranks = Ranks()
+            self._ranks = RankGroup()
             stack.callback(self._ranks.close)
             self._ckpt = self._make()
             text = self._ranks.from_rank0(self._newest)
@@ -121,7 +121,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
                 "this trainer saves through a Checkpointer: call saver.train(trainer) with its "
                 "CheckpointerCallback in place of trainer.train()"
             )
-        progress, rng = Held(), Held()
+        progress, rng = ValueItem(), ValueItem()
         step = self._ckpt.restore(self._state(held, progress, rng))
         text = None if step is None else str((progress.value or {})["state"])
         if text != self._text:
@@ -180,7 +180,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
     def _go_on_drawing(self) -> None:
         rng, self._rng = self._rng, None
         if rng is not None:
-            randomness.restore(rng)
+            rng_state.restore(rng)
 
     def _train_from(self, text: str | None, options: dict[str, Any]) -> Any:
         self._text = text
@@ -199,9 +199,9 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
         assert self._trainer is not None
         self._is_due = False
         self._trainer.store_flos()
-        ranks = self._ranks.all_gather(randomness.capture(), self._ranks.control)
-        rng = Held({"ranks": ranks, "is_between_epochs": is_between_epochs})
-        whole = self._state(held, Held({"state": state_text(self._trainer)}), rng)
+        ranks = self._ranks.all_gather(rng_state.capture(), self._ranks.control)
+        rng = ValueItem({"ranks": ranks, "is_between_epochs": is_between_epochs})
+        whole = self._state(held, ValueItem({"state": state_text(self._trainer)}), rng)
         self._ckpt.save(state.global_step, whole, self._logged(state))
         self._saved_step = state.global_step
 
@@ -213,7 +213,7 @@ class CheckpointerCallback(TrainerCallback):  # type: ignore[misc, unused-ignore
             is_between = float(state.epoch or 0).is_integer()
             self._save(state, held, is_between_epochs=is_between)
 
-    def _state(self, held: dict[str, Any], progress: Held, rng: Held) -> dict[str, Any]:
+    def _state(self, held: dict[str, Any], progress: ValueItem, rng: ValueItem) -> dict[str, Any]:
         optimizer = held["optimizer"]
         while hasattr(optimizer, "optimizer"):  # accelerate's around torch's
             optimizer = optimizer.optimizer

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from checkpointing.errors import DamagedError
+from checkpointing.format.values.json_values import decode
 from checkpointing.runs import opened
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.values import decode
 
 logger = logging.getLogger("checkpointing")
 

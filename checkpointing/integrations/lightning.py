@@ -23,13 +23,18 @@ except ImportError as error:
     ) from error
 
 from checkpointing.checkpointer import Checkpointer
-from checkpointing.integrations import randomness
-from checkpointing.integrations.ending import make_room
-from checkpointing.integrations.held import Held
+from checkpointing.integrations.final_save import make_room
 from checkpointing.integrations.lightning_batches import skip
 from checkpointing.integrations.lightning_loaders import Loaders
-from checkpointing.integrations.lightning_progress import Moment, gather, take, within_epoch
-from checkpointing.ranks import Ranks
+from checkpointing.integrations.lightning_progress import (
+    LightningProgress,
+    gather,
+    take,
+    within_epoch,
+)
+from checkpointing.integrations.value_item import ValueItem
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.state import rng_state
 
 logger = logging.getLogger("checkpointing")
 
@@ -70,9 +75,9 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         self._make = partial(Checkpointer, root, run=run, **options)
         self._metrics = tuple(metrics)
         self._ckpt: Checkpointer | None = None
-        self._ranks: Ranks | None = None
+        self._ranks: RankGroup | None = None
         self._loaders: Loaders | None = None
-        self._resumed: Moment | None = None  # until its random numbers are taken up
+        self._resumed: LightningProgress | None = None  # until its random numbers are taken up
         self._epoch_rng: dict[str, Any] = {}  # from before the epoch's batches were begun
         self._due: dict[str, Any] | None = None  # the loops at the end of a batch to be saved after
         self._seen_step = self._saved_step = -1
@@ -82,21 +87,21 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         _check(trainer, pl_module)
         self._due = self._resumed = None
         self._let_loaders_be()
-        self._ranks, self._ckpt = Ranks(), self._make()
+        self._ranks, self._ckpt = RankGroup(), self._make()
         self._loaders = Loaders(trainer.fit_loop)
-        held = Held()
+        held = ValueItem()
         step = self._ckpt.restore(_state(trainer, held))
         self._seen_step = trainer.global_step
         if step is not None:
             self._resumed = take(trainer, held.value or {}, self._ranks)
             self._seen_step = self._saved_step = step
-            randomness.restore(self._resumed.rng_of_batches or randomness.capture())
-        self._epoch_rng = randomness.capture()
+            rng_state.restore(self._resumed.rng_of_batches or rng_state.capture())
+        self._epoch_rng = rng_state.capture()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Go to the batch that comes next."""
         if self._resumed is not None and self._resumed.skips:
-            randomness.restore(self._resumed.rng_of_batches or randomness.capture())
+            rng_state.restore(self._resumed.rng_of_batches or rng_state.capture())
             skip(trainer)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -104,9 +109,9 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         if trainer.fit_loop.is_resuming or trainer.current_epoch == 0:
             return  # Lightning has begun its batches before
         if self._resumed is not None and self._resumed.is_epoch_over:
-            randomness.restore(self._resumed.rng or randomness.capture())
+            rng_state.restore(self._resumed.rng or rng_state.capture())
         self._resumed = None
-        self._epoch_rng = randomness.capture()
+        self._epoch_rng = rng_state.capture()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -114,7 +119,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         """Save what is due, now that all that belongs to the step before is done."""
         resumed, self._resumed = self._resumed, None
         if resumed is not None and resumed.rng and not resumed.is_epoch_over:
-            randomness.restore(resumed.rng)
+            rng_state.restore(resumed.rng)
         if self._due is not None:
             self._save(trainer, self._due, is_epoch_over=False)
 
@@ -168,7 +173,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
         progress = gather(trainer, loops, self._epoch_rng, is_epoch_over, self._ranks)
         logged = trainer.callback_metrics
         metrics = {name: float(logged[name]) for name in self._metrics if name in logged}
-        self._ckpt.save(trainer.global_step, _state(trainer, Held(progress)), metrics)
+        self._ckpt.save(trainer.global_step, _state(trainer, ValueItem(progress)), metrics)
         self._saved_step = trainer.global_step
 
     def _loops(self) -> dict[str, Any]:
@@ -188,7 +193,7 @@ class CheckpointerCallback(Checkpoint):  # type: ignore[misc, unused-ignore]
             ranks.close()
 
 
-def _state(trainer: L.Trainer, progress: Held) -> dict[str, Any]:
+def _state(trainer: L.Trainer, progress: ValueItem) -> dict[str, Any]:
     optimizers = trainer.optimizers
     named = {f"optimizer.{index}": optimizer for index, optimizer in enumerate(optimizers)}
     if len(optimizers) == 1:

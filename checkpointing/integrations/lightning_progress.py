@@ -6,15 +6,15 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from checkpointing.integrations import randomness
-from checkpointing.integrations.packing import pack, unpack
-from checkpointing.ranks import Ranks
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.state import rng_state
+from checkpointing.state.packed_values import pack, unpack
 
 logger = logging.getLogger("checkpointing")
 
 
 @dataclass(frozen=True)
-class Moment:
+class LightningProgress:
     """Where a run goes on.
 
     Attributes:
@@ -35,14 +35,14 @@ def gather(
     loops: dict[str, Any],
     epoch_rng: dict[str, Any],
     is_epoch_over: bool,
-    ranks: Ranks,
+    ranks: RankGroup,
 ) -> dict[str, Any]:
     """All that is neither parameter nor state of an optimizer, of all ranks. A collective.
 
     Raises:
         TypeError: a state with a large tensor in it.
     """
-    mine = {"rng": randomness.capture(), "epoch_rng": epoch_rng, "loops": pack(loops, "loops")}
+    mine = {"rng": rng_state.capture(), "epoch_rng": epoch_rng, "loops": pack(loops, "loops")}
     callbacks = {c.state_key: pack(c.state_dict(), c.state_key) for c in trainer.callbacks}
     schedulers = [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]
     datamodule = trainer.datamodule
@@ -65,7 +65,7 @@ def within_epoch(loops: dict[str, Any]) -> dict[str, Any]:
     return loops
 
 
-def take(trainer: Any, progress: dict[str, Any], ranks: Ranks) -> Moment:
+def take(trainer: Any, progress: dict[str, Any], ranks: RankGroup) -> LightningProgress:
     """Let everything but module and optimizers go on from there."""
     if is_other_world := len(progress["ranks"]) != ranks.world_size:
         logger.warning(
@@ -93,7 +93,7 @@ def take(trainer: Any, progress: dict[str, Any], ranks: Ranks) -> Moment:
     is_epoch_over = progress["is_epoch_over"]
     rng = None if is_other_world else mine["rng"]
     batches = None if is_other_world else mine["epoch_rng"]
-    return Moment(
+    return LightningProgress(
         is_epoch_over,
         rng,
         rng if is_epoch_over else batches,

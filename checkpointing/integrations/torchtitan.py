@@ -31,12 +31,12 @@ from torch.optim import Optimizer
 
 from checkpointing.checkpointer import Checkpointer
 from checkpointing.errors import CheckpointError
-from checkpointing.integrations.ending import make_room
-from checkpointing.integrations.held import Held
-from checkpointing.integrations.packing import pack, unpack
-from checkpointing.loading import load
-from checkpointing.ranks import Ranks
+from checkpointing.integrations.final_save import make_room
+from checkpointing.integrations.value_item import ValueItem
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore.partial_load import load
 from checkpointing.retention import Last
+from checkpointing.state.packed_values import pack, unpack
 
 
 class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
@@ -74,7 +74,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
         super().__init__(theirs, **parts)
         if not self.enable:
             return
-        self._run, self._ranks = config.run, Ranks()
+        self._run, self._ranks = config.run, RankGroup()
         self._ckpt = Checkpointer(
             self.folder,
             run=config.run,
@@ -90,7 +90,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             FileNotFoundError: there is no such step.
             CheckpointError: what there is does not fit.
         """
-        place = Held()
+        place = ValueItem()
         whole = self._whole(place)
         if unknown := [name for name in self.exclude_from_loading if name not in whole]:
             raise CheckpointError(f"exclude_from_loading: {unknown} are none of {list(whole)}")
@@ -118,7 +118,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             return False
         if last_step:
             make_room(self._ckpt)
-        self._ckpt.save(curr_step, self._whole(Held(self._places())))
+        self._ckpt.save(curr_step, self._whole(ValueItem(self._places())))
         if last_step:
             self._ckpt.wait()
             if self.last_save_in_hf:
@@ -134,7 +134,7 @@ class Checkpoints(CheckpointManager):  # type: ignore[misc, unused-ignore]
             self._ranks.close()
         super()._close()
 
-    def _whole(self, place: Held) -> dict[str, Any]:
+    def _whole(self, place: ValueItem) -> dict[str, Any]:
         """The state as a Checkpointer takes it."""
         return {**self.states, OPTIMIZER: _Flat(self.states[OPTIMIZER]), DATALOADER: place}
 

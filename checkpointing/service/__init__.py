@@ -1,7 +1,3 @@
-"""The checkpoint service of a node: makes staged snapshots durable, and outlives the trainers that
-staged them. Without torch.
-
-    service.py   what it does with snapshots: choose, write, commit, prune
-    server.py    its connections; process.py, the process, one per node and run
-    client.py    what trainers call
-"""
+"""Runs the checkpoint service, one process per node and run, which makes staged snapshots durable
+and outlives the trainers that staged them; without torch; the checkpointer talks to it by
+`service.client` alone."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from checkpointing.errors import ServiceError
 from checkpointing.retention import Best, Buckets, Every, KeepPolicy, Last, Only
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.writer import THREADS, Options
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
+from checkpointing.store.write.part_writer import THREADS, WriteOptions
 
 RECOVER_S = 240.0  # in which a service that starts reads what lies on its node's own disk
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -75,7 +75,7 @@ def usable(cpus: Collection[int]) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Config:
+class ServiceConfig:
     """One service.
 
     Attributes:
@@ -107,13 +107,13 @@ class Config:
     log: str | None = None
     local: str | None = None
 
-    def writing(self) -> Options:
+    def writing(self) -> WriteOptions:
         """How it writes."""
         encoder = ChunkEncoder(depth=self.depth) if self.compress else ChunkEncoder(None)
-        return Options(threads=self.budget.cpu, encoder=encoder)
+        return WriteOptions(threads=self.budget.cpu, encoder=encoder)
 
 
-def absolute(config: Config) -> Config:
+def absolute(config: ServiceConfig) -> ServiceConfig:
     """The same for a process that works in another folder."""
     url = config.url
     if not _SCHEME.match(url):
@@ -136,7 +136,7 @@ def own_disk(local: str | os.PathLike[str] | None) -> str | None:
     return str(Path(text).expanduser().absolute())
 
 
-def dump(config: Config) -> str:
+def dump(config: ServiceConfig) -> str:
     """Raises:
     ServiceError: an option of the storage is no plain value.
     """
@@ -151,7 +151,7 @@ def dump(config: Config) -> str:
         ) from error
 
 
-def load(text: str) -> Config:
+def load(text: str) -> ServiceConfig:
     """The inverse of `dump`.
 
     Raises:
@@ -161,7 +161,7 @@ def load(text: str) -> Config:
     plain["keep"] = tuple(_load_policy(policy) for policy in plain["keep"])
     budget = plain["budget"]
     plain["budget"] = Budget(**{**budget, "cpus": tuple(budget["cpus"])})
-    return Config(**plain)
+    return ServiceConfig(**plain)
 
 
 def _dump_policy(policy: KeepPolicy) -> dict[str, Any]:

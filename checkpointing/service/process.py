@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 
 from checkpointing.errors import CheckpointError
-from checkpointing.service.config import Config, load
-from checkpointing.service.lifetime import why_to_end
-from checkpointing.service.locking import locked
-from checkpointing.service.server import Server
-from checkpointing.service.service import Service
+from checkpointing.service.checkpoint_service import CheckpointService
+from checkpointing.service.config import ServiceConfig, load
+from checkpointing.service.protocol.socket_lock import lock_socket
+from checkpointing.service.service_lifetime import why_to_end
+from checkpointing.service.trainer_server import TrainerServer
 
 logger = logging.getLogger("checkpointing")
 
@@ -25,7 +25,7 @@ def run(path: Path, text: str) -> int:
     """Serve at `path`, as the configuration in `text` says; the exit status."""
     try:
         config = load(text)
-        lock = locked(path.with_suffix(".lock"))
+        lock = lock_socket(path.with_suffix(".lock"))
     except (OSError, ValueError, TypeError, KeyError) as error:
         _say(ready=False, error=repr(error))
         return 1
@@ -50,17 +50,17 @@ def run(path: Path, text: str) -> int:
     os._exit(status)  # a thread may hang in a dead store
 
 
-def _open(config: Config, path: Path) -> tuple[Server, Service]:
+def _open(config: ServiceConfig, path: Path) -> tuple[TrainerServer, CheckpointService]:
     os.nice(config.budget.nice)
     if config.budget.cpus:
         os.sched_setaffinity(0, config.budget.cpus)
-    service = Service(config)
+    service = CheckpointService(config)
     service.revive()
     path.unlink(missing_ok=True)  # of a service that was killed: the lock says that it is gone
-    return Server(service, path), service
+    return TrainerServer(service, path), service
 
 
-def _serve(server: Server, service: Service, told: threading.Event) -> bool:
+def _serve(server: TrainerServer, service: CheckpointService, told: threading.Event) -> bool:
     """Until nobody needs it; whether all was saved."""
     linger_s = service.config.linger_s
     why = None

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.buckets import Grid
-from checkpointing.format.differing import Group, Replicas, from_bytes
-from checkpointing.format.elements import element
+from checkpointing.format.element_types import element
+from checkpointing.format.replica_differences import RankFingerprints, ReplicaGroup, from_bytes
 from checkpointing.format.tiles import Box, Shape, tile_shape
-from checkpointing.store.writer import Piece
-from checkpointing.values import Json
+from checkpointing.format.values.json_values import Json
+from checkpointing.staging.buckets import Grid
+from checkpointing.store.write.part_writer import TensorPiece
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Place:
+class SlotBox:
     """Where in a slot a box of a tensor lies, in C order."""
 
     name: str
@@ -49,12 +49,12 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SnapshotLayout:
     """The content of every snapshot of one rank, as long as its structure stays the same."""
 
     digest: str  # of the state's structure on this rank
-    places: tuple[Place, ...]
-    groups: tuple[Group, ...] = ()  # what other ranks hold too, and is compared with theirs
+    places: tuple[SlotBox, ...]
+    groups: tuple[ReplicaGroup, ...] = ()  # what other ranks hold too, and is compared with theirs
 
     @cached_property
     def bytes(self) -> int:
@@ -67,14 +67,14 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RankSnapshot:
     """One rank's part of a state, whole in a slot."""
 
     generation: Generation
     rank: int
     step: int
     slot: int
-    layout: Layout
+    layout: SnapshotLayout
     values: Mapping[str, Json] = field(default_factory=dict)  # that this rank saves, encoded
     metrics: Mapping[str, float] = field(default_factory=dict)
     created: float = 0.0  # Unix time of save(), seconds
@@ -82,7 +82,7 @@ class Snapshot:
     fingerprints: bytes = b""  # of the layout's groups, as in a part record; none: not compared
 
     @property
-    def replicas(self) -> Replicas | None:
+    def replicas(self) -> RankFingerprints | None:
         """What is compared with other ranks'; None: nothing.
 
         Raises:
@@ -92,7 +92,7 @@ class Snapshot:
             return None
         where = f"the snapshot of step {self.step} of rank {self.rank}"
         groups = self.layout.groups
-        return Replicas(groups, from_bytes(self.fingerprints, groups, where))
+        return RankFingerprints(groups, from_bytes(self.fingerprints, groups, where))
 
     @property
     def digests(self) -> dict[str, str]:
@@ -102,22 +102,22 @@ class Snapshot:
         return {} if replicas is None else replicas.digests
 
 
-def grids(layout: Layout) -> list[Grid]:
+def grids(layout: SnapshotLayout) -> list[Grid]:
     """What `buckets.divide` cuts the places by."""
     return [_grid(place) for place in layout.places]
 
 
-def _grid(place: Place) -> Grid:
+def _grid(place: SlotBox) -> Grid:
     itemsize = element(place.dtype).itemsize
     return Box(place.offsets, place.sizes), tile_shape(place.shape, itemsize), itemsize
 
 
-def pieces(layout: Layout, memory: NDArray[np.uint8]) -> list[Piece]:
+def pieces(layout: SnapshotLayout, memory: NDArray[np.uint8]) -> list[TensorPiece]:
     """A snapshot's tensors, as views of its slot, shape (slot_bytes,)."""
     return [_piece(place, memory) for place in layout.places]
 
 
-def _piece(place: Place, memory: NDArray[np.uint8]) -> Piece:
+def _piece(place: SlotBox, memory: NDArray[np.uint8]) -> TensorPiece:
     view = memory[place.start : place.start + place.length]
     data = view.view(element(place.dtype).bits).reshape(place.sizes)
-    return Piece(place.name, place.dtype, place.shape, place.offsets, data)
+    return TensorPiece(place.name, place.dtype, place.shape, place.offsets, data)

@@ -1,6 +1,7 @@
-"""Where a store's objects lie: one small interface over files, S3 and anything fsspec knows."""
+"""Reads and writes objects by key on files, S3 and anything that fsspec knows, behind one small
+interface; it knows nothing of checkpoints, and `data` may import it."""
 
-from checkpointing.storage.interface import Buffer, Entry, Storage
-from checkpointing.storage.open import open_storage
+from checkpointing.storage.backend_selection import open_storage
+from checkpointing.storage.interface import Buffer, ObjectInfo, Storage
 
-__all__ = ["Buffer", "Entry", "Storage", "open_storage"]
+__all__ = ["Buffer", "ObjectInfo", "Storage", "open_storage"]

@@ -10,7 +10,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
-class Entry:
+class ObjectInfo:
     """One object, as a listing shows it."""
 
     key: str
@@ -70,7 +70,7 @@ class Storage(Protocol):
             DamagedError: it ends before that.
         """
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose keys begin with `prefix` (a folder ending in "/", or "" for all),
         ordered by key. Complete: an object that was there before the call is in it."""
 

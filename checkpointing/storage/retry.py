@@ -22,12 +22,12 @@ _LOG_EVERY_S = 10.0
 _REASON_CHARS = 300
 
 
-class PassingError(Exception):
+class TransientRequestError(Exception):
     """A request failed in a way that may pass; raised by requests themselves."""
 
 
 @dataclass(frozen=True)
-class Policy:
+class StorageRetryPolicy:
     """How long to keep trying one request. Waits double from `first_s` to `longest_s`."""
 
     budget_s: float = 120.0  # without any request of the same storage succeeding
@@ -40,7 +40,7 @@ class Policy:
 
 
 def next_wait_s(
-    policy: Policy, tries: int, elapsed_s: float, idle_s: float, jitter: float
+    policy: StorageRetryPolicy, tries: int, elapsed_s: float, idle_s: float, jitter: float
 ) -> float | None:
     """Seconds to wait before the next try, None to give up.
 
@@ -63,7 +63,7 @@ def next_wait_s(
 
 
 @dataclass
-class Counters:
+class RequestCounters:
     """What a storage has done so far. Thread-safe through `add`."""
 
     requests: int = 0  # tries included
@@ -90,7 +90,7 @@ class Counters:
             self.waited_s += waited_s
 
 
-class Retrier:
+class RequestRetrier:
     """Runs the requests of one storage. Thread-safe.
 
     Args:
@@ -104,7 +104,7 @@ class Retrier:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: StorageRetryPolicy,
         catches: tuple[type[Exception], ...],
         classify: Classify,
         *,
@@ -113,7 +113,7 @@ class Retrier:
         advice: Callable[[], str] = lambda: "",
         say: Callable[[Exception], str] | None = None,
     ) -> None:
-        self.policy, self.counters = policy, Counters()
+        self.policy, self.counters = policy, RequestCounters()
         self._catches, self._classify = catches, classify
         self._clock, self._jitter = clock, jitter
         self._advice, self._say = advice, say or reason
@@ -148,7 +148,7 @@ class Retrier:
             self.counters.add(requests=1)
             try:
                 result = call()
-            except PassingError as error:
+            except TransientRequestError as error:
                 tries += 1
                 self._wait(what, error, tries, began_s)
             except self._catches as error:

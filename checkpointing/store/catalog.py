@@ -11,11 +11,11 @@ from typing import Literal
 
 from checkpointing.errors import DamagedError, FormatError, StoreAccessError, StoreError
 from checkpointing.format import manifest as forms
-from checkpointing.format import names
-from checkpointing.format.differing import Marked, summary
-from checkpointing.format.manifest import Document
-from checkpointing.format.names import Save
-from checkpointing.store.store import Store, Stored
+from checkpointing.format import object_keys
+from checkpointing.format.manifest import ManifestDocument
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.replica_differences import MarkedDifferences, summary
+from checkpointing.store.store import Store, StoredManifest
 
 THREADS = 16  # that read headers: each is a request, and most of its time is waiting for the reply
 
@@ -46,16 +46,16 @@ class CheckpointInfo:
     source: str = ""  # of an imported one: what it was made of
 
     @property
-    def save(self) -> Save:
-        return Save(self.run, self.step, self.id.rpartition("-")[2])
+    def save(self) -> SaveId:
+        return SaveId(self.run, self.step, self.id.rpartition("-")[2])
 
 
 @dataclass(frozen=True)
-class Found:
+class CatalogEntry:
     """A checkpoint's last good revision."""
 
-    stored: Stored
-    document: Document
+    stored: StoredManifest
+    document: ManifestDocument
 
     @property
     def stored_bytes(self) -> int:
@@ -64,8 +64,8 @@ class Found:
 
 
 def committed(
-    store: Store, run: str | None = None, refused: dict[Save, StoreError] | None = None
-) -> tuple[list[Found], dict[Save, str]]:
+    store: Store, run: str | None = None, refused: dict[SaveId, StoreError] | None = None
+) -> tuple[list[CatalogEntry], dict[SaveId, str]]:
     """The checkpoints of a run, or of all, newest first within each run; and what is wrong with
     those that have no readable manifest.
 
@@ -84,9 +84,9 @@ def committed(
 
 
 def _readable(
-    store: Store, listed: Iterable[Stored], refused: dict[Save, StoreError] | None
-) -> tuple[list[Found], dict[Save, str]]:
-    revisions: dict[Save, list[Stored]] = {}
+    store: Store, listed: Iterable[StoredManifest], refused: dict[SaveId, StoreError] | None
+) -> tuple[list[CatalogEntry], dict[SaveId, str]]:
+    revisions: dict[SaveId, list[StoredManifest]] = {}
     for stored in listed:
         revisions.setdefault(stored.save, []).append(stored)
     with ThreadPoolExecutor(THREADS, "catalog") as pool:
@@ -95,7 +95,7 @@ def _readable(
     problems = {
         save: one for save, one in zip(revisions, looked, strict=True) if isinstance(one, str)
     }
-    found = [one for one in looked if isinstance(one, Found)]
+    found = [one for one in looked if isinstance(one, CatalogEntry)]
     if refused is not None:
         refused.clear()
         refused |= {
@@ -110,8 +110,8 @@ def _readable(
 
 
 def _last_good(
-    store: Store, revisions: Sequence[Stored], raises: bool
-) -> Found | str | StoreError | None:
+    store: Store, revisions: Sequence[StoredManifest], raises: bool
+) -> CatalogEntry | str | StoreError | None:
     """Of one checkpoint: what is wrong with the last revision if no other is good; None if there
     is nothing any more, or only a save that was declared dead."""
     problem: str | StoreError | None = None
@@ -129,11 +129,11 @@ def _last_good(
             problem = problem or error
             continue
         if document.kind == forms.MANIFEST:
-            return Found(stored, document)
+            return CatalogEntry(stored, document)
     return problem
 
 
-def suspected(found: Iterable[Found]) -> dict[Stored, Marked]:
+def suspected(found: Iterable[CatalogEntry]) -> dict[StoredManifest, MarkedDifferences]:
     """Those of which ranks held different replicas; none if all are such."""
     found = list(found)
     marks = {one.stored: one.document.header.marked for one in found}
@@ -141,7 +141,7 @@ def suspected(found: Iterable[Found]) -> dict[Stored, Marked]:
     return {} if len(suspects) == len(found) else suspects
 
 
-def newest_first(store: Store, run: str) -> list[Found]:
+def newest_first(store: Store, run: str) -> list[CatalogEntry]:
     """The readable checkpoints of a run in the order in which to try them."""
     found, _ = committed(store, run)
     return sorted(
@@ -150,7 +150,7 @@ def newest_first(store: Store, run: str) -> list[Found]:
 
 
 def list_checkpoints(
-    store: Store, run: str | None = None, *, refused: dict[Save, StoreError] | None = None
+    store: Store, run: str | None = None, *, refused: dict[SaveId, StoreError] | None = None
 ) -> list[CheckpointInfo]:
     """All checkpoints, unfinished saves and damaged manifests, ordered by run, step and time.
 
@@ -170,7 +170,7 @@ def list_checkpoints(
     return sorted(infos, key=lambda info: (info.run, info.step, info.created, info.id))
 
 
-def info_of(found: Found) -> CheckpointInfo:
+def info_of(found: CatalogEntry) -> CheckpointInfo:
     """What the header of a manifest says."""
     header, items = found.document.header, found.document.items
     return CheckpointInfo(
@@ -194,7 +194,7 @@ def info_of(found: Found) -> CheckpointInfo:
 
 
 def _damaged(
-    store: Store, run: str | None, problems: Mapping[Save, str], state: State
+    store: Store, run: str | None, problems: Mapping[SaveId, str], state: State
 ) -> list[CheckpointInfo]:
     if not problems:
         return []
@@ -207,10 +207,10 @@ def _damaged(
 
 
 def _incomplete(store: Store, run: str | None) -> list[CheckpointInfo]:
-    saves: dict[Save, list[tuple[float, int]]] = {}
-    prefix = names.RUNS if run is None else names.parts(run)
+    saves: dict[SaveId, list[tuple[float, int]]] = {}
+    prefix = object_keys.RUNS if run is None else object_keys.parts(run)
     for entry in store.storage.list(prefix):
-        if parsed := names.parse_part(entry.key):
+        if parsed := object_keys.parse_part(entry.key):
             saves.setdefault(parsed[0], []).append((entry.modified, entry.size))
     return [
         _broken(
@@ -226,7 +226,7 @@ def _incomplete(store: Store, run: str | None) -> list[CheckpointInfo]:
 
 
 def _broken(
-    save: Save, key: str, created: float, size: int, state: State, problem: str
+    save: SaveId, key: str, created: float, size: int, state: State, problem: str
 ) -> CheckpointInfo:
     return CheckpointInfo(
         step=save.step,

@@ -11,20 +11,25 @@ from numpy.typing import NDArray
 
 from checkpointing.errors import DamagedError, SaveError
 from checkpointing.format import manifest as forms
-from checkpointing.format.elements import element
-from checkpointing.format.manifest import Document, Header, item_of
-from checkpointing.format.table import Spec, Table
+from checkpointing.format.element_types import element
+from checkpointing.format.item_table import ItemTable, TensorSpec
+from checkpointing.format.manifest import ManifestDocument, ManifestHeader, item_of
 from checkpointing.format.tiles import Box, whole
+from checkpointing.format.values.json_values import Json
 from checkpointing.storage import Buffer
-from checkpointing.store.fetch import Copies, Damage, Fetcher, Want
-from checkpointing.store.store import Store, Stored
-from checkpointing.values import Json
+from checkpointing.store.read.chunk_fetcher import (
+    ChunkCopies,
+    ChunkFetcher,
+    ChunkRequest,
+    DamagedChunk,
+)
+from checkpointing.store.store import Store, StoredManifest
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Read:
+class BoxRead:
     """A box of a tensor, and where it is to go."""
 
     tensor: str  # full name
@@ -35,7 +40,7 @@ class Read:
 class Checkpoint:
     """One checkpoint. Tables are read when something of their item is asked for."""
 
-    def __init__(self, store: Store, stored: Stored) -> None:
+    def __init__(self, store: Store, stored: StoredManifest) -> None:
         """Read the manifest's header.
 
         Raises:
@@ -44,17 +49,17 @@ class Checkpoint:
             SaveError: it is no checkpoint, but a save that was declared dead.
         """
         self.store, self.stored = store, stored
-        self._document: Document = store.document(stored)
+        self._document: ManifestDocument = store.document(stored)
         if self._document.kind == forms.ABANDONED:
             raise SaveError(f"{stored.save.id} was never committed: its session was declared dead")
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ItemTable] = {}
 
     @property
-    def header(self) -> Header:
+    def header(self) -> ManifestHeader:
         return self._document.header
 
     @property
-    def document(self) -> Document:
+    def document(self) -> ManifestDocument:
         return self._document
 
     @property
@@ -66,7 +71,7 @@ class Checkpoint:
         """Names of the items that it has."""
         return list(self._document.items)
 
-    def table(self, item: str) -> Table:
+    def table(self, item: str) -> ItemTable:
         """The table of one item.
 
         Raises:
@@ -78,7 +83,7 @@ class Checkpoint:
             self._tables[item] = self._document.table(item)
         return self._tables[item]
 
-    def tensors(self, items: Sequence[str] | None = None) -> dict[str, Spec]:
+    def tensors(self, items: Sequence[str] | None = None) -> dict[str, TensorSpec]:
         """All tensors of the given items, or of all."""
         chosen = self.items if items is None else items
         return {name: spec for item in chosen for name, spec in self.table(item).tensors.items()}
@@ -89,7 +94,7 @@ class Checkpoint:
             name: value for item in self.items for name, value in self.table(item).values.items()
         }
 
-    def read(self, tensor: str, box: Box | None = None, copies: Copies | None = None) -> Array:
+    def read(self, tensor: str, box: Box | None = None, copies: ChunkCopies | None = None) -> Array:
         """A tensor or a box of it, as raw elements: unsigned integers (or complex128) of the
         dtype's size, row-major. `ml_dtypes` or torch can view them as what they are.
 
@@ -100,31 +105,33 @@ class Checkpoint:
         spec = self._spec(tensor)
         box = box or whole(spec.shape)
         into = np.empty(box.sizes, element(spec.dtype).bits)
-        self.read_into([Read(tensor, box, into)], copies)
+        self.read_into([BoxRead(tensor, box, into)], copies)
         return into
 
-    def read_into(self, reads: Iterable[Read], copies: Copies | None = None) -> list[Damage]:
+    def read_into(
+        self, reads: Iterable[BoxRead], copies: ChunkCopies | None = None
+    ) -> list[DamagedChunk]:
         """Read boxes of tensors in parallel; what had to be read from other copies.
 
         Raises:
             KeyError, DamagedError: as `read`; what is in the arrays then is undefined.
             StoreError: the store is out of reach.
         """
-        fetcher = Fetcher(self.store.storage, copies)
+        fetcher = ChunkFetcher(self.store.storage, copies)
         damaged = fetcher.fetch(want for read in reads for want in self._wants(read))
         if damaged:
             more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
             raise DamagedError(f"{self.id}: {damaged[0]}{more}")
         return fetcher.healed
 
-    def _spec(self, tensor: str) -> Spec:
+    def _spec(self, tensor: str) -> TensorSpec:
         item = item_of(tensor)
         spec = self.table(item).tensors.get(tensor) if item in self._document.items else None
         if spec is None:
             raise KeyError(f"{self.id} has no tensor {tensor!r}")
         return spec
 
-    def _wants(self, read: Read) -> Iterable[Want]:
+    def _wants(self, read: BoxRead) -> Iterable[ChunkRequest]:
         spec = self._spec(read.tensor)
         bits = element(spec.dtype).bits
         target = read.into.view(bits)
@@ -133,7 +140,7 @@ class Checkpoint:
             common = placed.intersect(read.box)
             if common is not None:
                 use = _copier(target, read.box, placed, common, bits)
-                yield Want(chunk, spec.dtype, read.tensor, use)
+                yield ChunkRequest(chunk, spec.dtype, read.tensor, use)
 
 
 def _copier(

@@ -12,18 +12,18 @@ from typing import Any, Self
 
 from checkpointing.errors import DamagedError
 from checkpointing.format import manifest as forms
-from checkpointing.format import names
-from checkpointing.format.container import HEAD, Container
-from checkpointing.format.manifest import Document
-from checkpointing.format.records import StoreRecord, dump_store, load_store
-from checkpointing.storage import Entry, Storage, open_storage
+from checkpointing.format import object_keys
+from checkpointing.format.document_container import HEAD, DocumentContainer
+from checkpointing.format.manifest import ManifestDocument
+from checkpointing.format.store_records import StoreRecord, dump_store, load_store
+from checkpointing.storage import ObjectInfo, Storage, open_storage
 
 
 @dataclass(frozen=True, order=True)
-class Stored:
+class StoredManifest:
     """A manifest's place in a store. Of one run, newer checkpoints and revisions sort later."""
 
-    save: names.Save
+    save: object_keys.SaveId
     revision: int
     key: str
     size: int  # bytes of the manifest
@@ -36,7 +36,7 @@ class Store:
     def __init__(self, storage: Storage, record: StoreRecord) -> None:
         self.storage, self.record = storage, record
         self.owners: dict[str, int] = {}  # by run: the take-over that saves go by, see owners.py
-        self._documents: dict[str, tuple[Stored, Document]] = {}  # by key
+        self._documents: dict[str, tuple[StoredManifest, ManifestDocument]] = {}  # by key
         self._lock = threading.Lock()
 
     @classmethod
@@ -68,24 +68,24 @@ class Store:
         except FileNotFoundError:
             if not create:
                 raise FileNotFoundError(
-                    f"no checkpoint store at {storage.url}: it has no {names.STORE}"
+                    f"no checkpoint store at {storage.url}: it has no {object_keys.STORE}"
                 ) from None
         record = StoreRecord(uuid=secrets.token_hex(16), created=time.time())
-        storage.create(names.STORE, dump_store(record))  # by whom does not matter
+        storage.create(object_keys.STORE, dump_store(record))  # by whom does not matter
         return cls(storage, _record(storage))
 
     @property
     def url(self) -> str:
         return self.storage.url
 
-    def manifests(self, run: str | None = None) -> list[Stored]:
+    def manifests(self, run: str | None = None) -> list[StoredManifest]:
         """All manifests of one run or all, from the newest checkpoint's last revision down; and
         what stands in their place for saves that were declared dead."""
-        found = self.storage.list(names.RUNS if run is None else names.steps(run))
+        found = self.storage.list(object_keys.RUNS if run is None else object_keys.steps(run))
         known = [stored for entry in found if (stored := _stored(entry))]
         return sorted(known, reverse=True)
 
-    def document(self, stored: Stored) -> Document:
+    def document(self, stored: StoredManifest) -> ManifestDocument:
         """The manifest itself, its tables not read yet.
 
         Raises:
@@ -103,7 +103,7 @@ class Store:
             self._documents[stored.key] = (stored, document)
         return document
 
-    def part(self, entry: Entry) -> Document:
+    def part(self, entry: ObjectInfo) -> ManifestDocument:
         """A part record; raises as `document`. A small one takes one request, since a commit reads
         one of each rank."""
         if entry.size > HEAD:
@@ -113,7 +113,7 @@ class Store:
         def read(start: int, length: int) -> bytes:
             return data[start : start + length]
 
-        return Document(Container(read, len(data), (forms.PART,), entry.key))
+        return ManifestDocument(DocumentContainer(read, len(data), (forms.PART,), entry.key))
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a manifest, because it was removed or is in doubt."""
@@ -123,20 +123,20 @@ class Store:
     def close(self) -> None:
         self.storage.close()
 
-    def _open(self, key: str, size: int, kinds: tuple[str, ...]) -> Document:
+    def _open(self, key: str, size: int, kinds: tuple[str, ...]) -> ManifestDocument:
         def read(start: int, length: int) -> bytes:
             return bytes(self.storage.get_range(key, start, length))
 
-        return Document(Container(read, size, kinds, key))
+        return ManifestDocument(DocumentContainer(read, size, kinds, key))
 
 
 def _record(storage: Storage) -> StoreRecord:
-    return load_store(storage.get(names.STORE), f"{storage.url}/{names.STORE}")
+    return load_store(storage.get(object_keys.STORE), f"{storage.url}/{object_keys.STORE}")
 
 
-def _stored(entry: Entry) -> Stored | None:
-    parsed = names.parse_manifest(entry.key)
+def _stored(entry: ObjectInfo) -> StoredManifest | None:
+    parsed = object_keys.parse_manifest(entry.key)
     if parsed is None:
         return None
     save, revision = parsed
-    return Stored(save, revision, entry.key, entry.size, entry.modified)
+    return StoredManifest(save, revision, entry.key, entry.size, entry.modified)

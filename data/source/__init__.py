@@ -1,1 +1,3 @@
-"""Where shards lie: local files, S3, http(s), and whatever an fsspec driver reaches."""
+"""Where shards lie: local files, S3, http(s), pipes and whatever an fsspec driver reaches, with
+retries and limits per host. Imports data.errors (later checkpointing.storage for S3) only, and
+anything in data may import it."""

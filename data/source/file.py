@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from data.source.address import Address
-from data.source.protocol import FinalError, Origin, PassingError, check_tag
+from data.source.protocol import (
+    ObjectVersion,
+    PermanentSourceError,
+    TransientSourceError,
+    check_tag,
+)
 
 _PIECE = 4 << 20  # bytes
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR)
@@ -20,7 +25,7 @@ class FileSource:
     that reads end with an error and are tried again, or reads the shards by another protocol.
     """
 
-    def stat(self, url: str) -> Origin:
+    def stat(self, url: str) -> ObjectVersion:
         with _opened(url) as fd:
             return _origin(fd)
 
@@ -29,7 +34,9 @@ class FileSource:
             check_tag(tag, _origin(fd).tag)
             data = read_at(fd, start, size)
         if len(data) < size:
-            raise FinalError(f"it ends at byte {start + len(data)}, {start + size} were wanted")
+            raise PermanentSourceError(
+                f"it ends at byte {start + len(data)}, {start + size} were wanted"
+            )
         return data
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
@@ -40,7 +47,7 @@ class FileSource:
                 start += len(piece)
                 yield piece
             if start != origin.bytes:
-                raise PassingError(f"it ended at byte {start} of {origin.bytes}")
+                raise TransientSourceError(f"it ended at byte {start} of {origin.bytes}")
 
 
 def read_at(fd: int, start: int, size: int) -> bytes:
@@ -60,7 +67,7 @@ def read_at(fd: int, start: int, size: int) -> bytes:
 def _opened(url: str) -> Iterator[int]:
     path = Address.parse(url).local
     if path is None:
-        raise FinalError("not a local file")
+        raise PermanentSourceError("not a local file")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -68,10 +75,10 @@ def _opened(url: str) -> Iterator[int]:
         finally:
             os.close(fd)
     except OSError as error:
-        kind = PassingError if error.errno in _PASSING else FinalError
+        kind = TransientSourceError if error.errno in _PASSING else PermanentSourceError
         raise kind(error.strerror or str(error)) from error
 
 
-def _origin(fd: int) -> Origin:
+def _origin(fd: int) -> ObjectVersion:
     status = os.fstat(fd)
-    return Origin(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+    return ObjectVersion(status.st_size, f"{status.st_mtime_ns}-{status.st_size}")

@@ -9,7 +9,12 @@ from typing import Any, TypeVar
 import fsspec
 from fsspec.core import url_to_fs
 
-from data.source.protocol import FinalError, Origin, PassingError, check_tag
+from data.source.protocol import (
+    ObjectVersion,
+    PermanentSourceError,
+    TransientSourceError,
+    check_tag,
+)
 
 T = TypeVar("T")
 
@@ -34,7 +39,7 @@ class FsspecSource:
         self._options = {scheme: dict(given) for scheme, given in options.items()}
         self._opened = lru_cache(64)(self._open)
 
-    def stat(self, url: str) -> Origin:
+    def stat(self, url: str) -> ObjectVersion:
         return self._within(lambda: self._stat(url))
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
@@ -42,7 +47,7 @@ class FsspecSource:
             check_tag(tag, self.stat(url).tag)
         data = self._within(lambda: self._cat(url, start, start + size))
         if len(data) != size:
-            raise PassingError(f"{len(data)} bytes came of {size}")
+            raise TransientSourceError(f"{len(data)} bytes came of {size}")
         return data
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
@@ -55,14 +60,14 @@ class FsspecSource:
             yield piece
         check_tag(origin.tag, self.stat(url).tag)
 
-    def _stat(self, url: str) -> Origin:
+    def _stat(self, url: str) -> ObjectVersion:
         fs, path = self._opened(url)
         info = fs.info(path)
         size = info.get("size")
         if not isinstance(size, int):
-            raise FinalError(f"the driver of {fs.protocol} does not say how long it is")
+            raise PermanentSourceError(f"the driver of {fs.protocol} does not say how long it is")
         tags = [str(info[name]) for name in _TAGS if info.get(name) is not None]
-        return Origin(size, tags[0] if tags else None)
+        return ObjectVersion(size, tags[0] if tags else None)
 
     def _cat(self, url: str, start: int, end: int) -> bytes:
         fs, path = self._opened(url)
@@ -71,7 +76,9 @@ class FsspecSource:
     def _open(self, url: str) -> tuple[Any, str]:
         scheme = url.partition("://")[0].lower()
         if scheme in _SCHEMES_OF_CACHES or scheme not in fsspec.available_protocols():
-            raise FinalError(f"no way to read {scheme}:// URLs; install the fsspec driver for it")
+            raise PermanentSourceError(
+                f"no way to read {scheme}:// URLs; install the fsspec driver for it"
+            )
         fs, path = url_to_fs(
             url, use_listings_cache=False, skip_instance_cache=True, **self._options.get(scheme, {})
         )
@@ -91,10 +98,10 @@ class FsspecSource:
         try:
             result = results.get(timeout=self._stall_s)
         except Empty as error:
-            raise PassingError(f"no answer within {self._stall_s:g} s") from error
-        if isinstance(result, PassingError | FinalError):
+            raise TransientSourceError(f"no answer within {self._stall_s:g} s") from error
+        if isinstance(result, TransientSourceError | PermanentSourceError):
             raise result
         if isinstance(result, Exception):
-            kind = FinalError if isinstance(result, _FINAL) else PassingError
+            kind = PermanentSourceError if isinstance(result, _FINAL) else TransientSourceError
             raise kind(f"{type(result).__name__}: {result}") from result
         return result

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from obstore.exceptions import BaseError
 from obstore.store import HTTPStore
 
-from data.source import objects
+from data.source import object_requests
 from data.source.address import masked
-from data.source.protocol import FinalError, Origin
+from data.source.protocol import ObjectVersion, PermanentSourceError
 
 _CLIENTS = 64  # kept, with their connections
 _PLAIN = re.compile(r"/?(?!\.{0,2}(/|$))[A-Za-z0-9._-]+(/(?!\.{0,2}(/|$))[A-Za-z0-9._-]+)*")
@@ -33,20 +33,20 @@ class HttpSource:
         self._headers = dict(headers)
         self._client = lru_cache(_CLIENTS)(self._build)
 
-    def stat(self, url: str) -> Origin:
-        return objects.first_byte(*self._place(url))
+    def stat(self, url: str) -> ObjectVersion:
+        return object_requests.first_byte(*self._place(url))
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         try:
-            return objects.read(*self._place(url), start, size, tag)
-        except objects.NoRangesError:
+            return object_requests.read(*self._place(url), start, size, tag)
+        except object_requests.NoRangesError:
             return _cut(self.stream(url, start, tag), size)
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         try:
-            yield from objects.stream(*self._place(url), start, tag)
-        except objects.NoRangesError:
-            yield from skipped(objects.stream(*self._place(url), 0, tag), start)
+            yield from object_requests.stream(*self._place(url), start, tag)
+        except object_requests.NoRangesError:
+            yield from skipped(object_requests.stream(*self._place(url), 0, tag), start)
 
     def _place(self, url: str) -> tuple[HTTPStore, str]:
         base, key = divided(url)
@@ -55,7 +55,7 @@ class HttpSource:
     def _build(self, url: str) -> HTTPStore:
         parts = urlsplit(url)
         user, at, host = parts.netloc.rpartition("@")
-        options = objects.connection(self._stall_s, parts.scheme == "http")
+        options = object_requests.connection(self._stall_s, parts.scheme == "http")
         headers = dict(self._headers)
         if at:
             token = base64.b64encode(unquote(user).encode()).decode()
@@ -67,7 +67,7 @@ class HttpSource:
                 plain, client_options=options, retry_config={"max_retries": 0}
             )
         except (BaseError, ValueError) as error:
-            raise FinalError(f"not a usable URL: {masked(str(error))}") from error
+            raise PermanentSourceError(f"not a usable URL: {masked(str(error))}") from error
 
 
 def divided(url: str) -> tuple[str, str]:
@@ -92,4 +92,6 @@ def _cut(pieces: Iterator[bytes], size: int) -> bytes:
         have += piece
         if len(have) >= size:
             return bytes(have[:size])
-    raise FinalError(f"it ends {size - len(have)} bytes before the end of what was wanted")
+    raise PermanentSourceError(
+        f"it ends {size - len(have)} bytes before the end of what was wanted"
+    )

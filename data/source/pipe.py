@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
 
-from data.source.protocol import FinalError, Origin, PassingError
+from data.source.protocol import ObjectVersion, PermanentSourceError, TransientSourceError
 
 Pipes = Literal["refuse", "exec", "shell"]
 
@@ -32,9 +32,9 @@ class PipeSource:
         self._pipes = pipes
         self._stall_s = stall_s
 
-    def stat(self, url: str) -> Origin:
+    def stat(self, url: str) -> ObjectVersion:
         self._command(url)
-        return Origin(None, None)
+        return ObjectVersion(None, None)
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         have = bytearray()
@@ -42,7 +42,7 @@ class PipeSource:
             have += piece
             if len(have) >= size:
                 return bytes(have[:size])
-        raise FinalError(f"the command wrote {size - len(have)} bytes too few")
+        raise PermanentSourceError(f"the command wrote {size - len(have)} bytes too few")
 
     def stream(self, url: str, start: int, tag: str | None) -> Iterator[bytes]:
         command = self._command(url)
@@ -55,7 +55,7 @@ class PipeSource:
                 start_new_session=True,
             )
         except OSError as error:
-            raise FinalError(f"cannot start {command[0]}: {error.strerror}") from error
+            raise PermanentSourceError(f"cannot start {command[0]}: {error.strerror}") from error
         try:
             yield from self._output(process, start)
         finally:
@@ -64,7 +64,7 @@ class PipeSource:
     def _command(self, url: str) -> list[str]:
         text = url.removeprefix("pipe:").strip()
         if self._pipes == "refuse":
-            raise FinalError(
+            raise PermanentSourceError(
                 "pipe: URLs run commands and are refused; allow them with pipes='exec' (one"
                 " program, no shell) or pipes='shell' if you trust whoever wrote the URLs"
             )
@@ -73,13 +73,13 @@ class PipeSource:
         try:
             words = shlex.split(text)
         except ValueError as error:
-            raise FinalError(f"not a command: {error}") from error
+            raise PermanentSourceError(f"not a command: {error}") from error
         if not words:
-            raise FinalError("a pipe: URL without a command")
+            raise PermanentSourceError("a pipe: URL without a command")
         lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         if any(set(word) <= _SHELL for word in lexer):
-            raise FinalError("the command needs a shell, which pipes='exec' gives it not")
+            raise PermanentSourceError("the command needs a shell, which pipes='exec' gives it not")
         return words
 
     def _output(self, process: "subprocess.Popen[bytes]", start: int) -> Iterator[bytes]:
@@ -92,7 +92,7 @@ class PipeSource:
             left_s = quiet_since_s + self._stall_s - time.monotonic()
             ready = select.select(list(open_fds), [], [], max(0.0, left_s))[0]
             if not ready and left_s <= 0:
-                raise PassingError(f"the command wrote nothing for {self._stall_s:g} s")
+                raise TransientSourceError(f"the command wrote nothing for {self._stall_s:g} s")
             for fd in ready:
                 piece = os.read(fd, _PIECE)
                 if not piece:
@@ -111,10 +111,10 @@ def _check_end(process: "subprocess.Popen[bytes]", said: bytes) -> None:
     try:
         status = process.wait(timeout=10)
     except subprocess.TimeoutExpired as error:
-        raise PassingError("the command closed its output and did not end") from error
+        raise TransientSourceError("the command closed its output and did not end") from error
     if status != 0:
         text = said.decode(errors="replace")
-        raise PassingError(f"the command ended with status {status}: {text}")
+        raise TransientSourceError(f"the command ended with status {status}: {text}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -8,7 +8,7 @@ from blake3 import blake3
 
 
 @dataclass(frozen=True)
-class Origin:
+class ObjectVersion:
     """One version of an object."""
 
     bytes: int | None
@@ -31,7 +31,7 @@ class Backend(Protocol):
     raises FetchError.
     """
 
-    def stat(self, url: str) -> Origin:
+    def stat(self, url: str) -> ObjectVersion:
         """The object as it is now."""
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
@@ -41,26 +41,26 @@ class Backend(Protocol):
         """All bytes from `start` to the end, in pieces. Never ends early without an error."""
 
 
-class Source(Backend, Protocol):
+class ObjectSource(Backend, Protocol):
     """Reads objects of any URL, as `Sources` does."""
 
     def get(self, url: str) -> bytes:
         """All of a small object, by one request."""
 
 
-class PassingError(Exception):
+class TransientSourceError(Exception):
     """A try failed in a way that may pass."""
 
 
-class FinalError(Exception):
+class PermanentSourceError(Exception):
     """To try again would not help; the text says what to do."""
 
 
-class ChangedError(Exception):
+class TagMismatchError(Exception):
     """The object has another tag than the one asked for."""
 
 
 def check_tag(wanted: str | None, found: str | None) -> None:
     """Raises ChangedError if both are known and differ."""
     if wanted is not None and found is not None and wanted != found:
-        raise ChangedError(f"the object was replaced: its tag was {wanted} and is {found}")
+        raise TagMismatchError(f"the object was replaced: its tag was {wanted} and is {found}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.errors import DataError
-from data.source.protocol import FinalError
+from data.source.protocol import PermanentSourceError
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential
@@ -25,7 +25,7 @@ _DIRECT = (  # variables of credentials that obstore obeys by itself
 
 
 @dataclass(frozen=True)
-class S3Options:
+class SourceS3Options:
     """What may be said of S3; what is not comes from the environment."""
 
     endpoint: str | None = None
@@ -59,7 +59,7 @@ class S3Options:
 
 
 def settings(
-    options: S3Options, env: Mapping[str, str], bucket: str
+    options: SourceS3Options, env: Mapping[str, str], bucket: str
 ) -> tuple["S3Config", "Provider | None", bytes | None]:
     """What obstore is told, where it gets keys, and certificates to trust.
 
@@ -96,7 +96,7 @@ def check_endpoint(endpoint: str) -> str:
     return endpoint.rstrip("/")
 
 
-def _given(options: S3Options) -> "Provider":
+def _given(options: SourceS3Options) -> "Provider":
     """A provider and not settings, beside which obstore would use an AWS_SESSION_TOKEN, which
     belongs to other keys."""
 
@@ -111,7 +111,7 @@ def _given(options: S3Options) -> "Provider":
     return give
 
 
-def _needs_profile(options: S3Options, env: Mapping[str, str]) -> bool:
+def _needs_profile(options: SourceS3Options, env: Mapping[str, str]) -> bool:
     """Whether keys are to be had from ~/.aws, which obstore does not read."""
     if options.profile or env.get("AWS_PROFILE"):
         return True
@@ -128,7 +128,7 @@ def _from_profile(name: str | None) -> tuple["Provider | None", str | None]:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
     except ImportError as error:
-        raise FinalError(
+        raise PermanentSourceError(
             "credentials from ~/.aws need the package botocore: pip install botocore, or set"
             " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from error
@@ -136,7 +136,7 @@ def _from_profile(name: str | None) -> tuple["Provider | None", str | None]:
     def read() -> "S3Credential":
         found = Session(profile=name).get_credentials()
         if found is None:
-            raise FinalError(f"no credentials in profile {name or 'default'!r} of ~/.aws")
+            raise PermanentSourceError(f"no credentials in profile {name or 'default'!r} of ~/.aws")
         keys = found.get_frozen_credentials()
         return {
             "access_key_id": keys.access_key,
@@ -152,7 +152,7 @@ def _from_profile(name: str | None) -> tuple["Provider | None", str | None]:
             return None, region  # a ~/.aws without keys: the machine's own may do
         read()
     except BotoCoreError as error:
-        raise FinalError(f"AWS credentials: {error}") from error
+        raise PermanentSourceError(f"AWS credentials: {error}") from error
     return read, region
 
 
@@ -162,4 +162,4 @@ def _certificates(path: str | None) -> bytes | None:
     try:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise FinalError(f"certificates to trust, {path}: {error.strerror}") from error
+        raise PermanentSourceError(f"certificates to trust, {path}: {error.strerror}") from error

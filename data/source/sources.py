@@ -12,9 +12,15 @@ from typing import Any, TypeVar
 from data.errors import DataError, ObjectChangedError
 from data.source.address import Address, masked
 from data.source.file import FileSource
-from data.source.limits import Host, Hosts, Limits
+from data.source.host_limits import HostLimiter, HostLimiters, Limits
 from data.source.pipe import Pipes, PipeSource
-from data.source.protocol import Backend, ChangedError, FinalError, Origin, PassingError
+from data.source.protocol import (
+    Backend,
+    ObjectVersion,
+    PermanentSourceError,
+    TagMismatchError,
+    TransientSourceError,
+)
 from data.source.retry import Attempts, Retry
 
 _log = logging.getLogger(__name__)
@@ -35,7 +41,8 @@ class Sources:
     """A `Source` of every URL. Thread-safe.
 
     Args:
-        options: by scheme: the fields of `S3Options` for "s3", `headers` for "http", arguments of
+        options: by scheme: the fields of `SourceS3Options` for "s3", `headers` for "http",
+        arguments of
             the fsspec driver for others.
         retry: how long to try again.
         limits: of each host.
@@ -85,7 +92,7 @@ class Sources:
         )
         return anew, ()
 
-    def stat(self, url: str) -> Origin:
+    def stat(self, url: str) -> ObjectVersion:
         """The object as it is now. Raises FetchError."""
         return self._run(url, "stat", lambda source: source.stat(url))
 
@@ -124,9 +131,9 @@ class Sources:
                         yield piece
                         self._paced(url, len(piece))
                 return
-            except PassingError as error:
+            except TransientSourceError as error:
                 passing = error
-            except (FinalError, ChangedError) as error:
+            except (PermanentSourceError, TagMismatchError) as error:
                 raise _given_up(attempts, what, error) from None
             self._again(attempts, what, passing)
 
@@ -148,7 +155,7 @@ class Sources:
     def _after_fork(self) -> None:
         """Other threads may have held the locks when this process was forked."""
         self._lock = threading.Lock()
-        self._hosts = Hosts(self._limits)
+        self._hosts = HostLimiters(self._limits)
 
     def _run(self, url: str, what: str, call: Callable[[Backend], T]) -> T:
         address = Address.parse(url)
@@ -159,13 +166,13 @@ class Sources:
             try:
                 with host.request():
                     return call(source)
-            except PassingError as error:
+            except TransientSourceError as error:
                 passing = error
-            except (FinalError, ChangedError) as error:
+            except (PermanentSourceError, TagMismatchError) as error:
                 raise _given_up(attempts, what, error) from None
             self._again(attempts, what, passing)
 
-    def _again(self, attempts: Attempts, what: str, error: PassingError) -> None:
+    def _again(self, attempts: Attempts, what: str, error: TransientSourceError) -> None:
         self._count(retries=1)
         attempts.failed(what, error)
         if attempts.tries in (1, 4) or attempts.tries % 16 == 0:
@@ -183,7 +190,7 @@ class Sources:
             self.traffic.retries += retries
             self.traffic.bytes += size
 
-    def _host(self, address: Address) -> Host:
+    def _host(self, address: Address) -> HostLimiter:
         return self._hosts.of(address.host if address.scheme.startswith("http") else address.scheme)
 
     def _source(self, scheme: str) -> Backend:
@@ -200,9 +207,9 @@ class Sources:
             return PipeSource(self._pipes, self._stall_s)
         if scheme == "s3":
             from data.source.s3 import S3Source
-            from data.source.s3_options import S3Options
+            from data.source.s3_options import SourceS3Options
 
-            return S3Source(self._stall_s, _fields(S3Options, given, scheme))
+            return S3Source(self._stall_s, _fields(SourceS3Options, given, scheme))
         if scheme in ("http", "https"):
             from data.source.http import HttpSource
 
@@ -241,6 +248,6 @@ def _fields(kind: Callable[..., T], given: Mapping[str, Any], scheme: str) -> T:
 def _given_up(attempts: Attempts, what: str, error: Exception) -> Exception:
     """What to raise, from nothing: whatever it comes from may show a URL with its signature."""
     attempts.note(what, error)
-    if isinstance(error, ChangedError):
+    if isinstance(error, TagMismatchError):
         return attempts.error(f"changed while it was read: {error}", ObjectChangedError)
     return attempts.error(f"cannot be fetched: {error}")

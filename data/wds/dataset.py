@@ -10,23 +10,23 @@ from webdataset.compat import FluidInterface
 from webdataset.pytorch import IterableDataset
 
 from data.errors import DataError
-from data.indexing.listing import Shards
-from data.reader.dataset import Dataset
-from data.reader.faults import Policy
-from data.reader.metrics import Usage
-from data.reader.opened import Check
-from data.reader.stream import Stream
+from data.index.shard_listing import Shards
+from data.read.bad_samples import Policy
+from data.read.dataset import Dataset
+from data.read.loader_metrics import Usage
+from data.read.sample_stream import SampleStream
+from data.read.shards.shard_samples import Check
 from data.source.sources import Sources
-from data.wds import cursor, topology
-from data.wds.cursor import Cursor, Told
-from data.wds.kinds import Stage
-from data.wds.passes import Passes
-from data.wds.pipeline import Pipeline
-from data.wds.runner import EMPTY
-from data.wds.settings import Settings
-from data.wds.source import Origin
-from data.wds.steps import Tail
-from data.wds.topology import Worker
+from data.wds import pipeline_cursor, ranks_and_workers
+from data.wds.pass_registry import PassRegistry
+from data.wds.pass_steps import Tail
+from data.wds.pipeline import WdsPipeline
+from data.wds.pipeline_cursor import Cursor, PipelineState
+from data.wds.pipeline_settings import PipelineSettings
+from data.wds.pipeline_source import PipelineInput
+from data.wds.ranks_and_workers import LoaderWorker
+from data.wds.stages.stage_kinds import Stage
+from data.wds.stages.stage_runner import EMPTY
 
 
 class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
@@ -40,7 +40,8 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     ranks. The order is that of a `Loader` with the same seed, streams and window.
 
     Args:
-        shards: as of `open_dataset`; or a `Dataset` that is open, or a `Stream` such as `mixed`
+        shards: as of `open_dataset`; or a `Dataset` that is open, or a `SampleStream` such as
+        `mixed`
             makes, which cannot be sent to workers that are spawned.
         cache, cache_bytes, sources, check: as of `open_dataset`.
         global_batch: samples of a step over all ranks; by default the size of `batched` times
@@ -62,7 +63,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     def __init__(
         self,
-        shards: Shards | Dataset | Stream,
+        shards: Shards | Dataset | SampleStream,
         *,
         seed: int = 0,
         shuffle: bool = True,
@@ -87,7 +88,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         downloads: int = 4,
     ) -> None:
         super().__init__()
-        origin = Origin(
+        origin = PipelineInput(
             shards,
             cache,
             cache_bytes,
@@ -98,7 +99,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
             shuffle=shuffle,
             check=check,
         )
-        settings = Settings(
+        settings = PipelineSettings(
             origin=origin,
             global_batch=global_batch,
             rank=rank,
@@ -117,12 +118,16 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self._start(settings, Cursor(0), None)
 
     def _start(
-        self, settings: Settings, at: Cursor, told: Told | None, like: Pipeline | None = None
+        self,
+        settings: PipelineSettings,
+        at: Cursor,
+        told: PipelineState | None,
+        like: WdsPipeline | None = None,
     ) -> None:
-        self.pipeline = Pipeline(settings, told, like)
+        self.pipeline = WdsPipeline(settings, told, like)
         self._cursor, self._told = at, told
         self._of_main: Cursor | None = None
-        self._passes = Passes()
+        self._passes = PassRegistry()
         self._turn = 0
 
     length = 0
@@ -147,7 +152,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def with_length(self, n: int, silent: bool = True) -> "StreamingDataset":
         """Says of itself that it has the length n, for trainers that ask; changes nothing else."""
         found = self._with()
-        found.__class__ = Sized
+        found.__class__ = SizedStreamingDataset
         found.length = n
         return found
 
@@ -165,7 +170,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
         In a worker of a `DataLoader`, where that worker stands, for a StatefulDataLoader.
         """
-        worker = topology.worker()
+        worker = ranks_and_workers.worker()
         of = None if worker is None else (worker.id, worker.workers)
         return self.pipeline.state(self._cursor, of)
 
@@ -179,7 +184,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         """
         if self._turn:
             raise DataError("load_state_dict came after iteration began; call it before")
-        told, worker = cursor.read(state), topology.worker()
+        told, worker = pipeline_cursor.read(state), ranks_and_workers.worker()
         if told.worker is not None and told.worker != (worker and (worker.id, worker.workers)):
             number, count = told.worker
             raise DataError(
@@ -196,7 +201,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         """A pass from here on. Ends an earlier iteration of this dataset in this process."""
-        worker = topology.worker()
+        worker = ranks_and_workers.worker()
         if worker is None:
             return self._in_main()
         self._cursor = self._begin_in(worker)
@@ -238,7 +243,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         self._check_turn(turn)
         self._cursor = Cursor(self._cursor.position if at.until is None else at.until)
 
-    def _begin_in(self, worker: Worker) -> Cursor:
+    def _begin_in(self, worker: LoaderWorker) -> Cursor:
         told, pipeline = self._told, self.pipeline
         if told is not None and told.worker is not None and self._turn == 0:
             self._turn += 1
@@ -258,7 +263,7 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
         within = first.within if begin == first.position and worker.id == 0 else 0
         return Cursor(begin, worker.id, within, None if endless else end)
 
-    def _in_worker(self, worker: Worker, at: Cursor) -> Iterator[Any]:
+    def _in_worker(self, worker: LoaderWorker, at: Cursor) -> Iterator[Any]:
         self._turn += 1
         turn = self._turn
         for made in self.pipeline.made(at, 0, worker.workers):
@@ -288,10 +293,10 @@ class StreamingDataset(IterableDataset, FluidInterface):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if "_passes" not in state:
-            self._passes = Passes()
+            self._passes = PassRegistry()
 
 
-class Sized(StreamingDataset):
+class SizedStreamingDataset(StreamingDataset):
     """One that says how long it is."""
 
     def __len__(self) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 from webdataset.pytorch import DataLoader, IterableDataset
 
 from data.errors import DataError
-from data.reader.metrics import Usage
-from data.wds import topology
-from data.wds.cursor import Cursor
+from data.read.loader_metrics import Usage
+from data.wds import ranks_and_workers
 from data.wds.dataset import StreamingDataset
-from data.wds.runner import EMPTY
+from data.wds.pipeline_cursor import Cursor
+from data.wds.stages.stage_runner import EMPTY
 
 _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "persistent_workers")
 
@@ -180,7 +180,7 @@ class _Stamping(IterableDataset):  # type: ignore[misc]
             yield _Step([*step, _Stamped(error=error)])
 
     def _items(self) -> Iterator[_Stamped]:
-        worker = topology.worker()
+        worker = ranks_and_workers.worker()
         offset, stride = (0, 1) if worker is None else (worker.id, worker.workers)
         pipeline = self._dataset.pipeline
         at, before = pipeline.pass_from(self._at), pipeline.usage

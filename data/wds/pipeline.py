@@ -6,38 +6,41 @@ from dataclasses import replace
 from typing import Any
 
 from data.errors import DataError
-from data.reader.metrics import Meter, Usage
-from data.reader.stream import Stream, store_counts
-from data.wds import cursor, topology
-from data.wds.cursor import Cursor, Told
-from data.wds.metering import Metered
-from data.wds.plan import inexact_stages
-from data.wds.runner import InexactRunner, Made, Policy, Runner
-from data.wds.seeding import Seeder
-from data.wds.settings import Settings
-from data.wds.source import Read, Reader, after_fork
-from data.wds.steps import Steps
+from data.read.loader_metrics import LoaderMeter, Usage
+from data.read.sample_stream import SampleStream, store_counts
+from data.wds import pipeline_cursor, ranks_and_workers
+from data.wds.pass_steps import PassSteps
+from data.wds.pipeline_cursor import Cursor, PipelineState
+from data.wds.pipeline_metrics import MeteredPass
+from data.wds.pipeline_settings import PipelineSettings
+from data.wds.pipeline_source import ShareRead, ShareReader, after_fork
+from data.wds.stages.sample_seeds import Seeder
+from data.wds.stages.stage_plan import inexact_stages
+from data.wds.stages.stage_runner import InexactRunner, PipelineItem, StageErrorPolicy, StageRunner
 
 
-class Pipeline:
+class WdsPipeline:
     """What `settings` say, of the stream that `told` is a state of; holds no position.
 
     What `like` opened, a pipeline of the same origin, need not be opened again.
     """
 
     def __init__(
-        self, settings: Settings, told: Told | None = None, like: "Pipeline | None" = None
+        self,
+        settings: PipelineSettings,
+        told: PipelineState | None = None,
+        like: "WdsPipeline | None" = None,
     ) -> None:
         self.settings = settings
         self._told = told
-        self._opened: Stream | None = None if like is None else like._opened
+        self._opened: SampleStream | None = None if like is None else like._opened
         self._pid: int = 0 if like is None else like._pid
-        self._stream: Stream | None = None
-        self._meter = Meter()
+        self._stream: SampleStream | None = None
+        self._meter = LoaderMeter()
         self._reading = settings.faults(settings.read_errors)
         raised = settings.faults(settings.errors or "raise")
         handled = raised if settings.errors else settings.faults("skip")
-        self._policy = Policy(raised, handled)
+        self._policy = StageErrorPolicy(raised, handled)
 
     @property
     def errors(self) -> int:
@@ -54,11 +57,11 @@ class Pipeline:
         return replace(usage, errors=self.errors)
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> PassSteps:
         """As things stand. Raises DataError for what cannot be."""
         return self.settings.steps(self.open())
 
-    def open(self) -> Stream:
+    def open(self) -> SampleStream:
         """The stream. Raises FingerprintError if the state is of another one; DataError."""
         if self._opened is None:
             self._opened = self.settings.origin.open()
@@ -72,7 +75,9 @@ class Pipeline:
     def state(self, at: Cursor, worker: tuple[int, int] | None = None) -> dict[str, Any]:
         """That of one that stands at `at`; `worker` is (number, count) if it is one alone."""
         steps = self.steps
-        return cursor.write(self.open().identity, at, (steps.size, steps.ranks.world), worker)
+        return pipeline_cursor.write(
+            self.open().identity, at, (steps.size, steps.ranks.world), worker
+        )
 
     def pass_from(self, at: Cursor) -> Cursor:
         """The pass that is at `at`, whose `until` is known then."""
@@ -81,34 +86,34 @@ class Pipeline:
         until = steps.until(position) if at.until is None else at.until
         return Cursor(position, 0, at.within, until)
 
-    def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[Made]:
+    def made(self, at: Cursor, offset: int = 0, stride: int = 1) -> Iterator[PipelineItem]:
         """Of every `stride`-th step of a pass from its step number `offset` on, what to deliver."""
         settings, steps = self.settings, self.steps
         stream = self.open()
-        reader = Reader(
+        reader = ShareReader(
             stream, steps, self._reading, settings.prefetch, settings.threads, settings.downloads
         )
         within = at.within if offset == 0 else 0
         reads = reader.read(at._replace(skip=at.skip + offset), stride)
-        metered = Metered(self._meter)
+        metered = MeteredPass(self._meter)
         try:
             yield from metered.made(self._made(reader, metered.reads(reads), at, within))
         finally:
             reads.close()
 
     def _made(
-        self, reader: Reader, reads: Iterator[Read], at: Cursor, within: int
-    ) -> Generator[Made, None, None]:
+        self, reader: ShareReader, reads: Iterator[ShareRead], at: Cursor, within: int
+    ) -> Generator[PipelineItem, None, None]:
         settings, seed = self.settings, reader.stream.seed
         if not settings.exact:
             stages = inexact_stages(settings.stages)
             yield from InexactRunner(stages).make(reads, at)
             return
-        plan, is_ours = settings.plan, topology.worker() is not None
+        plan, is_ours = settings.plan, ranks_and_workers.worker() is not None
         # in a worker, torch's loader may collate after it, by what the user has given it
         seeds = settings.seeded and (is_ours or plan.may_draw)
         seeder = Seeder(seed, restore=not is_ours) if seeds else None
-        runner = Runner(plan, reader, seeder, seed, self._policy)
+        runner = StageRunner(plan, reader, seeder, seed, self._policy)
         for read in reads:
             yield from runner.make(read, within)
             within = 0
@@ -121,7 +126,7 @@ class Pipeline:
                 " others would go on without it: take larger batches, or filter when writing"
             )
 
-    def _resumed(self, stream: Stream) -> Stream:
+    def _resumed(self, stream: SampleStream) -> SampleStream:
         told = self._told
         if told is None:
             return stream

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 
 def cancel(
@@ -23,12 +23,12 @@ def cancel(
     Without --save the newest checkpoint is what is left; hpckit resume goes on from there. (A job
     of Slurm is told to save even so, and gets the seconds of KillWait for it.)
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.launch.cancel import CancelError, cancel_run
+    from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look
+    from hpckit.submit.run_cancellation import CancelError, cancel_run
 
-    with refusing(json):
-        out, it = Out(json), look(submitted_run(run), Queue())
+    with reported_errors(json):
+        out, it = CommandOutput(json), look(submitted_run(run), Queue())
         if not it.is_alive:
             out.document({"cancelled": False, **it.record()})
             out.line(f"{it.run.name} is {it.word}; there is nothing to cancel")

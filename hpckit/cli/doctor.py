@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.exits import FOUND
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.exit_status import FOUND
+from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
     from hpckit.doctor.finding import Finding
@@ -43,15 +43,18 @@ def doctor(
     """
     from rich.text import Text
 
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.doctor.examine import examine
+    from hpckit.cli.common.command_output import CommandOutput
     from hpckit.doctor.finding import Level, worst
-    from hpckit.launch.compose import compose_spec
-    from hpckit.launch.preflight import with_absolute_paths
+    from hpckit.doctor.site_examination import examine
+    from hpckit.submit.compose import compose_spec
+    from hpckit.submit.preflight.checks import with_absolute_paths
 
-    with refusing(json):
+    with reported_errors(json):
         asks = node or host is not None
-        out, spec = Out(json), with_absolute_paths(compose_spec(overrides or ()), Path.cwd())
+        out, spec = (
+            CommandOutput(json),
+            with_absolute_paths(compose_spec(overrides or ()), Path.cwd()),
+        )
         found: list[tuple[str, Finding]] = []
         if asks and spec.cluster.slurm is None:
             do = "add cluster=slurm, or the site's own, as of hpckit init"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.init.describe import Described
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.init.site_description import DescribedSite
 
 
-class Part(StrEnum):
+class InitPart(StrEnum):
     """What can be made."""
 
     STARTER = "starter"
@@ -27,7 +27,7 @@ class Part(StrEnum):
 def init(
     folder: Annotated[Path, typer.Argument(help="Of the project; it is made.")] = Path(),
     only: Annotated[
-        list[Part] | None, typer.Option("--only", help="Make this alone; may be repeated.")
+        list[InitPart] | None, typer.Option("--only", help="Make this alone; may be repeated.")
     ] = None,
     site: Annotated[
         str | None, typer.Option(help="Name of the site's file; else what Slurm calls the cluster.")
@@ -56,24 +56,24 @@ def init(
     Keys of --json: folder, files, site (name, partition, keys: name, value, how: found or assumed,
     why) or null.
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.init.describe import describe
-    from hpckit.init.files import starter, wrappers, write
-    from hpckit.init.site import Wanted
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.init.project_files import starter, wrappers, write
+    from hpckit.init.site_choice import SiteRequest
+    from hpckit.init.site_description import describe
 
-    parts = set(only or (Part.STARTER, Part.SITE))
-    with refusing(json):
-        out, files, found = Out(json), [], None
-        if Part.SITE in parts:
+    parts = set(only or (InitPart.STARTER, InitPart.SITE))
+    with reported_errors(json):
+        out, files, found = CommandOutput(json), [], None
+        if InitPart.SITE in parts:
             with out.waiting("asking Slurm"):
-                found = describe(site, Wanted(partition, account), node)
+                found = describe(site, SiteRequest(partition, account), node)
             if found is None and (only or any((site, partition, account, node))):
                 raise CommandError(
                     "there is no Slurm here (no scontrol): load its module, or work on a login node"
                 )
         files += [found.file] if found else []
-        files += starter() if Part.STARTER in parts else []
-        files += wrappers() if Part.WRAPPERS in parts else []
+        files += starter() if InitPart.STARTER in parts else []
+        files += wrappers() if InitPart.WRAPPERS in parts else []
         write(files, folder)
         for file in files:
             out.line(f"wrote {folder / file.name}")
@@ -81,26 +81,28 @@ def init(
         _say(out, folder, parts, found)
 
 
-def _say(out: Out, folder: Path, parts: set[Part], found: Described | None) -> None:
+def _say(
+    out: CommandOutput, folder: Path, parts: set[InitPart], found: DescribedSite | None
+) -> None:
     """What is to be looked at, and typed next."""
     name = found.name if found else None
     if found:
         assumed = [key.name for key in found.site.keys if key.how == "assumed"]
         out.line(f"partition {found.site.partition}; assumed, look at them: {', '.join(assumed)}")
-    elif Part.SITE in parts:
+    elif InitPart.SITE in parts:
         out.line("no Slurm here: runs are on this machine (cluster=local); on a login node,")
         out.line("    hpckit init --only site   adds the file of its cluster")
     out.dim(f"    cd {folder}")
-    if Part.STARTER in parts:
+    if InitPart.STARTER in parts:
         out.dim("    hpckit launch experiment=first")
     if name:
         out.dim(f"    hpckit doctor cluster={name} --node")
         out.dim(f"    hpckit launch cluster={name} experiment=... --dry-run")
-    if Part.WRAPPERS in parts:
+    if InitPart.WRAPPERS in parts:
         out.dim("    HPCKIT_PYTHON=... sbatch slurm/train.sbatch ...   # the one with hpckit")
 
 
-def _record(found: Described | None) -> dict[str, object]:
+def _record(found: DescribedSite | None) -> dict[str, object]:
     if found is None:
         return {"site": None}
     keys = [

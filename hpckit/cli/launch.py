@@ -15,6 +15,6 @@ def launch(ctx: typer.Context) -> None:
 
     hpckit launch --help tells of it.
     """
-    from hpckit.launch.main import main
+    from hpckit.submit.launch_command import main
 
     raise typer.Exit(main(ctx.args))

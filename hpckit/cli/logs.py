@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 if TYPE_CHECKING:
-    from hpckit.elastic.report import WorkerError
-    from hpckit.report.logs import Wanted
-    from hpckit.run.directory import RunDir
+    from hpckit.agent.exit_report import WorkerError
+    from hpckit.report.log_files import LogSelection
+    from hpckit.rundir.directory import RunDir
 
 _TICK_S = 0.3
 _LOOK_S = 10.0
@@ -45,10 +45,10 @@ def logs(
 
     With -f also over to the next attempt, generation and job, until the run is over.
     """
-    from hpckit.report.logs import Wanted
+    from hpckit.report.log_files import LogSelection
 
-    with refusing(json):
-        found, wanted = submitted_run(run), Wanted(rank, node, generation)
+    with reported_errors(json):
+        found, wanted = submitted_run(run), LogSelection(rank, node, generation)
         if follow and (json or first_error):
             raise CommandError("-f: not together with --json or --first-error")
         if first_error:
@@ -59,15 +59,15 @@ def logs(
             _show(found, wanted, lines, json)
 
 
-def _show(run: RunDir, wanted: Wanted, most: int, json: bool) -> None:
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.report.logs import describe_logs, find_log, last_lines
+def _show(run: RunDir, wanted: LogSelection, most: int, json: bool) -> None:
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.report.log_files import describe_logs, find_log, last_lines
 
     path = find_log(run, wanted)
     if path is None:
         raise CommandError(f"{run.name} has no such log: {describe_logs(run)}{_others(run)}")
     shown, _ = last_lines(path, most)
-    out = Out(json)
+    out = CommandOutput(json)
     out.document({"run": run.name, "file": str(path), "lines": shown})
     out.note(f"==> {path} <==")
     if not json:
@@ -81,8 +81,8 @@ def _others(run: RunDir) -> str:
     return f"; look at {max(written, key=lambda p: p.stat().st_mtime)}" if written else ""
 
 
-def _follow(run: RunDir, wanted: Wanted, most: int) -> None:
-    from hpckit.report.logs import find_log, follow, last_lines
+def _follow(run: RunDir, wanted: LogSelection, most: int) -> None:
+    from hpckit.report.log_files import find_log, follow, last_lines
 
     path, offset = find_log(run, wanted), 0
     if path is not None:
@@ -100,15 +100,15 @@ def _follow(run: RunDir, wanted: Wanted, most: int) -> None:
                 print(added.line, flush=True)
     except KeyboardInterrupt:
         return
-    from hpckit.cli.ckpt.output import Out
+    from hpckit.cli.common.command_output import CommandOutput
 
-    Out(False).note(f"{run.name}: {over.word}; more: hpckit why {run.name}")
+    CommandOutput(False).note(f"{run.name}: {over.word}; more: hpckit why {run.name}")
 
 
 def _head(path: Path) -> None:
-    from hpckit.cli.ckpt.output import Out
+    from hpckit.cli.common.command_output import CommandOutput
 
-    Out(False).note(f"==> {path} <==")
+    CommandOutput(False).note(f"==> {path} <==")
 
 
 class _Over:
@@ -129,8 +129,8 @@ class _Over:
 
 
 def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.report.trace import place
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.report.error_location import place
 
     found = find_first_error(run, generation)
     if found is None:
@@ -138,7 +138,7 @@ def _first_error(run: RunDir, generation: int | None, json: bool) -> None:
         raise CommandError(f"{run.name}: no rank and no torchrun{of} has left an error")
     number, error = found
     where = place(error.traceback, run.code(run.submission_numbers()[-1]))
-    out = Out(json)
+    out = CommandOutput(json)
     out.document(
         {
             "run": run.name,
@@ -177,8 +177,8 @@ def find_first_error(run: RunDir, generation: int | None) -> tuple[int, WorkerEr
 
 def _error_of_node(folder: Path) -> WorkerError | None:
     """What a rank wrote down, else what the agent has reported."""
-    from hpckit.elastic.report import first_error, load_report
-    from hpckit.run.durable import read_json
+    from hpckit.agent.exit_report import first_error, load_report
+    from hpckit.system.atomic_files import read_json
 
     if (found := first_error(folder)) is not None:
         return found

@@ -8,8 +8,8 @@ import typer
 
 from hpckit.cli import bench, ckpt, data, drill, plan
 from hpckit.cli.cancel import cancel
+from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.doctor import doctor
-from hpckit.cli.exits import TOLD
 from hpckit.cli.init import init
 from hpckit.cli.launch import SETTINGS, launch
 from hpckit.cli.logs import logs
@@ -22,9 +22,9 @@ from hpckit.cli.why import why
 
 def _tell_version(is_asked: bool) -> None:
     if is_asked:
-        from hpckit.doctor.installation import told
+        from hpckit.doctor.installation import version_line
 
-        typer.echo(told())
+        typer.echo(version_line())
         raise typer.Exit
 
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption, complete_run, submitted_run
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption, complete_run, submitted_run
 
 if TYPE_CHECKING:
-    from hpckit.report.sound import Told
-    from hpckit.run.directory import RunDir
+    from hpckit.events.event_validation import ValidatedEvents
+    from hpckit.rundir.directory import RunDir
 
 STDOUT = Path("-")
 
 
-class Form(StrEnum):
+class ReportFormat(StrEnum):
     """Of a page; also how its file ends."""
 
     HTML = "html"
@@ -37,7 +37,8 @@ def report(
         ),
     ],
     form: Annotated[
-        Form | None, typer.Option("--format", help="Of the page; else as --out ends, or html.")
+        ReportFormat | None,
+        typer.Option("--format", help="Of the page; else as --out ends, or html."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -68,12 +69,12 @@ def report(
     intake, findings, damage. Of several: names, config (values that differ),
     runs. Times are seconds.
     """
-    with refusing(json):
+    with reported_errors(json):
         found = _distinct(runs)
         if json:
-            if out is not None or form not in (None, Form.JSON):
+            if out is not None or form not in (None, ReportFormat.JSON):
                 raise CommandError("--json is --format json --out -; leave the others out")
-            form, out = Form.JSON, STDOUT
+            form, out = ReportFormat.JSON, STDOUT
         told = _show(found[0]) if len(found) == 1 and form is None and out is None else None
         _write(found, form or _form_of(out), out, told)
 
@@ -86,50 +87,54 @@ def _distinct(paths: Sequence[Path]) -> list[RunDir]:
     return found
 
 
-def _form_of(out: Path | None) -> Form:
+def _form_of(out: Path | None) -> ReportFormat:
     if out is None or out == STDOUT:
-        return Form.HTML
+        return ReportFormat.HTML
     ending = out.suffix.removeprefix(".")
-    if ending not in list(Form):
-        ends = ", ".join(f".{form}" for form in Form)
+    if ending not in list(ReportFormat):
+        ends = ", ".join(f".{form}" for form in ReportFormat)
         raise CommandError(f"--out: {out} ends in none of {ends}; say --format")
-    return Form(ending)
+    return ReportFormat(ending)
 
 
-def _show(run: RunDir) -> Told:
+def _show(run: RunDir) -> ValidatedEvents:
     """Print the summary; the events that it was made from."""
     from rich.console import Console
 
-    from hpckit.launch.main import show_report
-    from hpckit.report.sound import read_sound
+    from hpckit.events.event_validation import read_valid_events
+    from hpckit.submit.launch_command import show_report
 
-    told = read_sound(run)
+    told = read_valid_events(run)
     show_report(run, Console(), told)
     return told
 
 
-def _write(runs: Sequence[RunDir], form: Form, out: Path | None, told: Told | None) -> None:
+def _write(
+    runs: Sequence[RunDir], form: ReportFormat, out: Path | None, told: ValidatedEvents | None
+) -> None:
     """`told`: the events of the only run, if they were read already."""
     from rich.text import Text
 
-    from hpckit.cli.ckpt.output import Out, clean
+    from hpckit.cli.common.command_output import CommandOutput, clean
     from hpckit.cli.why import budget_of_run
     from hpckit.report.overview import Queue
-    from hpckit.report.page.gather import gather
-    from hpckit.report.page.writing import NotOursError, check_place, put, render
+    from hpckit.report.page.content_reader import read_content
+    from hpckit.report.page.page_file import ForeignFileError, check_place, render, write_page
 
     folder = runs[0].report if len(runs) == 1 else Path()
     place, slurm = out or folder / f"report.{form}", Queue()
     try:
         if place != STDOUT:
             check_place(place)  # before anything is read
-        page = render([gather(run, slurm, budget_of_run, told) for run in runs], form.value)
+        page = render([read_content(run, slurm, budget_of_run, told) for run in runs], form.value)
         if place == STDOUT:
             print(page, end="", flush=True)
             return
-        put(place, page)
-    except NotOursError as error:
+        write_page(place, page)
+    except ForeignFileError as error:
         raise CommandError(str(error)) from None
     except PermissionError as error:
         raise CommandError(f"{error}; --out FILE writes elsewhere") from None
-    Out(False).line(Text(f"{'page':<12} ", style="bold") + Text(clean(str(place.resolve()))))
+    CommandOutput(False).line(
+        Text(f"{'page':<12} ", style="bold") + Text(clean(str(place.resolve())))
+    )

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import refusing
-from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+from hpckit.cli.common.command_errors import reported_errors
+from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 if TYPE_CHECKING:
-    from hpckit.run.directory import RunDir
-    from hpckit.run.spec import RunSpec
+    from hpckit.config.spec import RunSpec
+    from hpckit.rundir.directory import RunDir
 
 
 def resume(
@@ -38,36 +38,36 @@ def resume(
     --json does not wait for the end. Its keys: run, path, resumed (false: it is done), submission,
     job (Slurm's number; of a run of this machine, its process).
     """
-    with refusing(json):
+    with reported_errors(json):
         status = _resume(submitted_run(run), overrides or [], detach, json)
     raise typer.Exit(status)
 
 
 def _resume(run: RunDir, overrides: Sequence[str], detach: bool, json: bool) -> int:
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.launch.main import is_done, start, start_quietly
-    from hpckit.launch.told import told
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.submit.launch_command import is_done, start, start_quietly
+    from hpckit.submit.start_record import start_record
 
-    out = Out(json)
+    out = CommandOutput(json)
     if is_done(run):
-        out.document(told(run, None, None, resumed=False))
+        out.document(start_record(run, None, None, resumed=False))
         out.line(f"{run.name} is done; nothing to resume")
         return 0
     spec, number = _submission(run, overrides)
     if not json:
         return start(run, spec, number, detach)
-    out.document(told(run, number, start_quietly(run, spec, number), resumed=True))
+    out.document(start_record(run, number, start_quietly(run, spec, number), resumed=True))
     return 0
 
 
 def _submission(run: RunDir, overrides: Sequence[str]) -> tuple[RunSpec, int]:
     """The newest one, or a new one that has the overrides and the code of that; nobody is at it."""
-    from hpckit.launch.amend import amended
-    from hpckit.launch.main import require_unqueued
-    from hpckit.launch.prepare import prepare_amended
-    from hpckit.run.directory import lock_paths
-    from hpckit.run.lock import hold_all
-    from hpckit.run.parse import read_spec
+    from hpckit.config.spec_parser import read_spec
+    from hpckit.rundir.directory import lock_paths
+    from hpckit.rundir.lock import hold_all
+    from hpckit.submit.launch_command import require_unqueued
+    from hpckit.submit.prepare import prepare_amended
+    from hpckit.submit.resume_overrides import amended
 
     number = run.submission_numbers()[-1]
     if not (run.code(number) / "hpckit").is_dir():

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import refusing
-from hpckit.cli.runpath import ROOT, JsonOption, complete_run, submitted_run
+from hpckit.cli.common.command_errors import reported_errors
+from hpckit.cli.common.run_argument import ROOT, JsonOption, complete_run, submitted_run
 
 if TYPE_CHECKING:
-    from hpckit.cli.ckpt.output import Out
+    from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Overview, Queue
 
 
@@ -46,11 +46,11 @@ def status(
     type), problem.
     Times are seconds since the epoch; what is not known is null.
     """
-    from hpckit.cli.ckpt.output import Out
+    from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look
 
-    with refusing(json):
-        out, slurm = Out(json), Queue()
+    with reported_errors(json):
+        out, slurm = CommandOutput(json), Queue()
         if run is None:
             _all(root, out, slurm)
             return
@@ -59,9 +59,9 @@ def status(
         _page(found, out)
 
 
-def _all(root: Path, out: Out, slurm: Queue) -> None:
+def _all(root: Path, out: CommandOutput, slurm: Queue) -> None:
     from hpckit.report.overview import look, runs_below
-    from hpckit.report.status import LEGEND, table_of
+    from hpckit.report.terminal.status_table import LEGEND, table_of
 
     runs = [look(run, slurm) for run in runs_below(root)]
     out.document({"root": str(root.resolve()), "runs": [run.record() for run in runs]})
@@ -74,10 +74,10 @@ def _all(root: Path, out: Out, slurm: Queue) -> None:
     out.dim(LEGEND)
 
 
-def _page(it: Overview, out: Out) -> None:
+def _page(it: Overview, out: CommandOutput) -> None:
     from rich.text import Text
 
-    from hpckit.report.status import page_of
+    from hpckit.report.terminal.status_table import page_of
     from hpckit.report.why import commands
 
     out.line(Text(it.run.name, style="bold"))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import ROOT
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import ROOT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,14 +36,17 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from hpckit.cli.keys import struck
+    from hpckit.cli.common.terminal_keys import terminal_key_reader
 
-    with refusing():
+    with reported_errors():
         console = Console()
         if not (console.is_terminal and sys.stdin.isatty()):
             raise CommandError("hpckit top needs a terminal; use hpckit status")
-        screen = Screen(root)
-        with struck() as read, Live(console=console, screen=True, auto_refresh=False) as live:
+        screen = TopScreen(root)
+        with (
+            terminal_key_reader() as read,
+            Live(console=console, screen=True, auto_refresh=False) as live,
+        ):
             while not screen.is_over:
                 screen.look()
                 until_s = time.monotonic() + every
@@ -52,7 +55,7 @@ def top(
                     screen.press(read(left_s))
 
 
-class Screen:
+class TopScreen:
     """What is shown, and what keys make of it."""
 
     def __init__(self, root: Path) -> None:
@@ -78,13 +81,13 @@ class Screen:
             self._asked = None
 
     def view(self) -> RenderableType:
-        from hpckit.report.top import view_of
+        from hpckit.report.terminal.top_view import view_of
 
         return view_of(self._runs, self._chosen, self._detail, self._title, time.time())
 
     def press(self, key: str) -> None:
         """Do what the key says; "" and unknown ones do nothing."""
-        from hpckit.cli.keys import DOWN, UP
+        from hpckit.cli.common.terminal_keys import DOWN, UP
 
         if self._asked is not None and key:
             self._answer(self._asked, key)

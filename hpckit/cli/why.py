@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpckit.cli.refusal import refusing
-from hpckit.cli.runpath import JsonOption, RunPath, submitted_run
+from hpckit.cli.common.command_errors import reported_errors
+from hpckit.cli.common.run_argument import JsonOption, RunPath, submitted_run
 
 if TYPE_CHECKING:
+    from hpckit.events.event_log import Event
     from hpckit.report.overview import Overview
-    from hpckit.report.why import Budget
-    from hpckit.run.events import Event
+    from hpckit.report.why import RetryBudget
 
 
 def why(run: RunPath, json: JsonOption = False) -> None:
@@ -22,13 +22,13 @@ def why(run: RunPath, json: JsonOption = False) -> None:
 
     Nothing else is asked than the run directory and squeue.
     """
-    from hpckit.cli.ckpt.output import Out
+    from hpckit.cli.common.command_output import CommandOutput
     from hpckit.report.overview import Queue, look
     from hpckit.report.why import answer, error_place
 
-    with refusing(json):
+    with reported_errors(json):
         it = look(submitted_run(run), Queue())
-        out, budget = Out(json), budget_of_run(it)
+        out, budget = CommandOutput(json), budget_of_run(it)
         found = answer(it, budget, time.time())
         error = (it.verdict or {}).get("error")
         out.document(
@@ -46,22 +46,23 @@ def why(run: RunPath, json: JsonOption = False) -> None:
             out.dim(f"    {command}")
 
 
-def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> Budget | None:
+def budget_of_run(it: Overview, events: Sequence[Event] | None = None) -> RetryBudget | None:
     """Of a verdict that there may be further attempts after.
 
     Args:
         events: of the run, if they were read already.
     """
-    from hpckit.elastic.budget import used
-    from hpckit.elastic.verdict import Kind, budget_of
-    from hpckit.report.why import Budget
-    from hpckit.run.events import read_events
+    from hpckit.agent.verdict_record import VerdictKind
+    from hpckit.events.event_log import read_events
+    from hpckit.report.why import RetryBudget
+    from hpckit.supervisor.retry_budget import used_retries
+    from hpckit.supervisor.verdict import budget_of
 
-    if it.verdict is None or it.spec is None or it.verdict.get("kind") not in list(Kind):
+    if it.verdict is None or it.spec is None or it.verdict.get("kind") not in list(VerdictKind):
         return None
-    kind = Kind(it.verdict["kind"])
+    kind = VerdictKind(it.verdict["kind"])
     allowed = budget_of(kind, it.spec.retry)
     if allowed is None:
         return None
     told = read_events(it.run.events) if events is None else events
-    return Budget(f"retry.{kind.value}", used(told, kind), allowed)
+    return RetryBudget(f"retry.{kind.value}", used_retries(told, kind), allowed)

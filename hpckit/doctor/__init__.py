@@ -1,1 +1,2 @@
-"""Looks at a site before the first job does: what is found, and what to change."""
+"""Checks a site before the first job does: Slurm's settings, a node, folders, the store, the
+installation. Imports submit, slurm, config, system; init and cli import it."""

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from hpckit.doctor.finding import Finding, Level
-from hpckit.run.version import VERSION
+from hpckit.version import VERSION
 
 SUMMARY = (
     "Preemption-tolerant PyTorch training on Slurm: launcher, checkpoint service, data pipeline"
@@ -15,7 +15,7 @@ SUMMARY = (
 """What the metadata of this project's package says of it, and no other's does."""
 
 
-def told() -> str:
+def version_line() -> str:
     """The version, what it is, and where its code lies."""
     return f"hpckit {VERSION}: {SUMMARY.partition(':')[0]}; from {_code()}"
 

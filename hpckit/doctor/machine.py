@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 from hpckit.doctor.finding import Finding, Level
-from hpckit.doctor.places import Seen, see
-from hpckit.doctor.scratch import Disk, own_disks
+from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder
+from hpckit.doctor.scratch_disks import ScratchDisk, own_disks
 
 FILES = 4096
 """Open files that a rank with its shards, sockets and snapshots may come to."""
@@ -54,7 +54,7 @@ class MachineFacts:
     is_synchronised: bool | None
     """The clock; None: nobody says."""
     has_py_spy: bool
-    scratch: tuple[Disk, ...]
+    scratch: tuple[ScratchDisk, ...]
     """Places for scratch on disks of its own."""
     containers: tuple[str, ...]
     """Programs that run containers."""
@@ -63,7 +63,7 @@ class MachineFacts:
     driver_cuda: str | None = None
     """The newest that the driver runs; None: there is no driver."""
     nccl: str | None = None
-    folders: tuple[Seen, ...] = ()
+    folders: tuple[FolderIdentity, ...] = ()
     """Those that it was asked about."""
 
 
@@ -85,7 +85,7 @@ def ask(folders: Sequence[str] = ()) -> MachineFacts:
         cuda=cuda_of_torch(),
         driver_cuda=cuda_of_driver(_lines(("nvidia-smi",))),
         nccl=next((found for one in _NCCL if (found := _version(one))), None),
-        folders=tuple(map(see, folders)),
+        folders=tuple(map(identify_folder, folders)),
     )
 
 

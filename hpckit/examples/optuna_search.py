@@ -41,14 +41,14 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.main import main as launch
-from hpckit.launch.preflight import with_absolute_paths
-from hpckit.launch.product import multiply
+from hpckit.config.spec_parser import SpecError
+from hpckit.events.event_log import EventTail
 from hpckit.report.overview import Queue, look
-from hpckit.run.directory import RunDir, run_directory
-from hpckit.run.events import EventTail
-from hpckit.run.parse import SpecError
+from hpckit.rundir.directory import RunDir, run_directory
+from hpckit.submit.arrays.override_product import multiply
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.launch_command import main as launch
+from hpckit.submit.preflight.checks import with_absolute_paths
 
 _TICK_S = 5.0
 _DONE = "done"
@@ -56,7 +56,7 @@ _GOAL = "goal"
 
 
 @dataclass(frozen=True)
-class Search:
+class StudySearch:
     """What is fixed, and what is searched."""
 
     fixed: tuple[str, ...]
@@ -74,7 +74,7 @@ class Search:
         }
 
 
-def parse(overrides: Sequence[str]) -> Search:
+def parse(overrides: Sequence[str]) -> StudySearch:
     """
     Raises:
         SpecError: an override cannot be searched, or none is to be.
@@ -95,7 +95,7 @@ def parse(overrides: Sequence[str]) -> Search:
             raise SpecError([f"{text}: {error}"]) from error
     if not space:
         raise SpecError(["nothing to search: give a key several values, as in optim.lr=1e-3,3e-4"])
-    return Search(tuple(fixed), space)
+    return StudySearch(tuple(fixed), space)
 
 
 def distribution(text: str, sweep: object) -> BaseDistribution:
@@ -141,10 +141,10 @@ def begin(overrides: Sequence[str]) -> None:
         raise SpecError([line.removeprefix("error: ") for line in said.getvalue().splitlines()])
 
 
-class Trials:
+class StudyTrials:
     """Of a study, and their runs."""
 
-    def __init__(self, study: optuna.Study, search: Search, metric: str) -> None:
+    def __init__(self, study: optuna.Study, search: StudySearch, metric: str) -> None:
         self._study, self._search, self._metric = study, search, metric
         self._runs: dict[int, RunDir] = {}
 
@@ -191,7 +191,7 @@ class Trials:
         self._runs[trial.number] = run
 
 
-def open_study(file: Path, search: Search, metric: str, maximize: bool) -> optuna.Study:
+def open_study(file: Path, search: StudySearch, metric: str, maximize: bool) -> optuna.Study:
     """
     Raises:
         SpecError: the file has a study of something else, or none.
@@ -240,7 +240,7 @@ def main() -> int:
         search = parse(asked.overrides)
         compose_spec(search.overrides(search.first()))  # before anything is written down
         study = open_study(asked.study, search, asked.metric, asked.maximize)
-        trials = Trials(study, search, asked.metric)
+        trials = StudyTrials(study, search, asked.metric)
         while trials.go_on(asked.trials, asked.at_once):
             time.sleep(_TICK_S)
     except SpecError as error:

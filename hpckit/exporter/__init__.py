@@ -1,1 +1,2 @@
-"""What Prometheus is told of a run, by the agent of each node."""
+"""The agent of each node exports metrics of its run to Prometheus here, by an HTTP endpoint or the
+textfile collector; only hpckit.agent imports it."""

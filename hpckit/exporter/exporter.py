@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpckit.exporter.board import worker_samples
+from hpckit.config.spec import PrometheusSpec
+from hpckit.events.event_log import EventLog, EventTail
 from hpckit.exporter.endpoint import Endpoint
 from hpckit.exporter.exposition import exposition
-from hpckit.exporter.standing import Standing
+from hpckit.exporter.run_metrics import RunMetrics
 from hpckit.exporter.textfile import file_of, publish, remove_stale
-from hpckit.run.board import Slot
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog, EventTail
-from hpckit.run.spec import PrometheusSpec
+from hpckit.exporter.worker_metrics import worker_samples
+from hpckit.ipc.heartbeat_table import Heartbeat
+from hpckit.rundir.directory import RunDir
 
 log = logging.getLogger(__name__)
 
-Slots = Callable[[], Sequence[Slot]]
+Slots = Callable[[], Sequence[Heartbeat]]
 CLOSE_S = 2.0
 """Seconds to wait for a disk that hangs, before the agent ends without."""
 
@@ -47,7 +47,7 @@ class Exporter:
         self._file = file_of(Path(spec.folder), run.name, node) if spec.folder else None
         self._one_at_a_time = threading.Lock()  # page, which may wait for a disk
         self._view = _View(tuple, "cpu", False)
-        self._told: tuple[EventTail, Standing] | None = None
+        self._told: tuple[EventTail, RunMetrics] | None = None
         self._has_said: set[str] = set()
         self._over = threading.Event()
         self._endpoint: Endpoint | None = None
@@ -76,7 +76,7 @@ class Exporter:
             if not view.is_first:
                 self._told = None
             elif self._told is None:
-                self._told = (EventTail(self._run.events), Standing())
+                self._told = (EventTail(self._run.events), RunMetrics())
             if self._told is not None:
                 tail, standing = self._told
                 for event in tail.read():

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpckit.exporter.names import BY_NAME, METRICS
+from hpckit.exporter.metric_names import BY_NAME, METRICS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """One value of the metric `name`."""
 
     name: str
@@ -21,7 +21,7 @@ class Sample:
     value: float
 
 
-def exposition(samples: Iterable[Sample]) -> str:
+def exposition(samples: Iterable[MetricSample]) -> str:
     """The page, each metric's samples together under its HELP and TYPE.
 
     Raises:

@@ -1,2 +1,2 @@
-"""Writes what a site and a project begin with: a file of `conf/cluster/` from what Slurm says, a
-training function, and scripts for sbatch."""
+"""Writes what a site and a project begin with: a file of `conf/cluster/`, a training function,
+sbatch scripts. Imports doctor, slurm, submit, config; cli imports it."""

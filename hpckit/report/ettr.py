@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpckit.run.events import Event
+from hpckit.events.event_log import Event
 
 
 def training_share(steps: Sequence[Event], step_s: float) -> float:

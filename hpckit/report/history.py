@@ -13,12 +13,12 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from hpckit.run.events import Event
-from hpckit.run.validationcheck import PREFIX
+from hpckit.config.rules.validation import PREFIX
+from hpckit.events.event_log import Event
 
 
 @dataclass(frozen=True)
-class Life:
+class TrainingAttempt:
     """One attempt of one generation."""
 
     generation: int
@@ -73,7 +73,7 @@ class History:
 
     steps: int | None
     """Steps that the run is to have."""
-    lives: tuple[Life, ...]
+    lives: tuple[TrainingAttempt, ...]
     interruptions: tuple[Interruption, ...]
     kept: dict[int, Event]
     """The record of each logged step, from the life that counts: the last one that did it."""
@@ -127,7 +127,7 @@ class History:
         }
 
 
-def names_of(lives: Sequence[Life]) -> list[str]:
+def names_of(lives: Sequence[TrainingAttempt]) -> list[str]:
     """What to call each: its generation, "2.1" after one restart in place."""
     seen: Counter[int] = Counter()
     names = []
@@ -171,12 +171,12 @@ def _is_of_validation(name: str) -> bool:
     return name in ("step", "seconds") or name.startswith(PREFIX)
 
 
-def _lives(events: Sequence[Event]) -> tuple[Life, ...]:
+def _lives(events: Sequence[Event]) -> tuple[TrainingAttempt, ...]:
     starts = [i for i, event in enumerate(events) if event.kind == "training_started"]
     return tuple(_life(events, i, end) for i, end in pairwise([*starts, len(events)]))
 
 
-def _life(events: Sequence[Event], start: int, end: int) -> Life:
+def _life(events: Sequence[Event], start: int, end: int) -> TrainingAttempt:
     """The life that begins with `events[start]`; the next one, if any, begins at `end`."""
     first, during = events[start], events[start + 1 : end]
     generation = first["generation"]
@@ -194,7 +194,7 @@ def _life(events: Sequence[Event], start: int, end: int) -> Life:
     steps += [
         e["step"] for e in during if e.kind == "generation_ended" and e["generation"] == generation
     ]
-    return Life(
+    return TrainingAttempt(
         generation=generation,
         attempt=first.get("attempt", 0),
         world_size=first["world_size"],
@@ -228,7 +228,7 @@ def _end_of(
 
 
 def _interruptions(
-    lives: Sequence[Life], records: Sequence[Event], step_s: float
+    lives: Sequence[TrainingAttempt], records: Sequence[Event], step_s: float
 ) -> tuple[Interruption, ...]:
     found = []
     by_life: dict[tuple[int, int], list[Event]] = defaultdict(list)
@@ -256,5 +256,5 @@ def _interruptions(
     return tuple(found)
 
 
-def _time_of_last_step(own: Sequence[Event], life: Life) -> float:
+def _time_of_last_step(own: Sequence[Event], life: TrainingAttempt) -> float:
     return max((event.time for event in own), default=life.started)

@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpckit.report.progress import Progress, build_progress
-from hpckit.report.sound import read_sound
-from hpckit.report.state import State, decide, is_current
-from hpckit.report.successor import why_none_follows
-from hpckit.run.badhosts import BadHost, bad_hosts
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.events import Event
-from hpckit.run.lock import Owner, holder
-from hpckit.run.parse import SpecError, read_spec
-from hpckit.run.queue import Job, QueueError, jobs_of, numbers_of, queue
-from hpckit.run.spec import RunSpec
-from hpckit.run.supervisor import starting_process
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError, read_spec
+from hpckit.events.event_log import Event
+from hpckit.events.event_validation import read_valid_events
+from hpckit.report.progress import RunProgress, build_progress
+from hpckit.report.run_state import RunState, decide, is_current
+from hpckit.report.successor_job import missing_successor_reason
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import LockOwner, holder
+from hpckit.rundir.supervisor_process import starting_process
+from hpckit.slurm.node_exclusion import ExcludableNode, excludable_nodes
+from hpckit.slurm.squeue import QueueError, SlurmJob, jobs_of, numbers_of, queue
+from hpckit.system.atomic_files import read_json
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Overview:
     run: RunDir
     spec: RunSpec | None
     """Of the newest submission; None: it cannot be read."""
-    state: State
+    state: RunState
     verdict: dict[str, Any] | None
     """The last one; None where there is none about the supervisor that came last."""
-    progress: Progress
+    progress: RunProgress
     numbers: tuple[str, ...]
     """Of all its jobs of Slurm."""
-    jobs: tuple[Job, ...]
+    jobs: tuple[SlurmJob, ...]
     """Those that Slurm knows of."""
-    owner: Owner | None
+    owner: LockOwner | None
     """Who holds the lock."""
     problem: str | None
     """Why this is not all: Slurm is out of reach, or the spec is damaged."""
-    bad: tuple[BadHost, ...] = ()
+    bad: tuple[ExcludableNode, ...] = ()
     """Nodes that it does without."""
 
     @property
@@ -56,31 +56,31 @@ class Overview:
 
     @property
     def is_ended(self) -> bool:
-        return self.state is State.ENDED
+        return self.state is RunState.ENDED
 
     @property
     def is_alive(self) -> bool:
         """Something of it is there, or comes by itself."""
-        return self.state not in (State.ENDED, State.FAILED, State.DEAD)
+        return self.state not in (RunState.ENDED, RunState.FAILED, RunState.DEAD)
 
     @property
-    def current_jobs(self) -> tuple[Job, ...]:
+    def current_jobs(self) -> tuple[SlurmJob, ...]:
         """Those that are not over."""
         return tuple(job for job in self.jobs if not job.is_over)
 
     @property
-    def waiting_job(self) -> Job | None:
+    def waiting_job(self) -> SlurmJob | None:
         """The one that has not begun: the first, or the successor."""
         return next((job for job in reversed(self.jobs) if job.is_waiting), None)
 
     @property
     def no_successor(self) -> str | None:
-        """Why no job is queued to go on after the one under way; see `why_none_follows`."""
-        has_begun = self.state in (State.RUNNING, State.STARTING)
-        return why_none_follows(self.spec, self.progress, self.jobs, has_begun)
+        """Why no job is queued to go on after the one under way; see `missing_successor_reason`."""
+        has_begun = self.state in (RunState.RUNNING, RunState.STARTING)
+        return missing_successor_reason(self.spec, self.progress, self.jobs, has_begun)
 
     @property
-    def ended_job(self) -> Job | None:
+    def ended_job(self) -> SlurmJob | None:
         """The one that began last, if it is over and Slurm remembers it."""
         mine = (job for job in self.jobs if job.number == self.progress.job)
         return next((job for job in mine if job.is_over), None)
@@ -125,10 +125,10 @@ class Queue:
     """Slurm's queue, asked once, and only if a run is one of Slurm's."""
 
     def __init__(self) -> None:
-        self._jobs: list[Job] | None = None
+        self._jobs: list[SlurmJob] | None = None
         self._error: str | None = None
 
-    def jobs(self) -> list[Job] | None:
+    def jobs(self) -> list[SlurmJob] | None:
         """None: out of reach, see `error`."""
         if self._jobs is None and self._error is None:
             try:
@@ -153,11 +153,11 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
     """
     spec, problem = _spec(run)
     verdict, damage = read_verdict(run)
-    events = read_sound(run).events if events is None else events
+    events = read_valid_events(run).events if events is None else events
     progress = build_progress(events)
     owner = holder(run.lock)
     numbers: tuple[str, ...] = ()
-    jobs: tuple[Job, ...] | None = ()
+    jobs: tuple[SlurmJob, ...] | None = ()
     is_starting = False
     if spec is not None and spec.cluster.kind == "slurm":
         numbers = tuple(numbers_of(run, events))
@@ -178,7 +178,7 @@ def look(run: RunDir, slurm: Queue, events: Sequence[Event] | None = None) -> Ov
         jobs=jobs or (),
         owner=owner,
         problem=problem or damage,
-        bad=bad_hosts(events, time.time()),
+        bad=excludable_nodes(events, time.time()),
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from hpckit.config.rules.validation import PREFIX
+from hpckit.events.event_log import Event
 from hpckit.report.ettr import training_share
-from hpckit.run.events import Event
-from hpckit.run.validationcheck import PREFIX
 
 _OF_SUCCESSORS = ("queued", "successor")
 """Of what degrades, words that only what is said of the next job has."""
@@ -19,7 +19,7 @@ _RECENT = 20
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """What events tell of a run; times are seconds since the epoch."""
 
     steps: int | None
@@ -70,7 +70,7 @@ class Progress:
     began that came last."""
 
 
-def build_progress(events: Sequence[Event]) -> Progress:
+def build_progress(events: Sequence[Event]) -> RunProgress:
     """What `events`, in the order of time, tell."""
     begun = _last(events, "run_started")
     life = events[events.index(begun) :] if begun else events
@@ -82,7 +82,7 @@ def build_progress(events: Sequence[Event]) -> Progress:
         failed = None
     recent = [e for e in events if e.kind == "step" and _is_recent(e, generation)][-_RECENT:]
     worst = _last(life, "degraded")
-    return Progress(
+    return RunProgress(
         steps=_get(_last(events, "run_started"), "steps"),
         step=_reached(step, _last(events, "training_started")),
         step_time=step.time if step else None,

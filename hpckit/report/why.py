@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpckit.report.ends import INTERRUPTED, KINDS
+from hpckit.events.end_reasons import INTERRUPTED, KINDS
+from hpckit.report.error_location import place
 from hpckit.report.overview import Overview
-from hpckit.report.reasons import explain, is_singleton
-from hpckit.report.state import State
-from hpckit.report.trace import place
-from hpckit.report.words import ago, count, moment, span, times
-from hpckit.run.queue import Job
+from hpckit.report.run_state import RunState
+from hpckit.slurm.pending_reasons import explain, is_singleton
+from hpckit.slurm.squeue import SlurmJob
+from hpckit.text.quantities import ago, count, moment, span, times
 
 _JOB_ENDS = {
     "TIMEOUT": "it ran into its time limit",
@@ -28,7 +28,7 @@ _JOB_ENDS = {
 
 
 @dataclass(frozen=True)
-class Budget:
+class RetryBudget:
     """Failures in a row without progress, and how many of them may be followed by a retry."""
 
     key: str
@@ -45,7 +45,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Explanation:
     """To the question why."""
 
     facts: tuple[Fact, ...]
@@ -56,7 +56,7 @@ class Answer:
         return {"facts": [asdict(fact) for fact in self.facts], "commands": list(self.commands)}
 
 
-def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
+def answer(it: Overview, budget: RetryBudget | None, now: float) -> Explanation:
     """Why the run is as it is.
 
     Args:
@@ -64,15 +64,15 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
         now: seconds since the epoch.
     """
     facts = [Fact("state", _state(it, now))]
-    if it.state in (State.QUEUED, State.WAITING) and it.waiting_job:
+    if it.state in (RunState.QUEUED, RunState.WAITING) and it.waiting_job:
         facts += _of_waiting(it, it.waiting_job, now)
-    if it.verdict is not None and it.state is not State.QUEUED:
+    if it.verdict is not None and it.state is not RunState.QUEUED:
         facts += _of_verdict(it, now)
     if budget is not None:
         facts.append(Fact("budget", _of_budget(budget)))
-    if it.progress.failure is not None and it.state is State.FAILED:
+    if it.progress.failure is not None and it.state is RunState.FAILED:
         facts.append(Fact("error", f"the supervisor failed: {it.progress.failure}"))
-    if it.state is State.DEAD:
+    if it.state is RunState.DEAD:
         facts.append(Fact("why", _of_dead(it)))
     if it.progress.interruptions and it.is_alive:
         facts.append(Fact("so far", _of_interruptions(it.progress.interruptions)))
@@ -87,7 +87,7 @@ def answer(it: Overview, budget: Budget | None, now: float) -> Answer:
     if it.problem is not None:
         facts.append(Fact("note", it.problem))
     facts.append(Fact("next", _next(it)))
-    return Answer(tuple(facts), commands(it))
+    return Explanation(tuple(facts), commands(it))
 
 
 def commands(it: Overview) -> tuple[str, ...]:
@@ -98,19 +98,19 @@ def commands(it: Overview) -> tuple[str, ...]:
 def _of_state(it: Overview) -> tuple[str, ...]:
     path = shlex.quote(str(it.run.path))
     match it.state:
-        case State.RUNNING | State.STARTING:
+        case RunState.RUNNING | RunState.STARTING:
             return (f"hpckit logs {path} -f",)
-        case State.QUEUED | State.WAITING:
+        case RunState.QUEUED | RunState.WAITING:
             return (f"hpckit status {path}",)
-        case State.ENDED if it.word == "done":
+        case RunState.ENDED if it.word == "done":
             return (f"hpckit report {path}",)
-        case State.ENDED if it.word == "permanent":
+        case RunState.ENDED if it.word == "permanent":
             return (f"hpckit logs {path} --first-error",)
-        case State.ENDED if it.verdict is not None and it.verdict.get("error"):
+        case RunState.ENDED if it.verdict is not None and it.verdict.get("error"):
             return (f"hpckit logs {path} --first-error", f"hpckit resume {path}")
-        case State.UNKNOWN:
+        case RunState.UNKNOWN:
             return (f"hpckit logs {path}",)
-        case State.DEAD | State.FAILED:
+        case RunState.DEAD | RunState.FAILED:
             return (f"hpckit logs {path}", f"hpckit resume {path}")
     return (f"hpckit resume {path}",)
 
@@ -119,26 +119,26 @@ def _state(it: Overview, now: float) -> str:
     p = it.progress
     at = f"step {p.step:,}" + (f" of {p.steps:,}" if p.steps else "")
     match it.state:
-        case State.RUNNING:
+        case RunState.RUNNING:
             return f"running, {at}, the last one {ago(p.step_time, now)}"
-        case State.STARTING:
+        case RunState.STARTING:
             return f"starting (processes, rendezvous, restore), at {at}"
-        case State.QUEUED:
+        case RunState.QUEUED:
             return "queued: nothing of it has begun"
-        case State.WAITING:
+        case RunState.WAITING:
             return f"waiting at {at}: its next job goes on"
-        case State.ENDED:
+        case RunState.ENDED:
             return f"{it.word}: {KINDS.get(it.word, 'ended')}, at {at}"
-        case State.FAILED:
+        case RunState.FAILED:
             return f"failed, at {at}"
-        case State.UNKNOWN:
+        case RunState.UNKNOWN:
             return (
                 f"unknown: nobody holds its lock, at {at}; Slurm does not say whether a job waits"
             )
     return f"dead, at {at}: no process, no job, no final verdict"
 
 
-def _of_waiting(it: Overview, job: Job, now: float) -> Iterator[Fact]:
+def _of_waiting(it: Overview, job: SlurmJob, now: float) -> Iterator[Fact]:
     reason = explain(job.reason)
     meaning, advice = reason.meaning, reason.advice
     if job.reason == "Dependency" and is_singleton(job.dependency):
@@ -174,7 +174,7 @@ def error_place(it: Overview) -> str | None:
     return place(str(error.get("traceback")), it.run.code(int(verdict["submission"])))
 
 
-def _of_budget(budget: Budget) -> str:
+def _of_budget(budget: RetryBudget) -> str:
     return (
         f"failed {times(budget.used)} in a row without a new checkpoint; "
         f"{budget.key}={budget.allowed} of them may be tried again"
@@ -201,7 +201,7 @@ def _next(it: Overview) -> str:
     saved = it.progress.saved_step
     start = f"from the checkpoint at step {saved:,}" if saved else "from the beginning"
     match it.state:
-        case State.RUNNING | State.STARTING:
+        case RunState.RUNNING | RunState.STARTING:
             if it.no_successor is not None:
                 return (
                     f"it goes on {start} by itself only as long as it has this job; "
@@ -209,20 +209,20 @@ def _next(it: Overview) -> str:
                 )
             follows = f"; job {it.progress.successor} follows" if it.progress.successor else ""
             return f"after an interruption it goes on {start} by itself{follows}"
-        case State.QUEUED | State.WAITING:
+        case RunState.QUEUED | RunState.WAITING:
             return f"it goes on {start} by itself"
-        case State.ENDED if it.word == "done":
+        case RunState.ENDED if it.word == "done":
             return f"nothing; {count(saved, 'step')} are in the newest checkpoint"
-        case State.ENDED if it.word == "permanent":
+        case RunState.ENDED if it.word == "permanent":
             return (
                 f"mend it and type the same launch command again, which takes your new code; "
                 f"it goes on {start}"
             )
-        case State.ENDED if it.word == "oom":
+        case RunState.ENDED if it.word == "oom":
             return (
                 f"type the same launch command again with what helps, or hpckit resume; "
                 f"it goes on {start}"
             )
-        case State.ENDED | State.DEAD | State.FAILED:
+        case RunState.ENDED | RunState.DEAD | RunState.FAILED:
             return f"nothing by itself; hpckit resume goes on {start}"
     return "ask again when Slurm answers"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from slurm.devcluster.controller import on_bridge
-from slurm.devcluster.launching import Launcher
-from slurm.devcluster.plan import Plan
-from slurm.devcluster.waiting import answers
+from slurm.devcluster.plan import ClusterPlan
+from slurm.devcluster.program_launcher import Launcher
+from slurm.devcluster.wait_conditions import answers
 
 
-def start(launcher: Launcher, plan: Plan) -> None:
+def start(launcher: Launcher, plan: ClusterPlan) -> None:
     """Raises:
     DevclusterError: one of the two did not start.
     """
@@ -34,7 +34,7 @@ def start(launcher: Launcher, plan: Plan) -> None:
     launcher.wait("slurmdbd", lambda: answers(plan.controller_address, plan.accounting_port))
 
 
-def _makes_database(launcher: Launcher, plan: Plan) -> bool:
+def _makes_database(launcher: Launcher, plan: ClusterPlan) -> bool:
     client = ("mariadb", "--no-defaults", f"--socket={launcher.folder.database_socket}")
     make = "CREATE DATABASE IF NOT EXISTS slurm"
     return launcher.attempt(*client, "-u", plan.user, "-e", make) is not None

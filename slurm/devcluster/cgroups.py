@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurm.devcluster.waiting import comes_true
+from slurm.devcluster.wait_conditions import wait_until
 
 _TREES = Path("/sys/fs/cgroup")
 _NEEDED = ("freezer", "memory", "cpuset", "cpuacct")
@@ -25,7 +25,7 @@ def of_node(name: str) -> list[Path]:
 def remove(names: Iterable[str]) -> list[Path]:
     """Remove the cgroups of these nodes, whose processes have ended; what is left."""
     tops = [top for name in names for top in of_node(name)]
-    comes_true(lambda: all(_is_removed(top) for top in tops), 5, every_s=0.1)
+    wait_until(lambda: all(_is_removed(top) for top in tops), 5, every_s=0.1)
     return [top for top in tops if top.exists()]
 
 

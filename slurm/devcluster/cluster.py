@@ -13,11 +13,11 @@ from types import TracebackType
 from slurm.devcluster import accounting, cgroups, configuration, logs, network, nodes, tools
 from slurm.devcluster.controller import Controller, start_controller, start_munged
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import VARIABLE, Folder
-from slurm.devcluster.launching import Launcher, launcher
-from slurm.devcluster.nodes import Node
-from slurm.devcluster.options import Options
-from slurm.devcluster.plan import Network, Plan, make_plan
+from slurm.devcluster.folder import VARIABLE, ClusterFolder
+from slurm.devcluster.nodes import ClusterNode
+from slurm.devcluster.options import ClusterOptions
+from slurm.devcluster.plan import ClusterPlan, Network, make_plan
+from slurm.devcluster.program_launcher import Launcher, launcher
 
 _STATES = ("sinfo", "--noheader", "--Node", "--format=%N %T")
 
@@ -26,22 +26,22 @@ _STATES = ("sinfo", "--noheader", "--Node", "--format=%N %T")
 class Cluster:
     """As a context manager it is taken down at the end."""
 
-    folder: Folder
-    plan: Plan
+    folder: ClusterFolder
+    plan: ClusterPlan
 
     @classmethod
-    def up(cls, folder: Path | None = None, options: Options | None = None) -> Cluster:
+    def up(cls, folder: Path | None = None, options: ClusterOptions | None = None) -> Cluster:
         """Start a cluster; every node is idle when this returns.
 
         Args:
-            folder: for all its files; new, or empty. None: see `Folder.named`.
+            folder: for all its files; new, or empty. None: see `ClusterFolder.named`.
 
         Raises:
             MissingToolError: Slurm, or what else it takes, is not installed.
             DevclusterError: it did not start; nothing of it is left, and the text says what the
                 logs told.
         """
-        chosen, place = options or Options(), Folder.named(folder)
+        chosen, place = options or ClusterOptions(), ClusterFolder.named(folder)
         _check(chosen)
         place.check_new()
         with launcher(place, new=True) as work, ExitStack() as undo:
@@ -59,27 +59,27 @@ class Cluster:
 
     @classmethod
     def at(cls, folder: Path | None = None) -> Cluster:
-        """The cluster that is up in `folder`. None: see `Folder.named`.
+        """The cluster that is up in `folder`. None: see `ClusterFolder.named`.
 
         Raises:
             DevclusterError: there is none.
         """
-        place = Folder.named(folder)
-        return cls(place, Plan.read(place.plan))
+        place = ClusterFolder.named(folder)
+        return cls(place, ClusterPlan.read(place.plan))
 
     def down(self, keep_logs: Path | None = None) -> None:
         """See `take_down`."""
         take_down(self.folder, keep_logs)
 
     @property
-    def nodes(self) -> list[Node]:
-        return [Node(self.folder, self.plan, node) for node in self.plan.nodes]
+    def nodes(self) -> list[ClusterNode]:
+        return [ClusterNode(self.folder, self.plan, node) for node in self.plan.nodes]
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ClusterNode:
         """Raises:
         DevclusterError: no node has this name.
         """
-        return Node(self.folder, self.plan, self.plan.node(name))
+        return ClusterNode(self.folder, self.plan, self.plan.node(name))
 
     @property
     def controller(self) -> Controller:
@@ -107,7 +107,7 @@ class Cluster:
         self.down()
 
 
-def take_down(folder: Folder, keep_logs: Path | None = None) -> list[str]:
+def take_down(folder: ClusterFolder, keep_logs: Path | None = None) -> list[str]:
     """End and remove all that is left of a cluster, whatever became of it; the names of what others
     have put into its folder, which stays there.
 
@@ -131,7 +131,7 @@ def _check_free(keep_logs: Path) -> None:
 
 
 def _take_down(work: Launcher, keep_logs: Path | None = None) -> list[str]:
-    plan = Plan.read(work.folder.plan) if work.folder.plan.exists() else None
+    plan = ClusterPlan.read(work.folder.plan) if work.folder.plan.exists() else None
     if plan is not None:
         for node in plan.nodes:
             nodes.destroy(work, plan, node)
@@ -148,11 +148,11 @@ def _take_down(work: Launcher, keep_logs: Path | None = None) -> list[str]:
     return work.folder.remove()
 
 
-def _daemons(folder: Folder) -> Iterator[str]:
+def _daemons(folder: ClusterFolder) -> Iterator[str]:
     return (path.stem for path in folder.run.glob("*.json"))
 
 
-def _check(options: Options) -> None:
+def _check(options: ClusterOptions) -> None:
     has_namespaces = options.form == "namespaces"
     tools.check(tools.needed(namespaces=has_namespaces, accounting=options.accounting))
     if has_namespaces and os.geteuid() != 0:
@@ -161,22 +161,22 @@ def _check(options: Options) -> None:
         )
 
 
-def _claim(work: Launcher, options: Options) -> Plan:
+def _claim(work: Launcher, options: ClusterOptions) -> ClusterPlan:
     """Decide everything, and write it down before anything is there that has to be removed."""
     by_cgroup = _tracks_by_cgroup(options)
 
-    def announce(found: Network | None) -> Plan:
+    def announce(found: Network | None) -> ClusterPlan:
         plan = make_plan(options, found, by_cgroup)
         plan.write(work.folder.plan)
         return plan
 
     if options.form == "namespaces":
         network.claim(work, announce)
-        return Plan.read(work.folder.plan)
+        return ClusterPlan.read(work.folder.plan)
     return announce(None)
 
 
-def _tracks_by_cgroup(options: Options) -> bool:
+def _tracks_by_cgroup(options: ClusterOptions) -> bool:
     missing = cgroups.missing()
     if missing and options.tracking == "cgroup":
         raise DevclusterError(
@@ -186,7 +186,7 @@ def _tracks_by_cgroup(options: Options) -> bool:
     return options.form == "namespaces" and options.tracking != "linuxproc" and not missing
 
 
-def _start(work: Launcher, plan: Plan) -> None:
+def _start(work: Launcher, plan: ClusterPlan) -> None:
     for name, text in configuration.files(work.folder, plan).items():
         _write(work.folder.path / name, text.encode())
     _write(work.folder.key, os.urandom(128))

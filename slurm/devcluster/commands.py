@@ -13,22 +13,22 @@ from pathlib import Path
 
 from slurm.devcluster.cluster import Cluster, take_down
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import VARIABLE, Folder
-from slurm.devcluster.nodes import Node
-from slurm.devcluster.options import FAKE_GPUS, MAX_NODES, Options
-from slurm.devcluster.plan import Plan
+from slurm.devcluster.folder import VARIABLE, ClusterFolder
+from slurm.devcluster.nodes import ClusterNode
+from slurm.devcluster.options import FAKE_GPUS, MAX_NODES, ClusterOptions
+from slurm.devcluster.plan import ClusterPlan
 
 _HERE = Path(__file__).resolve().parent
-_DEFAULT = Options()
-_NODE_VERBS: dict[str, Callable[[Node], None]] = {
-    "kill": Node.kill,
-    "start": Node.start,
-    "cut": Node.cut,
-    "lossy": Node.lossy,
-    "heal": Node.heal,
-    "kill-daemon": Node.kill_daemon,
-    "drain": Node.drain,
-    "resume": Node.resume,
+_DEFAULT = ClusterOptions()
+_NODE_VERBS: dict[str, Callable[[ClusterNode], None]] = {
+    "kill": ClusterNode.kill,
+    "start": ClusterNode.start,
+    "cut": ClusterNode.cut,
+    "lossy": ClusterNode.lossy,
+    "heal": ClusterNode.heal,
+    "kill-daemon": ClusterNode.kill_daemon,
+    "drain": ClusterNode.drain,
+    "resume": ClusterNode.resume,
 }
 
 
@@ -36,7 +36,7 @@ def up(words: Sequence[str]) -> None:
     parser = _parser("up", "Start a Slurm of several nodes on this machine.")
     _add_options(parser)
     chosen = parser.parse_args(words)
-    options = Options(
+    options = ClusterOptions(
         nodes=chosen.nodes,
         gpus=chosen.gpus,
         cpus=chosen.cpus,
@@ -63,7 +63,7 @@ def down(words: Sequence[str]) -> None:
     parser = _parser("down", "End and remove a cluster, whatever became of it.")
     parser.add_argument("--keep-logs", type=Path, metavar="D", help="move its logs to a new folder")
     chosen = parser.parse_args(words)
-    folder = Folder.named(chosen.folder)
+    folder = ClusterFolder.named(chosen.folder)
     if strange := take_down(folder, chosen.keep_logs):
         print(f"{folder.path} stays: {', '.join(strange)} in it is not the cluster's")
 
@@ -193,14 +193,14 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return found[:at], found[at + 1 :]
 
 
-def _described(plan: Plan) -> str:
+def _described(plan: ClusterPlan) -> str:
     tracked = "cgroups" if plan.has_cgroups else "linuxproc"
     names = f"{plan.nodes[0].name} to {plan.nodes[-1].name}"
     return f"{len(plan.nodes)} nodes, {names}, processes tracked by {tracked}"
 
 
-def _folder_option(folder: Folder) -> list[str]:
-    return [] if folder == Folder.named(None) else ["--folder", str(folder.path)]
+def _folder_option(folder: ClusterFolder) -> list[str]:
+    return [] if folder == ClusterFolder.named(None) else ["--folder", str(folder.path)]
 
 
 def _become(command: Sequence[str], cluster: Cluster) -> None:

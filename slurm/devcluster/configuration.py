@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from slurm.devcluster.folder import Folder
+from slurm.devcluster.folder import ClusterFolder
 from slurm.devcluster.options import FAKE_GPUS
-from slurm.devcluster.plan import NodePlan, Plan
+from slurm.devcluster.plan import ClusterPlan, NodePlan
 
 # Keys that stand in slurm.conf more than once
 _REPEATED = ("NodeName", "PartitionName", "NodeSet", "DownNodes")
 
 
-def files(folder: Folder, plan: Plan) -> dict[str, str]:
+def files(folder: ClusterFolder, plan: ClusterPlan) -> dict[str, str]:
     """The texts, by name of the file."""
     texts = {
         "slurm.conf": slurm_conf(folder, plan),
@@ -25,7 +25,7 @@ def files(folder: Folder, plan: Plan) -> dict[str, str]:
     return texts
 
 
-def slurm_conf(folder: Folder, plan: Plan) -> str:
+def slurm_conf(folder: ClusterFolder, plan: ClusterPlan) -> str:
     sections = (_cluster(plan), _places(folder), _jobs(plan), _accounting(folder, plan))
     lines = [f"{key}={value}" for section in sections for key, value in section.items()]
     lines[0:0] = [f"AuthInfo={_auth_info(folder, plan)}"]
@@ -54,7 +54,7 @@ def gres_conf(gpus: int) -> str:
     return f"AutoDetect=off\n{files}"
 
 
-def hosts(plan: Plan) -> str:
+def hosts(plan: ClusterPlan) -> str:
     """The /etc/hosts of the nodes in the namespaces form."""
     named = {plan.hostname: plan.controller_address}
     named |= {node.name: node.address for node in plan.nodes}
@@ -62,7 +62,7 @@ def hosts(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(folder: Folder, plan: Plan) -> str:
+def slurmdbd_conf(folder: ClusterFolder, plan: ClusterPlan) -> str:
     """The database knows its user by the socket: there is no password."""
     values = {
         "AuthType": "auth/munge",
@@ -83,12 +83,12 @@ def slurmdbd_conf(folder: Folder, plan: Plan) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def _auth_info(folder: Folder, plan: Plan) -> str:
+def _auth_info(folder: ClusterFolder, plan: ClusterPlan) -> str:
     expire = plan.options.cred_expire_s
     return f"socket={folder.munge_socket}" + ("" if expire is None else f",cred_expire={expire}")
 
 
-def _cluster(plan: Plan) -> Mapping[str, object]:
+def _cluster(plan: ClusterPlan) -> Mapping[str, object]:
     # Slurm listens where its host's name leads; nodes with namespaces need no such care, and have
     # to reach an srun on this machine
     private = ["NoCtldInAddrAny"] if plan.network or plan.loopback else []
@@ -114,7 +114,7 @@ def _cluster(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def _places(folder: Folder) -> Mapping[str, object]:
+def _places(folder: ClusterFolder) -> Mapping[str, object]:
     return {
         "StateSaveLocation": folder.state,
         "SlurmdSpoolDir": f"{folder.spool}/%n",
@@ -127,7 +127,7 @@ def _places(folder: Folder) -> Mapping[str, object]:
     }
 
 
-def _jobs(plan: Plan) -> Mapping[str, object]:
+def _jobs(plan: ClusterPlan) -> Mapping[str, object]:
     by_cgroup = plan.has_cgroups
     user_signal = {"SlurmctldParameters": "preempt_send_user_signal"}
     return {
@@ -150,7 +150,7 @@ def _jobs(plan: Plan) -> Mapping[str, object]:
     }
 
 
-def _accounting(folder: Folder, plan: Plan) -> Mapping[str, object]:
+def _accounting(folder: ClusterFolder, plan: ClusterPlan) -> Mapping[str, object]:
     if not plan.options.accounting:
         return {"AccountingStorageType": "accounting_storage/none"}
     return {
@@ -162,7 +162,7 @@ def _accounting(folder: Folder, plan: Plan) -> Mapping[str, object]:
     }
 
 
-def _node(plan: Plan, node: NodePlan) -> str:
+def _node(plan: ClusterPlan, node: NodePlan) -> str:
     values = {
         "NodeName": node.name,
         **({} if plan.network else {"NodeHostname": plan.hostname}),

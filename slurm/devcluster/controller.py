@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from slurm.devcluster import logs
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import Folder
-from slurm.devcluster.launching import Launcher, launcher
-from slurm.devcluster.plan import Plan
-from slurm.devcluster.waiting import answers
+from slurm.devcluster.folder import ClusterFolder
+from slurm.devcluster.plan import ClusterPlan
+from slurm.devcluster.program_launcher import Launcher, launcher
+from slurm.devcluster.wait_conditions import answers
 
 _NAME = "slurmctld"
 
@@ -18,8 +18,8 @@ _NAME = "slurmctld"
 class Controller:
     """slurmctld. Jobs run on while it is away."""
 
-    folder: Folder
-    plan: Plan
+    folder: ClusterFolder
+    plan: ClusterPlan
 
     def kill(self) -> None:
         """SIGKILL. What it was told in the last five seconds may be lost with it."""
@@ -57,13 +57,13 @@ class Controller:
             raise DevclusterError(f"{error}\n{logs.telling(self.folder.logs)}") from error
 
 
-def start_controller(work: Launcher, plan: Plan) -> None:
+def start_controller(work: Launcher, plan: ClusterPlan) -> None:
     """It may not listen yet."""
     command = [_NAME, "-D", "-f", str(work.folder.slurm_conf)]
     work.launch(_NAME, on_bridge(work.folder, plan, command))
 
 
-def on_bridge(folder: Folder, plan: Plan, command: list[str]) -> list[str]:
+def on_bridge(folder: ClusterFolder, plan: ClusterPlan, command: list[str]) -> list[str]:
     """The command, so that Slurm's daemon in it listens on the cluster's bridge, if there is one:
     it listens where this machine's name leads."""
     if plan.network is None:

@@ -30,13 +30,13 @@ _FILES = (
 
 
 @dataclass(frozen=True)
-class Folder:
+class ClusterFolder:
     """Where everything of a cluster lies."""
 
     path: Path
 
     @classmethod
-    def named(cls, path: Path | None) -> Folder:
+    def named(cls, path: Path | None) -> ClusterFolder:
         """That one; if None, the one of HPCKIT_DEVCLUSTER; if that is unset, the user's.
 
         Raises:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from slurm.devcluster import cgroups
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.launching import Launcher
-from slurm.devcluster.plan import Network, NodePlan, Plan, first_number
+from slurm.devcluster.plan import ClusterPlan, Network, NodePlan, first_number
+from slurm.devcluster.program_launcher import Launcher
 
 _COUNT = 250  # of networks; the third byte of an address
 _TABLE = "hpckit"  # of rules that lose packets
@@ -61,7 +61,7 @@ def claim(launcher: Launcher, announce: Callable[[Network], object]) -> Network:
     )
 
 
-def remove(launcher: Launcher, plan: Plan) -> None:
+def remove(launcher: Launcher, plan: ClusterPlan) -> None:
     """Remove the cluster's cables and bridge, if they are there and its own."""
     network = plan.network
     if network is None or not _is_own(network):
@@ -71,7 +71,7 @@ def remove(launcher: Launcher, plan: Plan) -> None:
     launcher.run("ip", "link", "del", network.bridge)
 
 
-def plug(launcher: Launcher, plan: Plan, node: NodePlan, pid: int) -> None:
+def plug(launcher: Launcher, plan: ClusterPlan, node: NodePlan, pid: int) -> None:
     """Lay a cable from the bridge to the node whose first process is `pid`."""
     link, network = plan.link(node), plan.network
     if link is None or network is None:
@@ -83,7 +83,7 @@ def plug(launcher: Launcher, plan: Plan, node: NodePlan, pid: int) -> None:
     launcher.run("ip", "link", "set", link, "master", network.bridge, "up")
 
 
-def unplug(launcher: Launcher, plan: Plan, node: NodePlan) -> None:
+def unplug(launcher: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
     """Take the cable away: a connection that is not closed keeps a dead node's network alive.
 
     Raises:

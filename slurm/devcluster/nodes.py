@@ -8,24 +8,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.devcluster import network, strays, tools
+from slurm.devcluster import network, stray_processes, tools
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import Folder
-from slurm.devcluster.launching import Launcher, launcher, python
-from slurm.devcluster.plan import NodePlan, Plan
+from slurm.devcluster.folder import ClusterFolder
+from slurm.devcluster.plan import ClusterPlan, NodePlan
 from slurm.devcluster.processes import Process
-from slurm.devcluster.waiting import answers, comes_true
+from slurm.devcluster.program_launcher import Launcher, launcher, python
+from slurm.devcluster.wait_conditions import answers, wait_until
 
 _LOSS = 10  # percent
 PREFIX = "node-"  # of the records of nodes' first processes
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A node. All of these may be called whatever state it is in."""
 
-    folder: Folder
-    plan: Plan
+    folder: ClusterFolder
+    plan: ClusterPlan
     node: NodePlan
 
     @property
@@ -86,7 +86,7 @@ class Node:
         with launcher(self.folder) as work:
             network.lose(work, self._first(work).pid, _LOSS)
 
-    def part(self, other: Node) -> None:
+    def part(self, other: ClusterNode) -> None:
         """A partition between it and another node: all others reach both.
 
         Raises:
@@ -180,7 +180,7 @@ class Node:
         return link
 
 
-def boot(work: Launcher, plan: Plan, node: NodePlan) -> None:
+def boot(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
     """Start a node that is not up; its slurmd may not listen yet.
 
     Raises:
@@ -194,7 +194,7 @@ def boot(work: Launcher, plan: Plan, node: NodePlan) -> None:
     network.plug(work, plan, node, first.pid)
 
 
-def destroy(work: Launcher, plan: Plan, node: NodePlan) -> None:
+def destroy(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
     """End everything on a node.
 
     Raises:
@@ -227,7 +227,7 @@ def end(first: Process, *, all_below: bool) -> None:
         raise DevclusterError(f"process {first.pid} of a node does not end, though it was killed")
 
 
-def check_reach(work: Launcher, plan: Plan, within_s: float = 10) -> None:
+def check_reach(work: Launcher, plan: ClusterPlan, within_s: float = 10) -> None:
     """Raises:
     DevclusterError: the nodes of the namespaces form do not reach each other.
     """
@@ -236,7 +236,7 @@ def check_reach(work: Launcher, plan: Plan, within_s: float = 10) -> None:
     if plan.network is None or process is None:
         return
     # more than once: for seconds, Linux takes for unreachable what was so a moment ago
-    if not comes_true(lambda: network.leads(work, process.pid, last), within_s):
+    if not wait_until(lambda: network.leads(work, process.pid, last), within_s):
         raise DevclusterError(
             f"{first.name} does not reach {last.name}: a firewall of this machine takes what its "
             "bridges carry, as that of Docker does. Run iptables -I FORWARD -i 'hpckit+' -j ACCEPT "
@@ -244,10 +244,10 @@ def check_reach(work: Launcher, plan: Plan, within_s: float = 10) -> None:
         )
 
 
-def _end_strays(work: Launcher, plan: Plan, node: NodePlan) -> None:
+def _end_strays(work: Launcher, plan: ClusterPlan, node: NodePlan) -> None:
     """Namespaces end with their first process; in the ports form things may outlive it."""
     if plan.network is None:
-        for stray in strays.of(work.folder.slurmd_log(node.name)):
+        for stray in stray_processes.strays_of(work.folder.slurmd_log(node.name)):
             end(stray, all_below=True)
 
 

@@ -25,7 +25,7 @@ FAKE_GPUS = (
 
 
 @dataclass(frozen=True)
-class Options:
+class ClusterOptions:
     """Raises:
     DevclusterError: a value is out of range, or two do not go together.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.options import MAX_NODES, Options
+from slurm.devcluster.options import MAX_NODES, ClusterOptions
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class NodePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """A cluster."""
 
-    options: Options
+    options: ClusterOptions
     user: str
     hostname: str
     memory_mib: int  # of each node
@@ -85,7 +85,7 @@ class Plan:
         new.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
+    def read(cls, path: Path) -> ClusterPlan:
         """Raises:
         DevclusterError: there is none, or it is not of this version.
         """
@@ -100,7 +100,7 @@ class Plan:
             ) from error
 
 
-def make_plan(options: Options, network: Network | None, has_cgroups: bool) -> Plan:
+def make_plan(options: ClusterOptions, network: Network | None, has_cgroups: bool) -> ClusterPlan:
     """Ports are taken that are free now.
 
     Args:
@@ -112,7 +112,7 @@ def make_plan(options: Options, network: Network | None, has_cgroups: bool) -> P
     ports = free_ports(2 + options.nodes)
     hostname = socket.gethostname()
     own = loopback_address(hostname)
-    return Plan(
+    return ClusterPlan(
         options=options,
         user=user_name(os.geteuid()),
         hostname=hostname.partition(".")[0],
@@ -186,14 +186,14 @@ def _machine_memory_mib() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
 
 
-def _plan(found: dict[str, Any]) -> Plan:
+def _plan(found: dict[str, Any]) -> ClusterPlan:
     options = found["options"]
     nodes: Iterable[dict[str, Any]] = found["nodes"]
     network = found["network"]
-    return Plan(
+    return ClusterPlan(
         **found
         | {
-            "options": Options(**options | {"settings": tuple(options["settings"])}),
+            "options": ClusterOptions(**options | {"settings": tuple(options["settings"])}),
             "nodes": tuple(NodePlan(**node) for node in nodes),
             "network": Network(**network) if network else None,
         }

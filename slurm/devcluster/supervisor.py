@@ -17,17 +17,17 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from slurm.devcluster.folder import Folder
-from slurm.devcluster.plan import NodePlan, Plan
-from slurm.devcluster.waiting import comes_true
+from slurm.devcluster.folder import ClusterFolder
+from slurm.devcluster.plan import ClusterPlan, NodePlan
+from slurm.devcluster.wait_conditions import wait_until
 
 _PR_SET_CHILD_SUBREAPER = 36
 _HELD = {signal.SIGCHLD, signal.SIGHUP}
 
 
 def main() -> None:
-    folder = Folder(Path(sys.argv[1]))
-    plan = Plan.read(folder.plan)
+    folder = ClusterFolder(Path(sys.argv[1]))
+    plan = ClusterPlan.read(folder.plan)
     node = plan.node(sys.argv[2])
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     if plan.network:
@@ -66,7 +66,7 @@ def _reap_all_but(pid: int) -> None:
         os.waitpid(ended.si_pid, 0)
 
 
-def _set_up(folder: Folder, node: NodePlan) -> None:
+def _set_up(folder: ClusterFolder, node: NodePlan) -> None:
     """In new namespaces: an own name, /proc, /etc/hosts, shared memory and network."""
     socket.sethostname(node.name)
     _run("mount", "--make-rprivate", "/")
@@ -74,7 +74,7 @@ def _set_up(folder: Folder, node: NodePlan) -> None:
     _run("mount", "--bind", str(folder.hosts), "/etc/hosts")
     _run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm")
     _run("ip", "link", "set", "lo", "up")
-    if not comes_true(lambda: "eth0:" in Path("/proc/net/dev").read_text(), 20, every_s=0.005):
+    if not wait_until(lambda: "eth0:" in Path("/proc/net/dev").read_text(), 20, every_s=0.005):
         sys.exit(f"{node.name}: no network cable was plugged in within 20 s")
     _run("ip", "addr", "add", f"{node.address}/24", "dev", "eth0")
     _run("ip", "link", "set", "eth0", "up")

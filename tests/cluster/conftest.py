@@ -10,7 +10,7 @@ import pytest
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster
 from slurm.devcluster.errors import MissingToolError
-from slurm.devcluster.options import Form, Options
+from slurm.devcluster.options import ClusterOptions, Form
 from tests.cluster import guard
 from tests.cluster.slurm import Slurm
 
@@ -18,8 +18,8 @@ from tests.cluster.slurm import Slurm
 _QUICK = ("MessageTimeout=3", "TCPTimeout=2", "KillWait=30")
 
 
-def options(form: Form, nodes: int = 3) -> Options:
-    return Options(nodes=nodes, form=form, grace_s=2, slurmd_timeout_s=5, settings=_QUICK)
+def options(form: Form, nodes: int = 3) -> ClusterOptions:
+    return ClusterOptions(nodes=nodes, form=form, grace_s=2, slurmd_timeout_s=5, settings=_QUICK)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpckit.run.spec import RunSpec
+from hpckit.config.spec import RunSpec
 
 
 def main(cfg: RunSpec) -> None:

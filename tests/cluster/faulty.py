@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from data import Batch
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import main as train
-from hpckit.training.run import TrainingRun
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.language_model import main as train
+from hpckit.trainer.run_loop import TrainingRun
 
 FROM_STEP = 20
 STEP_S = 0.4

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import pytest
 
 from checkpointing import SaveError, Store
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
-from checkpointing.store import owners
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.session import Session
-from checkpointing.store.writer import Written
-from hpckit.run.directory import RunDir, store_and_name
-from hpckit.run.parse import read_spec
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
+from checkpointing.store.sessions import run_ownership
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import WrittenPart
+from hpckit.config.spec_parser import read_spec
+from hpckit.rundir.directory import RunDir, store_and_name
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Former:
 
     store: Store
     saving: Session
-    save: Save
+    save: SaveId
     """That the one has announced."""
     idle: Session
     """The other one, which has none under way."""
@@ -38,7 +38,9 @@ class Former:
 
     def assert_refused(self) -> None:
         """Whatever it tries, the store says no: also if it does not look first who has the run."""
-        write_part(self.store, Header(self.save, time.time(), 1), 0, Written({}, {}, 0, 0))
+        write_part(
+            self.store, ManifestHeader(self.save, time.time(), 1), 0, WrittenPart({}, {}, 0, 0)
+        )
         with pytest.raises(SaveError, match="another process took over the run"):
             self.finish(self.saving.check)
         with pytest.raises(SaveError, match="cannot be committed: it was declared dead"):
@@ -52,6 +54,6 @@ def former(run: RunDir, step: int) -> Iterator[Former]:
     """It has announced a save of that step."""
     url, name = store_and_name(read_spec(run.spec(1)), run)
     store = Store.open(url)
-    owner = owners.newest(store, name)
+    owner = run_ownership.newest(store, name)
     with Session(store, name, owner=owner) as saving, Session(store, name, owner=owner) as idle:
         yield Former(store, saving, saving.begin(step), idle)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import Batch
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import main as train
-from hpckit.training.run import TrainingRun
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.language_model import main as train
+from hpckit.trainer.run_loop import TrainingRun
 
 AT_STEP = 7
 GREED = 4 << 30  # bytes

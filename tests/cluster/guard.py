@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster
-from slurm.devcluster.options import Options
+from slurm.devcluster.options import ClusterOptions
 
 _DOWN = Path(tools.__file__).with_name("down")
 _WAIT = 'read line; exec "$@"'  # until nobody can write a line any more
@@ -31,7 +31,7 @@ def guarded(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def cluster(folder: Path, options: Options) -> Iterator[Cluster]:
+def cluster(folder: Path, options: ClusterOptions) -> Iterator[Cluster]:
     """A cluster that ends with the block, or with this process."""
     with guarded(folder), Cluster.up(folder, options) as found:
         yield found

@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
-from hpckit.run.events import Event
+from hpckit.events.event_log import Event
+from hpckit.rundir.directory import RunDir
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.runs import Followed, command
 

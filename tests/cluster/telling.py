@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import main as train
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.language_model import main as train
 
 
 def main(cfg: RunSpec) -> None:

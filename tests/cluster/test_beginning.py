@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.runs import assert_same_run

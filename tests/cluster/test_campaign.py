@@ -7,8 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.schedule import STEP_S, Planned, save_schedule
+from hpckit.faults.campaign.fault_schedule import STEP_S, ScheduledFault, save_schedule
+from hpckit.faults.fault_plan import DrillKind
 from slurm.devcluster.folder import VARIABLE
 from tests.cluster.launched import PATIENCE_S, SLURM
 from tests.cluster.slurm import Slurm
@@ -17,12 +17,12 @@ from tests.integration.runs import REPO
 
 STEPS = 100
 SCHEDULE = (
-    Planned(15, "parted", 0.9),
-    Planned(30, "controller", 0.0),
-    Planned(38, "lossy", 0.0),
-    Planned(45, "daemon", 0.9),
-    Planned(60, DrillKind.PREEMPT, 0.0),
-    Planned(80, "gone", 0.0),
+    ScheduledFault(15, "parted", 0.9),
+    ScheduledFault(30, "controller", 0.0),
+    ScheduledFault(38, "lossy", 0.0),
+    ScheduledFault(45, "daemon", 0.9),
+    ScheduledFault(60, DrillKind.PREEMPT, 0.0),
+    ScheduledFault(80, "gone", 0.0),
 )
 
 

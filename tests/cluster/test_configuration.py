@@ -13,9 +13,9 @@ import pytest
 from slurm.devcluster import logs, records
 from slurm.devcluster.configuration import files, slurm_conf, with_settings
 from slurm.devcluster.errors import DevclusterError
-from slurm.devcluster.folder import Folder
-from slurm.devcluster.options import Options
-from slurm.devcluster.plan import Network, Plan, loopback_address, make_plan, user_name
+from slurm.devcluster.folder import ClusterFolder
+from slurm.devcluster.options import ClusterOptions
+from slurm.devcluster.plan import ClusterPlan, Network, loopback_address, make_plan, user_name
 from slurm.devcluster.processes import Process
 
 _LINES = ["SlurmdTimeout=10", "NodeName=n1", "PartitionName=low Nodes=ALL"]
@@ -33,7 +33,7 @@ def test_nodes_and_partitions_are_added_to_those_there() -> None:
 @pytest.mark.parametrize("setting", ["KillWait", "=3", "Kill Wait=3", "KillWait=3\nMailProg=/x"])
 def test_what_is_no_setting_is_refused(setting: str) -> None:
     with pytest.raises(DevclusterError, match="say Key=Value"):
-        Options(settings=(setting,))
+        ClusterOptions(settings=(setting,))
 
 
 @pytest.mark.parametrize(
@@ -47,30 +47,30 @@ def test_what_is_no_setting_is_refused(setting: str) -> None:
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, int | str], said: str) -> None:
     with pytest.raises(DevclusterError, match=said):
-        replace(Options(), **wrong)  # type: ignore[arg-type]
+        replace(ClusterOptions(), **wrong)  # type: ignore[arg-type]
 
 
 def test_choices_reach_slurm_conf() -> None:
-    plan = make_plan(Options(grace_s=77, cred_expire_s=None, user_signal=False), None, False)
-    text = slurm_conf(Folder(Path("/d")), plan)
+    plan = make_plan(ClusterOptions(grace_s=77, cred_expire_s=None, user_signal=False), None, False)
+    text = slurm_conf(ClusterFolder(Path("/d")), plan)
     assert "GraceTime=77\n" in text
     assert "AuthInfo=socket=/d/run/munge.sock\n" in text
     assert "preempt_send_user_signal" not in text
-    usual = slurm_conf(Folder(Path("/d")), make_plan(Options(), None, False))
+    usual = slurm_conf(ClusterFolder(Path("/d")), make_plan(ClusterOptions(), None, False))
     assert "AuthInfo=socket=/d/run/munge.sock,cred_expire=5\n" in usual
     assert "SlurmctldParameters=preempt_send_user_signal\n" in usual
 
 
 @pytest.mark.parametrize("network", [None, Network(2, "02:00:00:00:00:01")])
 def test_a_plan_comes_back_as_it_was_written(network: Network | None, tmp_path: Path) -> None:
-    options = Options(form="namespaces" if network else "ports", settings=("KillWait=1",))
+    options = ClusterOptions(form="namespaces" if network else "ports", settings=("KillWait=1",))
     plan = make_plan(options, network, True)
     plan.write(tmp_path / "cluster.json")
-    assert Plan.read(tmp_path / "cluster.json") == plan
+    assert ClusterPlan.read(tmp_path / "cluster.json") == plan
 
 
 def test_clusters_of_a_machine_have_nodes_of_different_names() -> None:
-    plans = [make_plan(Options(nodes=99), Network(number, ""), True) for number in (0, 1, 2)]
+    plans = [make_plan(ClusterOptions(nodes=99), Network(number, ""), True) for number in (0, 1, 2)]
     names = {node.name for plan in plans for node in plan.nodes}
     assert len(names) == 3 * 99
     assert plans[0].nodes[0].name == "n1"
@@ -80,20 +80,20 @@ def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"nodes": []}))
     with pytest.raises(DevclusterError, match="does not describe a cluster"):
-        Plan.read(path)
+        ClusterPlan.read(path)
 
 
 def test_only_accounting_has_a_database() -> None:
-    folder = Folder(Path("/d"))
-    assert "slurmdbd.conf" not in files(folder, make_plan(Options(), None, False))
-    plan = make_plan(Options(accounting=True), None, False)
+    folder = ClusterFolder(Path("/d"))
+    assert "slurmdbd.conf" not in files(folder, make_plan(ClusterOptions(), None, False))
+    plan = make_plan(ClusterOptions(accounting=True), None, False)
     assert "Pass" not in files(folder, plan)["slurmdbd.conf"]
 
 
 @pytest.mark.parametrize("name", ["a" * 120, "with blank", "a=b"])
 def test_a_folder_that_slurm_or_a_socket_cannot_have_is_refused(name: str) -> None:
     with pytest.raises(DevclusterError, match="name a"):
-        Folder.named(Path("/tmp") / name)
+        ClusterFolder.named(Path("/tmp") / name)
 
 
 def test_a_user_without_a_name_is_refused() -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.orphan import is_lost
-from hpckit.run.scontrol import field
+from hpckit.agent.orphaned_job import is_lost
+from hpckit.slurm.scontrol import field
 from slurm.devcluster import tools
 from slurm.devcluster.cluster import Cluster, take_down
 from slurm.devcluster.errors import DevclusterError, MissingToolError
-from slurm.devcluster.folder import Folder
-from slurm.devcluster.nodes import PREFIX, Node
-from slurm.devcluster.options import Form, Options
+from slurm.devcluster.folder import ClusterFolder
+from slurm.devcluster.nodes import PREFIX, ClusterNode
+from slurm.devcluster.options import ClusterOptions, Form
 from slurm.devcluster.records import read
 from tests.cluster import guard, traces
 from tests.cluster.conftest import need, options
@@ -57,13 +57,13 @@ class Doomed:
     """Two jobs on a node that something will happen to."""
 
     slurm: Slurm
-    node: Node
+    node: ClusterNode
     again: str  # the one that is to be requeued
     once: str  # the one that is not
     sleep: str
 
     @classmethod
-    def submitted(cls, slurm: Slurm, node: Node, folder: Path) -> Doomed:
+    def submitted(cls, slurm: Slurm, node: ClusterNode, folder: Path) -> Doomed:
         """Both run, and one has left a daemon."""
         sleep, there = mark(), f"--nodelist={node.name}"
         program = f"(setsid sleep {sleep} >/dev/null 2>&1 &); sleep 600"
@@ -88,7 +88,7 @@ class Doomed:
         self.slurm.run("scancel", self.again)
 
 
-def check_comes_back(slurm: Slurm, node: Node) -> None:
+def check_comes_back(slurm: Slurm, node: ClusterNode) -> None:
     slurm.wait_for_idle()
     words = ("srun", f"--nodelist={node.name}", "printenv", "SLURMD_NODENAME")
     assert slurm.run(*words).strip() == node.name
@@ -151,7 +151,7 @@ def test_a_folder_is_one_clusters_and_its_alone(ports: Slurm, tmp_path: Path) ->
     with pytest.raises(DevclusterError, match=r"not empty \(thesis.tex\)"):
         Cluster.up(tmp_path, options("ports"))
     with pytest.raises(DevclusterError, match="no cluster"):
-        take_down(Folder(tmp_path))
+        take_down(ClusterFolder(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -172,7 +172,9 @@ def test_down_leaves_what_others_put_into_the_folder(tmp_path: Path) -> None:
 def test_what_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     need("ports")
     with pytest.raises(DevclusterError, match=r"slurmctld ended(.|\n)*no_such_plugin"):
-        Cluster.up(tmp_path / "c", Options(nodes=1, settings=("SelectType=select/no_such_plugin",)))
+        Cluster.up(
+            tmp_path / "c", ClusterOptions(nodes=1, settings=("SelectType=select/no_such_plugin",))
+        )
     assert not (tmp_path / "c").exists()
     assert traces.processes(str(tmp_path / "c")) == []
 
@@ -275,7 +277,7 @@ def test_a_node_without_power_and_one_without_network(namespaces: Slurm, tmp_pat
         check_comes_back(namespaces, node)
 
 
-def arrived(node: Node, sent: int) -> int:
+def arrived(node: ClusterNode, sent: int) -> int:
     """Of so many datagrams to the node: no more than a socket keeps while nobody reads."""
     code = (
         "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 9999)); "
@@ -306,7 +308,7 @@ def test_a_bad_cable_loses_some_of_the_packets(namespaces: Slurm) -> None:
     assert arrived(node, 200) == 200
 
 
-def reaches(here: Node, there: Node) -> bool:
+def reaches(here: ClusterNode, there: ClusterNode) -> bool:
     """Whether slurmd of one node is reached from another."""
     code = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2]), timeout=1)"
     words = [sys.executable, "-I", "-S", "-c", code, there.address, str(there.node.port)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from checkpointing import list_run
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.cluster.former import former
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched, launch
 from tests.cluster.slurm import Slurm, wait_for

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.processes import strays
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
+from hpckit.system.child_processes import strays
 from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.run_commands import Typed

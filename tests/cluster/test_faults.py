@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.strike import Fault, victims
-from hpckit.elastic.strike import strike as play
-from hpckit.run.directory import RunDir
+from hpckit.faults.injection.process_faults import ProcessFault, victims
+from hpckit.faults.injection.process_faults import inject_fault as play
+from hpckit.rundir.directory import RunDir
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard
 from tests.cluster.conftest import need, options
@@ -42,7 +42,7 @@ def meets(it: Launched, fault: Callable[[], None]) -> None:
     wait_for(lambda: it.events("step")[-1].time > begun.time, "a step after the fault", 240)
 
 
-def strike(it: Launched, fault: Fault, number: int, signal_: signal.Signals) -> None:
+def strike(it: Launched, fault: ProcessFault, number: int, signal_: signal.Signals) -> None:
     (victim,) = victims(str(it.run.path), fault, number)
     victim.send_signal(signal_)
 
@@ -55,13 +55,13 @@ def test_a_run_comes_through_one_fault_after_the_other(
     it = launch(slurm, tmp_path / "runs", shards, *faulty, *_BUDGETS)
     it.wait_for("successor_queued")
     it.wait_for_step(21)
-    meets(it, lambda: strike(it, Fault.WORKER, 1, signal.SIGKILL))
-    meets(it, lambda: strike(it, Fault.HANG, 1, signal.SIGSTOP))
+    meets(it, lambda: strike(it, ProcessFault.WORKER, 1, signal.SIGKILL))
+    meets(it, lambda: strike(it, ProcessFault.HANG, 1, signal.SIGSTOP))
     meets(it, sign.touch)
     assert {life.generation for life in history(it.run).lives} == {1}, "all of it in place"
     assert [event["memory"] for event in it.events("out_of_memory")] == ["gpu"]
     assert [event["phase"] for event in it.events("hang")][:1] == ["training"]
-    meets(it, lambda: strike(it, Fault.AGENT, 0, signal.SIGKILL))
+    meets(it, lambda: strike(it, ProcessFault.AGENT, 0, signal.SIGKILL))
     assert [event["node"] for event in it.events("agent_killed")] == [0]
     (started,) = it.events("run_started")
     drained = accounted.node(started["hosts"][1])
@@ -69,7 +69,7 @@ def test_a_run_comes_through_one_fault_after_the_other(
     it.wait_for_step(it.events("step")[-1]["step"] + 2)  # the run goes on there
     meets(it, lambda: os.kill(started["pid"], signal.SIGKILL))
     drained.resume()
-    broken = Fault.EIO if shutil.which("strace") else Fault.FULL
+    broken = ProcessFault.EIO if shutil.which("strace") else ProcessFault.FULL
     assert play(str(it.run.path), broken, 0), "the disk of its service fails, for a while"
     it.wait_for("checkpoint_failed")
     it.wait_for("run_ended")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm
 from tests.integration.damage import check

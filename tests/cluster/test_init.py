@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, Launched
 from tests.cluster.slurm import Slurm
 from tests.integration.run_commands import HPCKIT

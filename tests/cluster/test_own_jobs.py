@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
-from hpckit.run.parse import read_spec
+from hpckit.config.spec_parser import read_spec
+from hpckit.rundir.directory import RunDir
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard, unhurried
 from tests.cluster.conftest import need, options

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.strike import Fault, victims
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
+from hpckit.faults.injection.process_faults import ProcessFault, victims
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
 from slurm.devcluster.cluster import Cluster
 from tests.cluster import guard
 from tests.cluster.conftest import need, options
@@ -82,7 +82,7 @@ def test_a_killed_agent_is_replaced_within_the_job_and_a_run_beside_it_feels_not
     beside = launch(ports, tmp_path / "two", shards, here, "name=t-beside")
     it.wait_for_step(23)
     beside.wait_for("training_started")
-    (agent,) = victims(str(it.run.path), Fault.AGENT, 1)
+    (agent,) = victims(str(it.run.path), ProcessFault.AGENT, 1)
     agent.kill()
     for run in (it, beside):
         run.wait_for("run_ended")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, Launched
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.run_commands import Typed
@@ -130,7 +130,7 @@ def test_agents_run_in_the_container_and_workers_in_the_sites_environment(
         assert call[0] == "exec"
         assert "--nv" not in call, "on the CPU"
         assert call[call.index(str(image)) - 1] == "--no-home"
-        assert call[-3:] == [sys.executable, "-m", "hpckit.elastic.keeper"]
+        assert call[-3:] == [sys.executable, "-m", "hpckit.agent.watchdog"]
     worker = json.loads((tmp_path / "rank1.json").read_text())
     assert (worker["EVIL"], worker["N"]) == (evil, "3")
     assert {worker[f"{kind}_SOCKET_IFNAME"] for kind in ("NCCL", "GLOO")} == {"lo"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from hpckit.run.directory import RunDir
-from hpckit.run.parse import read_spec
+from hpckit.config.spec_parser import read_spec
+from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched
 from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, environment, overrides, wrapper

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from data import Batch
-from hpckit.run.environment import WorkerEnvironment
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import main as train
-from hpckit.training.run import TrainingRun
+from hpckit.config.spec import RunSpec
+from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.language_model import main as train
+from hpckit.trainer.run_loop import TrainingRun
 
 FROM_STEP = 20
 STEP_S = 0.25

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, SLURM
 from tests.cluster.slurm import Slurm, wait_for
 from tests.integration.runs import REPO, command

@@ -12,19 +12,19 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 from unittest import mock
 
-from checkpointing.format import names
-from checkpointing.format.names import Save
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import KeepPolicy, Last, Only
-from checkpointing.storage import Entry, Storage, open_storage
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.storage import ObjectInfo, Storage, open_storage
+from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.store import catalog
-from checkpointing.store import prune as prune_module
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion import checkpoint_prune as prune_module
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.sessions.run_takeover import take_over
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.takeover import take_over
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.forkserver import fork_server
 from tests.services.crash_storage import CrashStorage
 from tests.unit.checkpointing.store import saves
@@ -67,7 +67,7 @@ def populate(storage: Storage) -> None:
 def copied(source: Storage, target: Storage) -> None:
     """The same objects in another place."""
 
-    def copy(entry: Entry) -> None:
+    def copy(entry: ObjectInfo) -> None:
         target.put(entry.key, [source.get(entry.key)])
 
     with ThreadPoolExecutor(8) as pool:
@@ -79,7 +79,7 @@ def work(storage: Storage, ttl_s: float) -> None:
     with mock.patch.object(prune_module, "Session", partial(Session, ttl_s=ttl_s)):
         store = Store.at(storage)
         with Session(store, RUN, ttl_s=ttl_s) as session:
-            saves.save(session, [Known(store, RUN) for _ in range(2)], NEW_STEP, NEW)
+            saves.save(session, [RunChunkIndex(store, RUN) for _ in range(2)], NEW_STEP, NEW)
         prune(store, RUN, POLICIES, grace_s=0)
 
 
@@ -144,19 +144,19 @@ def leaks(store: Store) -> list[str]:
     """Objects that nothing needs; owners, and fences and abandoned saves, which stay for a week,
     aside."""
     found = catalog.committed(store)[0]
-    needed = {one.stored.key for one in found} | {names.STORE}
-    needed |= {names.pack_key(pack) for one in found for pack in one.document.packs()}
+    needed = {one.stored.key for one in found} | {object_keys.STORE}
+    needed |= {object_keys.pack_key(pack) for one in found for pack in one.document.packs()}
     dead = {s.key for s in store.manifests() if store.document(s).kind == "hpckit-abandoned"}
     listed = {e.key for e in store.storage.list("")}
     left = {k for k in listed - needed - dead if "/owners/" not in k}
-    return sorted(k for k in left if not k.startswith(names.LEASES) or _held(k))
+    return sorted(k for k in left if not k.startswith(object_keys.LEASES) or _held(k))
 
 
 def _held(key: str) -> bool:
     return key.endswith(".lease")
 
 
-def _saves(store: Store, run: str) -> list[Save]:
+def _saves(store: Store, run: str) -> list[SaveId]:
     return [found.stored.save for found in catalog.committed(store, run)[0]]
 
 

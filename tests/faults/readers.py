@@ -22,29 +22,38 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
-from checkpointing import canonical
-from checkpointing.codec import Codec, Layout, decode
+from checkpointing.codec import Codec, WordLayout, decode
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, ServiceError
-from checkpointing.format import container, manifest, packs, records, table
+from checkpointing.format import (
+    canonical_json,
+    document_container,
+    item_table,
+    manifest,
+    packs,
+    store_records,
+)
 from checkpointing.format.chunks import Chunk, checksum
-from checkpointing.interop import pickles
-from checkpointing.interop.dcp_metadata import ALLOWED
-from checkpointing.service import messages, peering, spoolfile
-from checkpointing.service.peering import Node, Ring
+from checkpointing.format.values.json_values import decode as decode_value
+from checkpointing.interop import pickle_reader
+from checkpointing.interop.dcp.folder_metadata import ALLOWED
+from checkpointing.service.protocol import messages
+from checkpointing.service.protocol.socket_frames import FrameSocket
+from checkpointing.service.replication import replication_ring
+from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode
 from checkpointing.service.snapshots import Generation
-from checkpointing.service.spoolfile import Spooled
-from checkpointing.service.wire import Wire
-from checkpointing.values import decode as decode_value
-from data.cache.entry import KINDS, Entry, ShardRef
+from checkpointing.service.spool import spool_file
+from checkpointing.service.spool.spool_file import SpoolHeader
+from data.cache.files.cache_entry import KINDS, CacheEntry, ShardRef
 from data.errors import DataError, IndexFileError, ShardError
-from data.indexing import columns, rows, shard, sidecar
-from data.indexing.manifest import Manifest
-from data.indexing.scan import PassingIndex
-from data.indexing.shard import ShardIndex
-from hpckit.elastic.channel import Channel
-from hpckit.run.durable import read_json
-from hpckit.run.events import EventTail
-from hpckit.run.parse import SpecError, dump_spec, read_spec
+from data.index import column_container, manifest_rows
+from data.index.manifest import Manifest
+from data.index.shard import shard_index, sidecar
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard.shard_scan import StreamedShardIndexer
+from hpckit.agent.message_channel import Channel
+from hpckit.config.spec_parser import SpecError, dump_spec, read_spec
+from hpckit.events.event_log import EventTail
+from hpckit.system.atomic_files import read_json
 from tests.faults.fuzzing import MOST, Reader
 from tests.unit.checkpointing.codec.test_forged import BASE, COUNT, FORGED, LAYOUT, WHOLE
 from tests.unit.checkpointing.format.forms import chunk, filled
@@ -101,7 +110,7 @@ def _document(data: bytes) -> None:
             _use(one)
 
 
-def _use(read: table.Table) -> None:
+def _use(read: item_table.ItemTable) -> None:
     for value in read.values.values():
         decode_value(value)
     for found in read.all_chunks():
@@ -110,23 +119,29 @@ def _use(read: table.Table) -> None:
 
 def _table(data: bytes) -> None:
     for is_part in (False, True):
-        _use(table.from_bytes(data, [bytes([n]) * 16 for n in range(1, 5)], "it", is_part=is_part))
+        _use(
+            item_table.from_bytes(
+                data, [bytes([n]) * 16 for n in range(1, 5)], "it", is_part=is_part
+            )
+        )
 
 
-def _raw(one: table.Table) -> bytes:
+def _raw(one: item_table.ItemTable) -> bytes:
     indices = {pack: n for n, pack in enumerate(sorted(one.packs()))}
-    return zstandard.decompress(table.to_bytes(one, indices))
+    return zstandard.decompress(item_table.to_bytes(one, indices))
 
 
 def _sealed_document(name: str, data: bytes) -> Reader:
     """Of the header of a container, whose sections follow as they were."""
-    end = container.PREFIX + int.from_bytes(data[8 : container.PREFIX], "little")
+    end = document_container.PREFIX + int.from_bytes(data[8 : document_container.PREFIX], "little")
 
     def read(head: bytes) -> None:
         sealed = _sealed(head)
-        _document(container.MAGIC + len(sealed).to_bytes(4, "little") + sealed + data[end:])
+        _document(
+            document_container.MAGIC + len(sealed).to_bytes(4, "little") + sealed + data[end:]
+        )
 
-    return Reader(name, [data[container.PREFIX : end]], read, DAMAGED)
+    return Reader(name, [data[document_container.PREFIX : end]], read, DAMAGED)
 
 
 def _sealed(data: bytes) -> bytes:
@@ -134,7 +149,7 @@ def _sealed(data: bytes) -> bytes:
     try:
         body = json.loads(data)
         body.pop("blake3", None)
-        return canonical.dump(body)
+        return canonical_json.dump(body)
     except (ValueError, AttributeError, TypeError, RecursionError):
         return data
 
@@ -182,7 +197,7 @@ def _chunk(data: bytes) -> None:
         try:
             decode(codec, data[1:], memoryview(bytearray(2 * COUNT)), LAYOUT, base)
         except DAMAGED:
-            decode(codec, data[1:], memoryview(bytearray(8)), Layout(4, True, 4), None)
+            decode(codec, data[1:], memoryview(bytearray(8)), WordLayout(4, True, 4), None)
 
 
 # --- the store's small records
@@ -190,18 +205,33 @@ def _chunk(data: bytes) -> None:
 
 def _small() -> list[Reader]:
     forms: dict[str, tuple[bytes, Callable[[bytes, str], object]]] = {
-        "store": (records.dump_store(records.StoreRecord("ab" * 16, 1.5)), records.load_store),
-        "lease": (
-            records.dump_lease(
-                records.Lease("0123abcd", "gpt", "me", 60.0, 3, {"runs/a": ("tombs/b",)}, ("c",))
-            ),
-            records.load_lease,
+        "store": (
+            store_records.dump_store(store_records.StoreRecord("ab" * 16, 1.5)),
+            store_records.load_store,
         ),
-        "owner": (records.dump_owner(records.Owner("nonce", "host", 2.0)), records.load_owner),
-        "tomb": (records.dump_tomb(records.Tomb(("packs/aa",), ("runs/b",))), records.load_tomb),
+        "lease": (
+            store_records.dump_lease(
+                store_records.Lease(
+                    "0123abcd", "gpt", "me", 60.0, 3, {"runs/a": ("tombs/b",)}, ("c",)
+                )
+            ),
+            store_records.load_lease,
+        ),
+        "owner": (
+            store_records.dump_owner(store_records.RunOwner("nonce", "host", 2.0)),
+            store_records.load_owner,
+        ),
+        "tomb": (
+            store_records.dump_deletion_mark(
+                store_records.DeletionMark(("packs/aa",), ("runs/b",))
+            ),
+            store_records.load_deletion_mark,
+        ),
         "mark": (
-            records.dump_mark(records.Mark("0000000100-89abcdef", True, "best", 3.0)),
-            records.load_mark,
+            store_records.dump_mark(
+                store_records.CheckpointMark("0000000100-89abcdef", True, "best", 3.0)
+            ),
+            store_records.load_mark,
         ),
     }
 
@@ -223,13 +253,13 @@ def _data() -> list[Reader]:
     tars = [tar_bytes(files, format) for format in (1, 2)] + [tar_bytes(files[:2], 0)]
     index = _passed(tars[0])
     listed = [
-        rows.ShardRow("/a/s-0.tar", 3, 10240, "tag", None, "ab" * 32, 7),
-        rows.ShardRow("s3://b/s-1.tar", 4, 10240, None, "cd" * 32, "ef" * 32, 8),
+        manifest_rows.ShardRow("/a/s-0.tar", 3, 10240, "tag", None, "ab" * 32, 7),
+        manifest_rows.ShardRow("s3://b/s-1.tar", 4, 10240, None, "cd" * 32, "ef" * 32, 8),
     ]
     urls = ("../../etc/passwd", "s3://b/..%2f..%2fs.tar", "/a/..", "file:///a/%2e%2e/s-\0.tar", "~")
-    hostile = [rows.ShardRow(url, 1, 10240, None, "ab" * 32, "ef" * 32, 8) for url in urls]
+    hostile = [manifest_rows.ShardRow(url, 1, 10240, None, "ab" * 32, "ef" * 32, 8) for url in urls]
     indexes = [sidecar.to_bytes(index)]
-    indexes += [rows.pack_rows(one, "/a/", "npy") for one in (listed, hostile)]
+    indexes += [manifest_rows.pack_rows(one, "/a/", "npy") for one in (listed, hostile)]
     return [
         Reader("tar", tars, lambda data: _use_index(_passed(data)), (ShardError,)),
         Reader("sidecar", indexes[:1], _sidecar, (IndexFileError,)),
@@ -244,7 +274,7 @@ def _data() -> list[Reader]:
 
 
 def _passed(data: bytes) -> ShardIndex:
-    passing = PassingIndex("s.tar")
+    passing = StreamedShardIndexer("s.tar")
     for at in range(0, len(data), 700):
         passing.feed(memoryview(data)[at : at + 700])
     return passing.finish()
@@ -270,7 +300,9 @@ def _sidecar(data: bytes) -> None:
 
 
 def _dataset(data: bytes) -> None:
-    _use_manifest(Manifest(columns.unpack(data, rows.KIND, "d.index"), "/base/", "d.index"))
+    _use_manifest(
+        Manifest(column_container.unpack(data, manifest_rows.KIND, "d.index"), "/base/", "d.index")
+    )
 
 
 def _use_manifest(found: Manifest) -> None:
@@ -287,19 +319,19 @@ def _use_manifest(found: Manifest) -> None:
 def _use_place(url: str, size: int, hash: str | None) -> None:
     """The files that a cache has for a shard are in its folder, whatever the shard is called."""
     try:
-        entry = Entry.of(ShardRef(url, size, hash), size, None)
+        entry = CacheEntry.of(ShardRef(url, size, hash), size, None)
     except DataError:
         return  # no address
     for kind in KINDS:
         name = f"{entry.stem}.{kind}"
         assert Path(name).name == name, f"{url!r} is cached at {name!r}"
         assert len(name.encode()) < 256
-        assert Entry.parse(name) == (entry, kind)
+        assert CacheEntry.parse(name) == (entry, kind)
 
 
 def _unpacked(data: bytes) -> Content:
-    kind = shard.KIND if b'"shard"' in data[:40] else rows.KIND
-    found = columns.unpack(data, kind, "it")
+    kind = shard_index.KIND if b'"shard"' in data[:40] else manifest_rows.KIND
+    found = column_container.unpack(data, kind, "it")
     return kind, dict(found.meta), dict(found.columns)
 
 
@@ -314,10 +346,10 @@ def _described_read(data: bytes) -> None:
     try:
         kind, meta, listed = json.loads(data)
         named = {name: np.array(values, dtype) for name, (dtype, values) in listed.items()}
-        content = columns.pack(kind, meta, named)
+        content = column_container.pack(kind, meta, named)
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, SyntaxError):
         return  # cannot be written
-    (_sidecar if kind == shard.KIND else _dataset)(content)
+    (_sidecar if kind == shard_index.KIND else _dataset)(content)
 
 
 # --- the run's directory, and what agents and supervisors tell each other
@@ -388,22 +420,24 @@ def _channel(data: bytes) -> None:
 
 
 def _service(work: Path) -> list[Reader]:
-    seat = messages.dump_seat(1, frozenset({0, 1}), Generation("0123abcd", 4, 7))
-    nodes = (Node("n0", "10.0.0.1", 4000, (0, 1)), Node("n1", "10.0.0.2", 4001, (2, 3)))
-    ring = peering.dump_ring(Ring(Generation("0123abcd", 4, 7), nodes, 1, bytes(32)))
+    seat = messages.dump_rank(1, frozenset({0, 1}), Generation("0123abcd", 4, 7))
+    nodes = (RingNode("n0", "10.0.0.1", 4000, (0, 1)), RingNode("n1", "10.0.0.2", 4001, (2, 3)))
+    ring = replication_ring.dump_ring(
+        ReplicationRing(Generation("0123abcd", 4, 7), nodes, 1, bytes(32))
+    )
     layout, snapshot = messages.dump_layout(sample.LAYOUT), messages.dump_snapshot(sample.SNAPSHOT)
-    spooled = Spooled(sample.SNAPSHOT, 5, "ab" * 16, 4, 2, 4096)
+    spooled = SpoolHeader(sample.SNAPSHOT, 5, "ab" * 16, 4, 2, 4096)
     path = work / spooled.name
-    spoolfile.write(path, spooled, np.arange(4096, dtype=np.uint8), 1)
+    spool_file.write(path, spooled, np.arange(4096, dtype=np.uint8), 1)
     content = path.read_bytes()
     end = 16 + int.from_bytes(content[12:16], "little")
     frames = b"".join(_frame({"kind": kind, **seat}) for kind in ("join", "staged"))
     return [
         Reader("wire", [frames, _frame({"kind": "layout", **layout})], _wire, (ServiceError,)),
-        Reader("seat", [_text(seat)], lambda d: _message(d, messages.load_seat), REFUSED),
+        Reader("seat", [_text(seat)], lambda d: _message(d, messages.load_rank), REFUSED),
         Reader("layout", [_text(layout)], lambda d: _message(d, messages.load_layout), REFUSED),
         Reader("snapshot", [_text(snapshot)], lambda d: _message(d, _load_snapshot), REFUSED),
-        Reader("ring", [_text(ring)], lambda d: _message(d, peering.load_ring), REFUSED),
+        Reader("ring", [_text(ring)], lambda d: _message(d, replication_ring.load_ring), REFUSED),
         Reader("spool", [content], lambda data: _spool(path, data), DAMAGED, 0.5),
         Reader("spool-sealed", [content[16:end]],
                lambda data: _spool(path, _spooled(data, content[end + 32 :])), DAMAGED, 0.5),
@@ -421,7 +455,7 @@ def _frame(message: Json) -> bytes:
 
 def _wire(data: bytes) -> None:
     ours, theirs = socket.socketpair()
-    wire = Wire(ours)
+    wire = FrameSocket(ours)
     try:
         theirs.sendall(data[:MOST])
         theirs.shutdown(socket.SHUT_WR)
@@ -447,9 +481,9 @@ def _load_snapshot(plain: Json) -> object:
 
 def _spool(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    with spoolfile.opened(path) as (fd, head):
+    with spool_file.opened(path) as (fd, head):
         into = np.zeros(head.spooled.bytes, np.uint8)
-        spoolfile.read(fd, head, into, 1, path)
+        spool_file.read(fd, head, into, 1, path)
 
 
 def _spooled(header: bytes, rest: bytes) -> bytes:
@@ -464,7 +498,7 @@ def _foreign(work: Path) -> list[Reader]:
     tree: Sequence[object] = [{"a": [1, 2.5, (3,)], "b": "é"}, [None, True, b"x", 2**70], ("t",)]
     seeds = [pickle.dumps(one, protocol) for one in tree for protocol in (2, 4, 5)]
     return [
-        Reader("pickle", seeds, lambda d: pickles.read(d, ALLOWED, "it"), DAMAGED, 0.5),
+        Reader("pickle", seeds, lambda d: pickle_reader.read(d, ALLOWED, "it"), DAMAGED, 0.5),
         Reader("safetensors", [_safetensors()], _read_safetensors, DAMAGED),
         Reader("torch-pickle", _torch_pickles(), _read_torch_pickle, DAMAGED, 0.5),
         Reader("torch-file", [_torch_file(one) for one in _torch_pickles()],
@@ -494,8 +528,8 @@ def _torch_pickles() -> list[bytes]:
 
 
 def _read_torch_pickle(data: bytes) -> None:
-    from checkpointing.interop.torch_import import leaves_of
-    from checkpointing.interop.torch_pickle import parse
+    from checkpointing.interop.torch_save.file_import import leaves_of
+    from checkpointing.interop.torch_save.pickled_tensors import parse
 
     leaves_of(parse(data, "it"), "item", "it")
 
@@ -513,9 +547,9 @@ def _torch_file(program: bytes) -> bytes:
 
 
 def _read_torch_file(path: Path, data: bytes) -> None:
-    from checkpointing.interop.torch_archive import open_archive
-    from checkpointing.interop.torch_import import check, leaves_of, pieces
-    from checkpointing.interop.torch_pickle import parse
+    from checkpointing.interop.torch_save.archive import open_archive
+    from checkpointing.interop.torch_save.file_import import check, leaves_of, pieces
+    from checkpointing.interop.torch_save.pickled_tensors import parse
 
     path.write_bytes(data)
     with open_archive(path) as archive:
@@ -550,7 +584,7 @@ class _Memory:
 
 
 def _read_safetensors(data: bytes) -> None:
-    from checkpointing.interop import safetensors_header
+    from checkpointing.interop.safetensors import header as safetensors_header
 
     entries, start = safetensors_header.read(_Memory(data))  # type: ignore[arg-type]
     assert all(start + one.start + one.size <= len(data) for one in entries.values())

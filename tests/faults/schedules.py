@@ -26,19 +26,19 @@ from typing import Literal, NoReturn
 from unittest import mock
 
 from checkpointing.errors import CheckpointError, StoreAccessError
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
 from checkpointing.storage import Storage
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.compact import compact
-from checkpointing.store.flatten import flatten
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_compaction import compact
+from checkpointing.store.repair.base_removal import flatten
+from checkpointing.store.sessions.run_takeover import take_over
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.takeover import take_over
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.faults.crashing import Place, age, leaks, opened
 from tests.faults.storming import values_of
 from tests.services.ceph import ceph
@@ -97,7 +97,7 @@ class World:
 
     def __init__(self, storage: Storage, ttl_s: float) -> None:
         self._storage, self._ttl_s = storage, ttl_s
-        self._told: dict[str, set[Save]] = {run: set() for run in RUNS}
+        self._told: dict[str, set[SaveId]] = {run: set() for run in RUNS}
         Store.at(storage, create=True)
         for run in RUNS:
             for _ in range(KEEP):
@@ -157,7 +157,7 @@ class World:
         steps = [found.stored.save.step for found in catalog.committed(store, run)[0]]
         with Session(store, run, ttl_s=self._ttl_s) as session:
             step = max(steps, default=0) + 1
-            known = [Known(store, run) for _ in range(2)]
+            known = [RunChunkIndex(store, run) for _ in range(2)]
             self._told[run].add(saves.save(session, known, step, values_of(step)))
 
 

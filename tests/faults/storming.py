@@ -11,17 +11,17 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 from checkpointing.errors import CheckpointError, SaveError
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
-from checkpointing.store import catalog, marks
+from checkpointing.store import catalog, pins_and_labels
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.commit import commit
-from checkpointing.store.compact import compact
-from checkpointing.store.flatten import flatten
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_compaction import compact
+from checkpointing.store.repair.base_removal import flatten
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit
 from tests.faults.crashing import Place, opened
 from tests.forkserver import fork_server
 from tests.unit.checkpointing.store import saves
@@ -69,16 +69,16 @@ def together() -> None:
     _barrier.wait(timeout=120)
 
 
-def saver(place: Place, run: str, seconds: float) -> list[Save]:
+def saver(place: Place, run: str, seconds: float) -> list[SaveId]:
     """Save step after step; what was committed."""
-    made: list[Save] = []
+    made: list[SaveId] = []
     with opened(place) as storage:
         together()
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             store = Store.at(storage)
             with Session(store, run) as session:
-                known = [Known(store, run) for _ in range(2)]
+                known = [RunChunkIndex(store, run) for _ in range(2)]
                 for _ in range(_SAVES_PER_SESSION):
                     step = made[-1].step + 1 if made else 1
                     made.append(saves.save(session, known, step, values_of(step)))
@@ -103,7 +103,7 @@ def _goes_on(end_s: float, count: int) -> bool:
     return time.monotonic() < (end_s if count else end_s + _LATE_S)
 
 
-def _read(store: Store, found: catalog.Found) -> int:
+def _read(store: Store, found: catalog.CatalogEntry) -> int:
     key, step = found.stored.key, found.stored.save.step
     with Session(store, found.stored.save.run) as session, ExitStack() as stack:
         try:
@@ -149,16 +149,16 @@ def _pin_for_a_moment(store: Store, run: str) -> None:
         return
     save = found[-1].stored.save
     try:
-        marks.pin(store, save, "")
+        pins_and_labels.pin(store, save, "")
         there = {f.stored.save for f in catalog.newest_first(store, run)}
         assert save in there, f"{save} was pinned and is gone"
     except CheckpointError:
         pass  # prune was there first
     finally:
-        marks.unpin(store, save)
+        pins_and_labels.unpin(store, save)
 
 
-def committer(place: Place, save: Save, ranks: int) -> int:
+def committer(place: Place, save: SaveId, ranks: int) -> int:
     """Commit a save whose parts are there; the packs that it refers to."""
     with opened(place) as storage:
         store = Store.at(storage)

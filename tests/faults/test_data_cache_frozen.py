@@ -15,9 +15,9 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.cache.entry import ShardRef
-from data.cache.frozen import Watch
-from data.cache.store import NodeStore
+from data.cache.downloads.download_stall import DownloadStallWatch
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from tests.integration.shard_reader import body_of
 from tests.services.processes import bound
 from tests.services.range_server import range_server
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 @given(st.lists(st.tuples(st.integers(0, 3) | st.none(), st.floats(0.1, 20)), min_size=1))
 def test_frozen_is_who_did_not_change_for_so_long(looks: list[tuple[int | None, float]]) -> None:
-    watch, now_s, since_s = Watch(10.0), 0.0, 0.0
+    watch, now_s, since_s = DownloadStallWatch(10.0), 0.0, 0.0
     before: int | None = -1
     for size, pause_s in looks:
         now_s += pause_s

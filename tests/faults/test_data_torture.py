@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from data.cache import upkeep
-from data.indexing.build import build_index
-from data.writing.pack import pack_folder
+from data.cache import cache_maintenance
+from data.index.index_build import build_index
+from data.write.folder_pack import pack_folder
 from tests.faults.data_torture import GLOBAL_BATCH, lines_of
 from tests.services.fault_proxy import FaultProxy, fault_proxy
 from tests.services.faults import SLOW_DOWN, Reset, ResetDownload, Stall, Truncate
@@ -121,7 +121,7 @@ def test_every_sample_is_delivered_once_and_right(proxy: FaultProxy, tmp_path: P
     rows = [tuple(row) for lines in told for line in lines for row in line["rows"]]
     keys = [f"{number:05d}" for number in range(SAMPLES)]
     assert Counter(rows) == {(key, blake3(body_of(key)).hexdigest()): 1 for key in keys}
-    checked = list(upkeep.verified(tmp_path / "cache"))
+    checked = list(cache_maintenance.verified(tmp_path / "cache"))
     assert checked
     assert all(right for _, right in checked)
     assert kills >= KILLS // 2  # or it was no torture

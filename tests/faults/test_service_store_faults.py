@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from checkpointing import Checkpoint, Checkpointer, SaveError, Store
 from checkpointing.store.catalog import committed
-from checkpointing.store.verify import verify
+from checkpointing.store.inspection.integrity_check import verify
 from tests.integration.checkpoints import die
 from tests.integration.ckpt_commands import ckpt as command
 from tests.integration.service_nodes import end_all, memfds, until

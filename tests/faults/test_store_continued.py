@@ -7,19 +7,19 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
 from checkpointing.storage import Storage
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.commit import commit, having_parts, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.writer import write
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, having_parts, write_part
+from checkpointing.store.write.part_writer import write
 from tests.faults import crashing
 from tests.faults.crashing import NEW, NEW_STEP, OTHER, RUN, Place, When, opened
 from tests.services.crash_storage import CrashStorage
@@ -31,7 +31,7 @@ KEEP = 9  # all checkpoints: what is removed is what nobody needs
 MOMENTS: tuple[When, ...] = ("before", "after")
 
 
-def _save(storage: Storage) -> Save:
+def _save(storage: Storage) -> SaveId:
     """What each of the processes does: all that is not done yet."""
     store = Store.at(storage)
     with Session(store, RUN, session=SESSION) as session:
@@ -39,8 +39,8 @@ def _save(storage: Storage) -> Save:
         for rank in range(RANKS):
             if not having_parts(store, save, [rank]):
                 mine = saves.pieces(NEW, rank, RANKS)
-                made = write(store, save, mine, {}, Known(store, RUN).index(), saves.PLAIN)
-                write_part(store, Header(save, 1.0, RANKS), rank, made)
+                made = write(store, save, mine, {}, RunChunkIndex(store, RUN).index(), saves.PLAIN)
+                write_part(store, ManifestHeader(save, 1.0, RANKS), rank, made)
         commit(store, save, RANKS, check=session.check)
         session.end(save.manifest())
     return save
@@ -87,7 +87,7 @@ def _changes(before: MemoryStorage) -> list[str]:
 def _check(storage: Storage, what: str) -> None:
     store = Store.at(storage)
     found = {f.stored.save: f for f in catalog.committed(store)[0]}
-    made = found[Save(RUN, NEW_STEP, SESSION)]
+    made = found[SaveId(RUN, NEW_STEP, SESSION)]
     assert saves.contents(Checkpoint(store, made.stored)) == saves.expected(NEW), what
     assert saves.problems(store) == [], what
     for run in (RUN, OTHER) * 2:

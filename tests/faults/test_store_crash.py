@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.storage.memory_storage import MemoryStorage
 from tests.effort import every
 from tests.faults import crashing
 from tests.faults.crashing import Place, When, opened

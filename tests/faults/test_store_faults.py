@@ -15,16 +15,16 @@ from checkpointing.errors import (
     StoreError,
     StoreFullError,
 )
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.faults.crashing import Place, copied, leaks, opened
 from tests.services import faults
 from tests.services.fault_fs import NO_SPACE, QUOTA_AT_CLOSE, READ_ONLY, FaultFs, Rule
@@ -42,9 +42,9 @@ def _values(step: int) -> Values:
     return {"model/w": step, "optim/m": 100 + step}
 
 
-def _save(store: Store, step: int) -> Save:
+def _save(store: Store, step: int) -> SaveId:
     with Session(store, RUN) as session:
-        return saves.save(session, [Known(store, RUN)], step, _values(step))
+        return saves.save(session, [RunChunkIndex(store, RUN)], step, _values(step))
 
 
 def _check(store: Store, *steps: int) -> None:

@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import CheckpointError
-from checkpointing.format import names
-from checkpointing.format.records import Lease, Mark, Tomb, dump_lease, dump_mark, dump_tomb
+from checkpointing.format import object_keys
+from checkpointing.format.store_records import (
+    CheckpointMark,
+    DeletionMark,
+    Lease,
+    dump_deletion_mark,
+    dump_lease,
+    dump_mark,
+)
 from checkpointing.retention import Last
-from checkpointing.storage.open import open_storage
-from checkpointing.store.prune import prune
+from checkpointing.storage.backend_selection import open_storage
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import sweep
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
 from tests.unit.checkpointing.store import saves
 
 RUN = "gpt"
@@ -28,10 +35,12 @@ def test_nothing_outside_of_a_store_is_removed(escape: str, tmp_path: Path) -> N
     store = Store.at(storage, create=True)
     saves.save_all(store, RUN, {1: {"model/a": 1}, 2: {"model/a": 2}})
     named = escape if not escape.startswith("/") else f"{tmp_path}{escape}"
-    storage.create(names.tomb("0" * 16), dump_tomb(Tomb((named,), (named,))))
+    storage.create(
+        object_keys.deletion_mark("0" * 16), dump_deletion_mark(DeletionMark((named,), (named,)))
+    )
     lease = Lease("0123abcd", RUN, "me", 0.0, 0, {named: (named,)}, (named,))
-    storage.create(names.lease("0123abcd", 0), dump_lease(lease))
-    storage.create(names.mark(RUN, "best"), dump_mark(Mark(named, True, "", 0.0)))
+    storage.create(object_keys.lease("0123abcd", 0), dump_lease(lease))
+    storage.create(object_keys.mark(RUN, "best"), dump_mark(CheckpointMark(named, True, "", 0.0)))
     for _ in range(2):
         try:
             prune(store, RUN, [Last(1)], grace_s=0)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from checkpointing.format.manifest import Header
+from checkpointing.format.manifest import ManifestHeader
 from checkpointing.retention import Last
 from checkpointing.store import catalog
-from checkpointing.store.commit import write_part
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.writer import write
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import write_part
+from checkpointing.store.write.part_writer import write
 from tests.effort import times
 from tests.faults import crashing, storming
 from tests.faults.crashing import Place, opened
@@ -61,8 +61,10 @@ def test_all_who_commit_one_save_agree(tmp_path: Path) -> None:
                 save = session.begin(step)
                 for rank in range(3):
                     mine = saves.pieces(storming.values_of(step), rank, 3)
-                    made = write(store, save, mine, {}, Known(store, "a").index(), saves.PLAIN)
-                    write_part(store, Header(save, 1.0, 3), rank, made)
+                    made = write(
+                        store, save, mine, {}, RunChunkIndex(store, "a").index(), saves.PLAIN
+                    )
+                    write_part(store, ManifestHeader(save, 1.0, 3), rank, made)
                 counts = run_all(storming.committer, [(place, save, 3)] * RACERS)
                 session.end(save.manifest())
             assert len(set(counts)) == 1

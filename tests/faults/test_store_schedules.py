@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from checkpointing.store import sweep
+from checkpointing.store.deletion import pack_sweep
 from tests.effort import times
 from tests.faults import schedules
 from tests.faults.crashing import Place
@@ -51,7 +51,7 @@ def test_a_sweep_that_forgets_what_is_needed_is_found_out() -> None:
     """Or the schedules would prove nothing."""
     with (
         schedules.leases_of(schedules.TTL_S),
-        mock.patch.object(sweep, "live_packs", return_value=set()),
+        mock.patch.object(pack_sweep, "live_packs", return_value=set()),
         pytest.raises(AssertionError),
     ):
         _play_in_memory(range(COUNT))

@@ -10,11 +10,11 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.optim import SGD, AdamW, Optimizer
 
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import DecoderSpec, LoraSpec, OptimSpec, RunSpec
-from hpckit.training.lora import adapt, is_adapter
-from hpckit.training.models.building import build, make, materialise
-from hpckit.training.models.decoder import LORA_A, LORA_B
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import DecoderSpec, LoraSpec, OptimSpec, RunSpec
+from hpckit.trainer.models.decoder import LORA_A, LORA_B
+from hpckit.trainer.models.lora import adapt, is_adapter
+from hpckit.trainer.models.model_builder import build, make, materialise
 from tests.integration.test_training_parallel import STEPS, Step, batch
 
 Tensors = dict[str, torch.Tensor]

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from checkpointing.errors import StoreAccessError
-from checkpointing.format import names
-from checkpointing.format.names import Save
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.values.json_values import Json
 from checkpointing.storage import Buffer
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.store import marks
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.store import pins_and_labels
 from checkpointing.store.store import Store
-from checkpointing.values import Json
 from hpckit.cli.main import app
 from tests.unit.checkpointing.store.making import find, make, opened
 
@@ -74,7 +74,7 @@ def refused(*arguments: object, exit_code: int = 2) -> str:
     return result.stderr
 
 
-def save_of(store: Store, step: int) -> Save:
+def save_of(store: Store, step: int) -> SaveId:
     return next(stored.save for stored in store.manifests() if stored.save.step == step)
 
 
@@ -100,7 +100,7 @@ def break_chunk(store: Store, step: int, tensor: str) -> str:
 def break_mark(store: Store, step: int) -> None:
     """Damage the pin of a checkpoint."""
     save = save_of(store, step)
-    flip(folder(store) / names.mark(save.run, marks.PIN + save.id), 5)
+    flip(folder(store) / object_keys.mark(save.run, pins_and_labels.PIN + save.id), 5)
 
 
 def refuse_to_read(monkeypatch: pytest.MonkeyPatch, key: str) -> None:

@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checkpointing import Checkpointer, Last, memory
-from checkpointing.copying import copy_quietly
-from checkpointing.service.client import Client
+from checkpointing import Checkpointer, Last
+from checkpointing.restore import memory_restore
+from checkpointing.service.client.service_client import ServiceClient
 from checkpointing.service.config import Budget
-from checkpointing.service.snapshots import Snapshot
-from checkpointing.staging import Stager
+from checkpointing.service.snapshots import RankSnapshot
+from checkpointing.staging.stager import Stager
+from checkpointing.staging.tensor_copy import copy_quietly
 from tests.forkserver import fork_server
 from tests.integration.worlds import seeded
 
@@ -247,7 +248,7 @@ def _train(rank: Rank, pipe: Connection) -> None:
             rank=rank.number,
             world_size=rank.world_size,
         )
-    claim, staged = Client.claim, Client.staged
+    claim, staged = ServiceClient.claim, ServiceClient.staged
     tier = ["none"]
 
     def say(*words: object) -> None:
@@ -259,20 +260,20 @@ def _train(rank: Rank, pipe: Connection) -> None:
         if kind == "checkpoint_committed":
             say("committed", fields["step"])
 
-    def claimed(client: Client, step: int) -> int | None:
+    def claimed(client: ServiceClient, step: int) -> int | None:
         slot = claim(client, step)
         if slot is not None:
             say("begun", step)
         return slot
 
-    def told(client: Client, snapshot: Snapshot) -> None:
+    def told(client: ServiceClient, snapshot: RankSnapshot) -> None:
         staged(client, snapshot)
         say("staged", snapshot.step)
 
     with (
-        mock.patch.object(Client, "claim", claimed),
-        mock.patch.object(Client, "staged", told),
-        mock.patch.object(memory, "UNSEEN_S", 1.0),  # a node that was killed holds no parts
+        mock.patch.object(ServiceClient, "claim", claimed),
+        mock.patch.object(ServiceClient, "staged", told),
+        mock.patch.object(memory_restore, "UNSEEN_S", 1.0),  # a node that was killed holds no parts
         mock.patch.dict(Stager.__init__.__kwdefaults__, {"copy_later": _slowly}),
     ):
         # with 2 or 3 slots, a rank that is ahead of another by a hair may give up what both have

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing import CheckpointInfo, Store, list_checkpoints, verify
-from checkpointing.canonical import dump, load
-from checkpointing.format.container import MAGIC, PREFIX
-from checkpointing.format.names import pack_key
+from checkpointing.format.canonical_json import dump, load
+from checkpointing.format.document_container import MAGIC, PREFIX
+from checkpointing.format.object_keys import pack_key
 from checkpointing.store.catalog import committed
 
 

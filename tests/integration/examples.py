@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
+from checkpointing.format.values.json_values import Json
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
-from checkpointing.values import Json
 from tests.integration.nodeservices import REPOSITORY, pid_of
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")

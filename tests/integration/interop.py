@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpointing import Store
-from checkpointing.format.elements import element
-from checkpointing.format.names import Save
-from checkpointing.interop.importing import save_pieces
+from checkpointing.format.element_types import element
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.values.json_values import encode
+from checkpointing.interop.piece_import import save_pieces
 from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.verify import verify
-from checkpointing.store.writer import Piece
-from checkpointing.values import encode
+from checkpointing.store.inspection.integrity_check import verify
+from checkpointing.store.write.part_writer import TensorPiece
 
 COMMON = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "bool", "int16", "uint16"]
 COMMON += ["int32", "uint32", "int64", "uint64", "complex64", "float8_e4m3fn", "float8_e5m2"]
@@ -37,11 +37,11 @@ def bits(dtype: str, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
     return np.frombuffer(raw.tobytes(), kind.bits).reshape(shape)
 
 
-def piece(name: str, dtype: str, data: NDArray[Any]) -> Piece:
-    return Piece(name, dtype, data.shape, (0,) * data.ndim, data)
+def piece(name: str, dtype: str, data: NDArray[Any]) -> TensorPiece:
+    return TensorPiece(name, dtype, data.shape, (0,) * data.ndim, data)
 
 
-def everything() -> list[Piece]:
+def everything() -> list[TensorPiece]:
     found = []
     for i, dtype in enumerate([*COMMON, *TORCH_ONLY]):
         item = "odd" if dtype in TORCH_ONLY else "model"
@@ -60,7 +60,7 @@ def everything_saved(folder: Path) -> Checkpoint:
     return opened(store, save_pieces(store, "run", 7, everything(), values))
 
 
-def opened(store: Store, save: Save) -> Checkpoint:
+def opened(store: Store, save: SaveId) -> Checkpoint:
     found = next(f for f in committed(store, save.run)[0] if f.stored.save == save)
     assert verify(store, found) == []
     return Checkpoint(store, found.stored)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from checkpointing.format.names import new_session
-from checkpointing.service.address import address, all_sockets
-from checkpointing.service.client import Client
-from checkpointing.service.config import Config, dump
+from checkpointing.format.object_keys import new_session
+from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.service.client.service_start import attach
+from checkpointing.service.config import ServiceConfig, dump
+from checkpointing.service.protocol.socket_address import address, all_sockets
 from checkpointing.service.snapshots import Generation
-from checkpointing.service.starting import attach
 
 REPOSITORY = Path(__file__).parents[2]
 END_S = 60.0
@@ -117,9 +117,9 @@ def sabotaged(root: Path, sabotage: str, run: str = "r", **options: Any) -> Iter
     """This node's service for the run, with some lines of Python run first; its process.
 
     Args:
-        options: of its `Config`.
+        options: of its `ServiceConfig`.
     """
-    config = Config(str(root), run, **options)
+    config = ServiceConfig(str(root), run, **options)
     program = [
         sys.executable,
         "-c",
@@ -147,8 +147,12 @@ def kept(roots: Iterable[Path], run: str = "r") -> Iterator[None]:
     with ExitStack() as stack:
         for root in roots:
             made = Generation(new_session(), NOBODY + 1)
-            client = Client(
-                Config(str(root), run), NOBODY, frozenset([NOBODY]), made, lambda message: None
+            client = ServiceClient(
+                ServiceConfig(str(root), run),
+                NOBODY,
+                frozenset([NOBODY]),
+                made,
+                lambda message: None,
             )
             stack.callback(client.close)
         yield
@@ -164,7 +168,7 @@ def elsewhere() -> Iterator[None]:
 
 # For `sabotaged`: who comes while another trainer of its rank is alive waits no longer than this
 IMPATIENT = """
-import checkpointing.service.seating as seating
+import checkpointing.service.registry.registry_slots as seating
 seating.HANDOVER_S = 0.2
 """
 

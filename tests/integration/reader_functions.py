@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from data.reader.batch import SampleContext
+from data.read.batch import SampleContext
 
 
 class OddError(ValueError):

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from checkpointing.arena import Arena
-from checkpointing.service.config import Config
-from checkpointing.service.introducing import introduction
-from checkpointing.service.peering import Node, Ring, dump_ring
-from checkpointing.service.sealed import KEY_BYTES
+from checkpointing.service.client.ring_introduction import introduction
+from checkpointing.service.config import ServiceConfig
+from checkpointing.service.replication.authenticated_channel import KEY_BYTES
+from checkpointing.service.replication.replication_ring import ReplicationRing, RingNode, dump_ring
+from checkpointing.staging.arena import Arena
 from tests.integration.service_nodes import Cells, Nodes, Trainer, pid_of, status_of, until
 
 LOOPBACK = "127.0.0.1"
@@ -24,7 +24,7 @@ def of_node(nodes: Nodes, name: str) -> list[Trainer]:
     return [t for t in nodes.trainers if t.client._config is nodes.configs[name]]
 
 
-def join(nodes: Nodes, dead: tuple[str, ...] = ()) -> Ring:
+def join(nodes: Nodes, dead: tuple[str, ...] = ()) -> ReplicationRing:
     """Let all nodes replicate; the ring as the first one sees it.
 
     Args:
@@ -35,27 +35,27 @@ def join(nodes: Nodes, dead: tuple[str, ...] = ()) -> Ring:
         trainers = of_node(nodes, name)
         at = trainers[0].client.ask("listen", address=LOOPBACK, port=0)
         port = 1 if name in dead else at["port"]
-        found.append(Node(name, LOOPBACK, port, tuple(t.rank for t in trainers)))
+        found.append(RingNode(name, LOOPBACK, port, tuple(t.rank for t in trainers)))
     key = secrets.token_bytes(KEY_BYTES)
     for me, name in enumerate(nodes.configs):
         for trainer in of_node(nodes, name):
-            ring = Ring(trainer.generation, tuple(found), me, key)
+            ring = ReplicationRing(trainer.generation, tuple(found), me, key)
             trainer.client.ask("ring", **dump_ring(ring))
             trainer.client.introduce = introduction(ring)
-    return Ring(nodes.trainers[0].generation, tuple(found), 0, key)
+    return ReplicationRing(nodes.trainers[0].generation, tuple(found), 0, key)
 
 
-def peers(config: Config) -> dict[str, Any]:
+def peers(config: ServiceConfig) -> dict[str, Any]:
     """What the service of a node says of replication; empty if there is none."""
     return (status_of(config) or {}).get("replication") or {}
 
 
-def held(config: Config) -> Mapping[int, list[int]]:
+def held(config: ServiceConfig) -> Mapping[int, list[int]]:
     """Steps by rank that a node keeps for others."""
     return {one["rank"]: one["steps"] for one in peers(config).get("held", [])}
 
 
-def await_held(config: Config, step: int, ranks: tuple[int, ...]) -> None:
+def await_held(config: ServiceConfig, step: int, ranks: tuple[int, ...]) -> None:
     until(
         lambda: all(step in held(config).get(rank, []) for rank in ranks),
         f"node {config.node} holds step {step} of ranks {ranks}: {peers(config)}",

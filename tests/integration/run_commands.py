@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import eventually
 
 _TICK_S = 1.0

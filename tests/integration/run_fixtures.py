@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data import pack_folder, python_stdlib
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import command, complete
 
 

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import psutil
 
+from hpckit.events.event_log import Event, EventTail, read_events
 from hpckit.report.history import History, build_history
-from hpckit.report.samples import Entry, kept_entries, read_ledgers
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.events import Event, EventTail, read_events
-from hpckit.run.processes import strays
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.sample_ledger import LedgerEntry, kept_entries, read_ledgers
+from hpckit.system.atomic_files import read_json
+from hpckit.system.child_processes import strays
 
 REPO = Path(__file__).resolve().parents[2]
 STEPS = 60
@@ -199,7 +199,7 @@ def samples_by_step(run: RunDir) -> dict[int, list[str]]:
     return {step: sorted(found) for step, found in keys.items()}
 
 
-def kept(run: RunDir) -> list[Entry]:
+def kept(run: RunDir) -> list[LedgerEntry]:
     return kept_entries(read_ledgers(run.ledger), STEPS)
 
 

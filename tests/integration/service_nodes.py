@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.arena import Arena
 from checkpointing.errors import ServiceError
-from checkpointing.format.names import new_session
-from checkpointing.service.address import address
-from checkpointing.service.client import Client
-from checkpointing.service.config import Budget, Config
-from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
-from checkpointing.service.starting import status
-from checkpointing.store.catalog import Found, committed
+from checkpointing.format.object_keys import new_session
+from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.service.client.service_start import status
+from checkpointing.service.config import Budget, ServiceConfig
+from checkpointing.service.protocol.socket_address import address
+from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
+from checkpointing.staging.arena import Arena
+from checkpointing.store.catalog import CatalogEntry, committed
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.inspection.integrity_check import verify
 from checkpointing.store.store import Store
-from checkpointing.store.verify import verify
 
 WITHIN_S = 60.0  # generous: nothing here is about speed
 RUN = "r"
@@ -40,9 +40,9 @@ def generation(world_size: int) -> Generation:
     return Generation(new_session(), world_size)
 
 
-def config(store: Path | str, node: str = "a", **changes: Any) -> Config:
+def config(store: Path | str, node: str = "a", **changes: Any) -> ServiceConfig:
     budget = Budget(cpu=1, nice=0, bytes_per_s=changes.pop("bytes_per_s", None))
-    return Config(url=str(store), run=RUN, node=node, budget=budget, **changes)
+    return ServiceConfig(url=str(store), run=RUN, node=node, budget=budget, **changes)
 
 
 def content(rank: int, step: int, rows: int) -> Cells:
@@ -51,10 +51,10 @@ def content(rank: int, step: int, rows: int) -> Cells:
     return rng.standard_normal((rows, COLUMNS), dtype=np.float32)
 
 
-def layout(rank: int, world_size: int, rows: int) -> Layout:
+def layout(rank: int, world_size: int, rows: int) -> SnapshotLayout:
     shape, box = (rows * world_size, COLUMNS), (rows, COLUMNS)
-    place = Place("model/w", "float32", shape, (rank * rows, 0), box, 0)
-    return Layout(f"digest-{rank}-{rows}", (place,))
+    place = SlotBox("model/w", "float32", shape, (rank * rows, 0), box, 0)
+    return SnapshotLayout(f"digest-{rank}-{rows}", (place,))
 
 
 def until(condition: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
@@ -72,7 +72,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: Config,
+        config: ServiceConfig,
         rank: int,
         ranks: frozenset[int],
         generation: Generation,
@@ -83,7 +83,7 @@ class Trainer:
         self.rank, self.generation, self.rows = rank, generation, rows
         self.heard: list[dict[str, Any]] = []
         self._lock = threading.Lock()
-        self.client = Client(config, rank, ranks, generation, self._hear)
+        self.client = ServiceClient(config, rank, ranks, generation, self._hear)
         self.layout = layout(rank, generation.world_size, rows)
         self.slots, self.slot_bytes = slots, self.layout.end
         self.arena: Arena | None = None
@@ -94,12 +94,12 @@ class Trainer:
         self.client.furnish(self.arena, self.slots, self.slot_bytes)
         self.client.layout(self.layout)
 
-    def fill(self, step: int, slot: int) -> Snapshot:
+    def fill(self, step: int, slot: int) -> RankSnapshot:
         assert self.arena is not None
         view = self.arena.view(slot * self.slot_bytes, self.slot_bytes).view(np.float32)
         view[:] = content(self.rank, step, self.rows).reshape(-1)
         values = {"extra/step": step} if self.rank == 0 else {}
-        return Snapshot(
+        return RankSnapshot(
             self.generation, self.rank, step, slot, self.layout, values, {"loss": 1.0}, time.time()
         )
 
@@ -150,12 +150,12 @@ class Trainer:
 class Nodes:
     """All trainers of a generation."""
 
-    configs: Mapping[str, Config]  # by node
+    configs: Mapping[str, ServiceConfig]  # by node
     trainers: list[Trainer] = field(default_factory=list)
 
     @classmethod
     def start(
-        cls, configs: Mapping[str, Config], per_node: int, *, rows: int = 64, slots: int = 2
+        cls, configs: Mapping[str, ServiceConfig], per_node: int, *, rows: int = 64, slots: int = 2
     ) -> Nodes:
         nodes, made = cls(configs), generation(len(configs) * per_node)
         for index, config in enumerate(configs.values()):
@@ -189,20 +189,20 @@ class Nodes:
             trainer.close(goodbye=goodbye)
 
 
-def pid_of(config: Config) -> int | None:
+def pid_of(config: ServiceConfig) -> int | None:
     """The service's process; None if there is none."""
     found = status_of(config)
     return None if found is None else int(found["pid"])
 
 
-def status_of(config: Config) -> dict[str, Any] | None:
+def status_of(config: ServiceConfig) -> dict[str, Any] | None:
     try:
         return status(address(config.url, config.run, config.node))
     except ServiceError:
         return None
 
 
-def kill(config: Config, how: signal.Signals = signal.SIGKILL) -> int | None:
+def kill(config: ServiceConfig, how: signal.Signals = signal.SIGKILL) -> int | None:
     pid = pid_of(config)
     if pid is not None:
         os.kill(pid, how)
@@ -213,7 +213,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def saved(store: Path) -> dict[int, Found]:
+def saved(store: Path) -> dict[int, CatalogEntry]:
     """Committed checkpoints by step, each the newest of its step."""
     found, unreadable = committed(Store.open(store), RUN)
     assert not unreadable
@@ -292,6 +292,6 @@ def services(folder: Path, socket: str = "") -> list[int]:
     return found
 
 
-def nodes_at(store: Path, count: int = 2, **changes: Any) -> dict[str, Config]:
+def nodes_at(store: Path, count: int = 2, **changes: Any) -> dict[str, ServiceConfig]:
     base = config(store, **changes)
     return {name: replace(base, node=name) for name in "abc"[:count]}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from checkpointing.service.config import Config, dump, load
+from checkpointing.service.config import ServiceConfig, dump, load
 from checkpointing.service.snapshots import Generation
 from tests.integration.service_nodes import Trainer
 
@@ -21,7 +21,12 @@ class TrainerProcess:
     """The other side. It is killed at the end of a `with`."""
 
     def __init__(
-        self, config: Config, rank: int, ranks: Sequence[int], generation: Generation, rows: int
+        self,
+        config: ServiceConfig,
+        rank: int,
+        ranks: Sequence[int],
+        generation: Generation,
+        rows: int,
     ) -> None:
         plain = {
             "config": dump(config),

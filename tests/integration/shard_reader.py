@@ -9,8 +9,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from data.cache.entry import ShardRef
-from data.cache.store import NodeStore
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from data.source.retry import Retry
 from data.source.sources import Sources
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Iterator
 
 from data import Batch
-from hpckit.run.environment import WorkerEnvironment
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import main as train
-from hpckit.training.run import TrainingRun
-from hpckit.training.validation import Measure
+from hpckit.config.spec import RunSpec
+from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.language_model import main as train
+from hpckit.trainer.run_loop import TrainingRun
+from hpckit.trainer.validation import Measure
 
 BATCH_S = 1.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hpckit.run.environment import WorkerEnvironment
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import main as train
-from hpckit.training.run import TrainingRun
+from hpckit.config.spec import RunSpec
+from hpckit.ipc.process_environment import WorkerEnvironment
+from hpckit.trainer.language_model import main as train
+from hpckit.trainer.run_loop import TrainingRun
 
 _IN = ("track", "evaluate")
 """Methods, of which each attempt hangs in the next."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.agent import Agent
-from hpckit.elastic.channel import Channel
-from hpckit.run.directory import RunDir, run_name
-from hpckit.run.environment import job_variables
+from hpckit.agent.agent import Agent
+from hpckit.agent.message_channel import Channel
+from hpckit.ipc.process_environment import job_variables
+from hpckit.rundir.directory import RunDir, run_name
 from tests.integration.service_nodes import Nodes, config, end_all, kill, services
 from tests.unit.hpckit.hpckit_parts import make_spec
 

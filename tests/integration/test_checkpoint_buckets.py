@@ -16,10 +16,11 @@ import pytest
 import torch
 from torch import nn
 
-from checkpointing import Checkpointer, SaveError, StageError, Store, hostmemory
-from checkpointing.flow import Flow
-from checkpointing.hostmemory import Free
+from checkpointing import Checkpointer, SaveError, StageError, Store
+from checkpointing.save.bucket_flow_control import BucketFlowControl
 from checkpointing.service.config import Budget
+from checkpointing.staging import host_memory
+from checkpointing.staging.host_memory import FreeMemory
 from checkpointing.store.catalog import committed
 from tests.integration.checkpoints import die, restore_one
 from tests.integration.damage import check, committed_in
@@ -32,7 +33,7 @@ READING = ("streams", "_piece")
 _BREAKS = """
 import os
 from checkpointing.errors import StoreError
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
 put = PosixStorage.put
 
 def broken(self, key, parts):
@@ -272,7 +273,7 @@ def test_a_service_that_comes_no_further_is_waited_for_no_longer_than_said(tmp_p
     root = tmp_path / "store"
     with (
         blocked(tmp_path, root) as hold,
-        mock.patch.object(Flow.__init__, "__defaults__", (0.3,)),
+        mock.patch.object(BucketFlowControl.__init__, "__defaults__", (0.3,)),
     ):
         hold.close()
         ckpt, _ = through(root)
@@ -288,7 +289,7 @@ def test_a_service_that_comes_no_further_is_waited_for_no_longer_than_said(tmp_p
 
 
 def test_memory_that_is_not_there_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    with mock.patch.object(hostmemory, "available", return_value=Free(20 << 20, "a limit")):
+    with mock.patch.object(host_memory, "available", return_value=FreeMemory(20 << 20, "a limit")):
         ckpt = Checkpointer(tmp_path, run="r")
         with pytest.raises(StageError, match="use slots=1, or staging='buckets'"):
             ckpt.save(1, state_of(1))
@@ -297,7 +298,7 @@ def test_memory_that_is_not_there_is_refused_with_a_way_out(tmp_path: Path) -> N
         ckpt.save(1, state_of(1))
         ckpt.close()
     assert check(tmp_path) == {1: []}
-    with mock.patch.object(hostmemory, "available", return_value=Free(1 << 20, "a limit")):
+    with mock.patch.object(host_memory, "available", return_value=FreeMemory(1 << 20, "a limit")):
         ckpt, _ = through(tmp_path)
         with pytest.raises(StageError, match=r"buckets of 1 rank\), 1.0 MiB are free"):
             ckpt.save(2, state_of(2))

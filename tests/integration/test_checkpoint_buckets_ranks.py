@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer, SaveError, list_checkpoints
-from checkpointing.ranks import Ranks
-from checkpointing.watch import Watch
+from checkpointing.ranks.failure_watch import FailureWatch
+from checkpointing.ranks.rank_group import RankGroup
 from tests.integration.damage import check
 from tests.integration.nodeservices import Hold, sabotaged
 from tests.integration.service_nodes import until
@@ -214,10 +214,10 @@ def test_ranks_that_save_different_steps_save_none(tmp_path: Path) -> None:
 
 def watched(rank: int, tmp: Path) -> list[str | None]:
     """Three rounds: nobody fails, one does while the other is busy, nobody does again."""
-    ranks, found = Ranks(), []
+    ranks, found = RankGroup(), []
     for failing in (None, 1, None):
         stopped = threading.Event()
-        watch = Watch(ranks, lambda why, stopped=stopped: stopped.set())  # type: ignore[misc]
+        watch = FailureWatch(ranks, lambda why, stopped=stopped: stopped.set())  # type: ignore[misc]
         if failing is not None and rank != failing:
             assert stopped.wait(60)
         found.append(watch.finish("it broke" if rank == failing else None))

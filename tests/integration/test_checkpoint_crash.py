@@ -21,10 +21,10 @@ import pytest
 import torch
 
 from checkpointing import Checkpoint, Checkpointer, SaveError, Store, list_checkpoints
-from checkpointing.format.names import pack_key
-from checkpointing.service.address import address
+from checkpointing.format.object_keys import pack_key
+from checkpointing.service.protocol.socket_address import address
 from checkpointing.store.catalog import committed
-from checkpointing.store.sweep import sweep
+from checkpointing.store.deletion.pack_sweep import sweep
 from tests.effort import times
 from tests.integration.checkpoints import restore_one
 from tests.integration.crashing import Pace, Trainers, weights
@@ -280,7 +280,7 @@ def wait_for_commit(events: Recorder, step: int) -> None:
 # Begins a save whose copy is slow, and ends without close() while it is under way
 EXIT_PROGRAM = """
 from checkpointing import staging
-from checkpointing.copying import copy_quietly
+from checkpointing.staging.tensor_copy import copy_quietly
 
 def slow(targets, sources):
     time.sleep(1.0)
@@ -335,7 +335,7 @@ def test_a_rank_can_exit_while_its_peer_is_silent(tmp_path: Path) -> None:
 
 
 BEREFT_PROGRAM = """
-from checkpointing.service.client import Client
+from checkpointing.service.client.service_client import ServiceClient
 
 rank, victim = int(arguments[0]), arguments[1]
 rendezvous = f"file://{tmp}/rendezvous-{victim}"
@@ -344,7 +344,7 @@ ckpt = Checkpointer(tmp / victim, run="r")
 ckpt.save(1, {"w": torch.ones(3)})
 ckpt.wait()
 if rank == 1:
-    setattr(Client, victim, lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL))
+    setattr(ServiceClient, victim, lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL))
 ckpt.save(2, {"w": torch.full((3,), 2.0)})
 try:
     ckpt.wait()

@@ -22,8 +22,8 @@ from checkpointing import (
     StructureError,
     list_checkpoints,
 )
-from checkpointing.dtypes import dtype_name, is_placeholder
-from checkpointing.shipping import Shipper
+from checkpointing.format.torch_dtypes import dtype_name, is_placeholder
+from checkpointing.save.shipper import Shipper
 from tests.integration.checkpoints import recorder, restore_one, save_one
 from tests.integration.damage import check, packs_of, reseal
 from tests.integration.nodeservices import pid_of

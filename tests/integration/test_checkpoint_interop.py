@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import DamagedError, FormatError, Store
-from checkpointing.format.elements import element
+from checkpointing.format.element_types import element
 from checkpointing.interop.dcp import StoreReader, StoreWriter, export_dcp, import_dcp
-from checkpointing.interop.importing import save_pieces
-from checkpointing.interop.safetensors import export_safetensors
-from checkpointing.interop.torch_file import export_torch
+from checkpointing.interop.piece_import import save_pieces
+from checkpointing.interop.safetensors.model_files import export_safetensors
+from checkpointing.interop.torch_save.torch_file import export_torch
 from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.interop import (

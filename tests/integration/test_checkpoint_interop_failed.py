@@ -21,10 +21,10 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Last, SaveError, Store
+from checkpointing.format.values.tagged_types import MAX_BYTES
 from checkpointing.interop.dcp import StoreWriter
-from checkpointing.kinds import MAX_BYTES
-from checkpointing.store.prune import prune
-from checkpointing.store.takeover import take_over
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.sessions.run_takeover import take_over
 from tests.integration.worlds import meet, run_world
 from tests.unit.checkpointing.plain import Undeclared
 

@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 from checkpointing import DamagedError, FormatError, Store
-from checkpointing.interop.importing import save_pieces
-from checkpointing.interop.safetensors import export_safetensors, import_safetensors
+from checkpointing.interop.piece_import import save_pieces
+from checkpointing.interop.safetensors.model_files import export_safetensors, import_safetensors
 from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.interop import (

@@ -19,10 +19,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.checkpoint.storage import StorageReader
 
 from checkpointing import Checkpointer, Store
-from checkpointing.containers import RECORD
+from checkpointing.format.values.branch_kinds import RECORD
 from checkpointing.interop.dcp import StoreReader, StoreWriter, export_dcp, import_dcp
-from checkpointing.interop.importing import save_pieces
-from checkpointing.interop.torch_file import export_torch
+from checkpointing.interop.piece_import import save_pieces
+from checkpointing.interop.torch_save.torch_file import export_torch
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
 from tests.integration.interop import bits, opened, piece

@@ -19,7 +19,7 @@ from checkpointing import (
     list_checkpoints,
     verify,
 )
-from checkpointing.store.marks import pin
+from checkpointing.store.pins_and_labels import pin
 from tests.integration.checkpoints import recorder, restore_one, save_one
 from tests.integration.damage import check, damage_newest, packs_of, reseal
 

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from checkpointing import Checkpointer
-from checkpointing.staging import local
+from checkpointing.staging.stager import local
 from tests.effort import EFFORT
 from tests.integration.damage import check
 from tests.integration.nodeservices import kept

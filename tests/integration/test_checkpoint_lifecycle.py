@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 
 from checkpointing import Checkpointer, Steps, StoreError, StructureError
 from checkpointing.errors import SaveError, ServiceError
-from checkpointing.staging import Stager
+from checkpointing.staging.stager import Stager
 from tests.descriptors import links
 from tests.integration.checkpoints import restore_one, save_one
 from tests.integration.damage import check
@@ -160,7 +160,7 @@ def test_a_forked_child_neither_holds_the_connection_nor_ends_it(tmp_path: Path)
 def test_values_that_no_message_holds_are_refused_with_advice(tmp_path: Path) -> None:
     """And cost that save alone."""
     ckpt, state = Checkpointer(tmp_path, run="r"), {"w": torch.ones(3), "seen": list(range(9000))}
-    with mock.patch("checkpointing.service.wire.MAX_FRAME", 1 << 14):
+    with mock.patch("checkpointing.service.protocol.socket_frames.MAX_FRAME", 1 << 14):
         ckpt.save(1, state)
         with pytest.raises(SaveError, match=r"values in the state are too large.*in tensors"):
             ckpt.wait()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from checkpointing import Checkpointer, StructureError, list_checkpoints
-from checkpointing.loading import load, renamed
+from checkpointing.restore.partial_load import load, renamed
 from tests.integration.damage import damage_newest
 
 

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints, memory
-from checkpointing.storage.posix import PosixStorage
+from checkpointing import Checkpointer, SaveError, StructureError, list_checkpoints
+from checkpointing.restore import memory_restore
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from tests.integration.checkpoints import die, restore_one
 from tests.integration.damage import check, committed_in
 from tests.integration.nodeservices import (
@@ -330,7 +331,7 @@ def save_on_two_nodes(rank: int, tmp: Path, is_stored: bool) -> None:
 
 def restore_on_them(rank: int, tmp: Path, await_unseen: bool) -> tuple[int | None, str]:
     state, events = replicated(0), Recorder()
-    forever = mock.patch.object(memory, "UNSEEN_S", 3600.0)
+    forever = mock.patch.object(memory_restore, "UNSEEN_S", 3600.0)
     with elsewhere() if rank else nullcontext(), forever:
         ckpt = Checkpointer(tmp / "store", run="r", on_event=events)
         if not rank:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from checkpointing import Checkpoint, Checkpointer, SaveError, Store, list_checkpoints
-from checkpointing.copying import copy_quietly
-from checkpointing.service.client import Client
-from checkpointing.staging import Stager
-from checkpointing.state import to_save
+from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.staging.stager import Stager
+from checkpointing.staging.tensor_copy import copy_quietly
+from checkpointing.state.item_adapters import to_save
 from checkpointing.store.catalog import committed
 from tests.integration.checkpoints import Events, recorder, restore_one
 from tests.integration.damage import check
@@ -209,7 +209,7 @@ def test_a_copy_that_breaks_fails_its_save_alone(tmp_path: Path) -> None:
     stager = ckpt._shipper._stager
     assert isinstance(stager, Stager)
     stager._copy_later = copy_quietly
-    with mock.patch.object(Client, "staged", side_effect=RuntimeError("a bug")):
+    with mock.patch.object(ServiceClient, "staged", side_effect=RuntimeError("a bug")):
         ckpt.save(2, state)
         with pytest.raises(SaveError, match="step 2: rank 0: a bug"):
             ckpt.wait()

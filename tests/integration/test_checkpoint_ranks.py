@@ -26,9 +26,9 @@ from checkpointing import (
     Steps,
     StructureError,
     list_checkpoints,
-    ranks,
     verify,
 )
+from checkpointing.ranks import rank_group
 from tests.integration.damage import check, committed_in, damage_newest, packs_of
 from tests.integration.worlds import Recorder, assert_same, run_world, seeded, whole
 
@@ -298,7 +298,7 @@ def change_structures(rank: int, tmp: Path) -> None:
 
 
 def change_alone(rank: int, tmp: Path) -> None:
-    with mock.patch.object(ranks, "STRUCTURE_TIMEOUT", timedelta(seconds=2)):
+    with mock.patch.object(rank_group, "STRUCTURE_TIMEOUT", timedelta(seconds=2)):
         ckpt = Checkpointer(tmp / "alone", run="r")
     ckpt.save(1, {"w": torch.zeros(3)})
     ckpt.wait()

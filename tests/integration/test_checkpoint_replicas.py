@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.nn.parallel import DistributedDataParallel
 
 from checkpointing import Checkpointer, Last, SaveError, Store, list_checkpoints
-from checkpointing.format.differing import Difference
-from checkpointing.state import to_save
+from checkpointing.format.replica_differences import ReplicaDifference
+from checkpointing.state.item_adapters import to_save
 from checkpointing.store.catalog import committed
 from tests.integration.worlds import run_world
 
@@ -76,7 +76,7 @@ def flip_bit(tensor: Tensor, seed: int) -> None:
     bits[seed * 7919 % bits.size] ^= 1 << seed % 8
 
 
-def marks(root: Path) -> dict[int, list[Difference]]:
+def marks(root: Path) -> dict[int, list[ReplicaDifference]]:
     """What each step's checkpoint is marked with."""
     store = Store.open(root)
     found = {}
@@ -173,7 +173,7 @@ def test_no_tensor_is_put_together_of_several_replicas(tmp_path: Path) -> None:
 
 def divide(rank: int, tmp: Path) -> str:
     """A tensor that is large enough to be divided: at first one part of it differs, then all."""
-    with mock.patch("checkpointing.replica_check.DIVIDED", 1 << 20):
+    with mock.patch("checkpointing.save.replica_check.DIVIDED", 1 << 20):
         torch.manual_seed(0)
         model = nn.Linear(1024, 1024, bias=False)
         ckpt = Checkpointer(tmp / "store", run="r")
@@ -200,7 +200,7 @@ def test_a_tensor_in_parts_is_of_one_replica_or_not_committed(tmp_path: Path) ->
     found = marks(tmp_path / "store")
     assert found.keys() == {1, 2}
     assert found[1] == []
-    assert found[2] == [Difference("model/weight", "tensor", ((0,), (1,)), 1)]
+    assert found[2] == [ReplicaDifference("model/weight", "tensor", ((0,), (1,)), 1)]
 
 
 def part_from_step_3_on(rank: int, tmp: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from checkpointing import Checkpointer, Last, SaveError, Store, list_checkpoints
-from checkpointing.format.names import LEASES, PACKS, parse_pack
+from checkpointing.format.object_keys import LEASES, PACKS, parse_pack
 from checkpointing.store.catalog import committed
-from checkpointing.store.sweep import sweep
+from checkpointing.store.deletion.pack_sweep import sweep
 from tests.integration.damage import check
 from tests.integration.forked import run_forked
 from tests.integration.nodeservices import Hold, elsewhere, sabotaged

@@ -21,11 +21,11 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Checkpointer, DamagedError, Last, Only, Store, StructureError
-from checkpointing.containers import RECORD
+from checkpointing.format.values.branch_kinds import RECORD
 from checkpointing.interop.dcp import StoreReader, StoreWriter, export_dcp, import_dcp
 from checkpointing.store.catalog import newest_first
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.prune import prune
+from checkpointing.store.deletion.checkpoint_prune import prune
 from tests.effort import times
 from tests.integration.checkpoints import die, restore_one, save_one
 from tests.unit.checkpointing.plain import TREES, Frozen, Point, Progress, same

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 from checkpointing.errors import StoreAccessError
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.store import leases, marks
-from checkpointing.store.catalog import Found
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.store import pins_and_labels
+from checkpointing.store.catalog import CatalogEntry
+from checkpointing.store.inspection.integrity_check import IntegrityProblem
+from checkpointing.store.sessions import session_leases
 from checkpointing.store.store import Store
-from checkpointing.store.verify import Problem
 from hpckit.cli.ckpt import verify as verifying
-from hpckit.run.directory import RunDir, run_name
-from hpckit.run.parse import dump_spec
+from hpckit.config.spec_parser import dump_spec
+from hpckit.rundir.directory import RunDir, run_name
 from tests.integration.ckpt_commands import (
     KEEP,
     break_chunk,
@@ -57,7 +58,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_ls_lists_what_there_is(store: Store) -> None:
-    marks.pin(store, save_of(store, 200), "paper")
+    pins_and_labels.pin(store, save_of(store, 200), "paper")
     make(store, 500, {"model/w": ("float32", np.ones(4, "f4"))}, commits=False)
     break_manifest(store, 300)
     result = ckpt("ls", store.url)
@@ -87,7 +88,7 @@ def test_ls_of_unfinished_saves_alone_is_well(store: Store) -> None:
 
 
 def test_ls_of_a_damaged_mark(store: Store) -> None:
-    marks.pin(store, save_of(store, 200), "paper")
+    pins_and_labels.pin(store, save_of(store, 200), "paper")
     break_mark(store, 200)
     result = ckpt("ls", store.url)
     assert result.exit_code == 1
@@ -131,7 +132,7 @@ def test_tables_fit_the_terminal(
     store: Store, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    marks.pin(store, save_of(store, 200), "")
+    pins_and_labels.pin(store, save_of(store, 200), "")
     for command in (["ls"], ["show"], ["du"], ["prune", *KEEP, "--dry-run"]):
         for line in ok(command[0], store.url, *command[1:]).splitlines():
             assert len(line) <= columns or not line.startswith(" "), line
@@ -221,7 +222,7 @@ def test_a_store_out_of_reach_has_its_own_status(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_ways_to_say_which(store: Store, text: str, step: int) -> None:
-    marks.put_mark(store, save_of(store, 100), "released", "")
+    pins_and_labels.put_mark(store, save_of(store, 100), "released", "")
     assert document("show", store.url, text)["step"] == step
 
 
@@ -385,8 +386,8 @@ def test_verify_counts_unreadable_manifests(store: Store) -> None:
 def test_what_is_read_is_leased_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     leased: list[tuple[str, ...]] = []
 
-    def spy(at: Store, found: Sequence[Found], *_: object) -> list[list[object]]:
-        held = leases.leases(at, leases.storage_time(at))
+    def spy(at: Store, found: Sequence[CatalogEntry], *_: object) -> list[list[object]]:
+        held = session_leases.leases(at, session_leases.storage_time(at))
         leased.append(tuple(key for one in held if one.lease for key in one.lease.reading))
         return [[] for _ in found]
 
@@ -413,9 +414,11 @@ def test_a_store_that_cannot_be_written_is_read_all_the_same(
 def test_a_checkpoint_that_is_removed_just_now_is_no_damage(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def remove(at: Store, found: Sequence[Found], *_: object) -> list[list[Problem]]:
+    def remove(
+        at: Store, found: Sequence[CatalogEntry], *_: object
+    ) -> list[list[IntegrityProblem]]:
         at.storage.delete(one.stored.key for one in found)
-        return [[Problem(100, "", "", "the pack is not there")]]
+        return [[IntegrityProblem(100, "", "", "the pack is not there")]]
 
     monkeypatch.setattr(verifying, "verify_all", remove)
     result = ckpt("verify", store.url, 100)
@@ -464,7 +467,7 @@ def test_no_command_imports_torch() -> None:
 
 
 def test_the_help_waits_for_no_command_of_another_group() -> None:
-    slow = ["hpckit.launch", "hpckit.run", "data.source", "obstore", "fsspec", "hydra"]
+    slow = ["hpckit.submit", "hpckit.rundir", "data.source", "obstore", "fsspec", "hydra"]
     code = f"import sys, hpckit.cli.main; sys.exit(str([m for m in {slow} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stderr.strip() == "[]"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkpointing.store import marks
+from checkpointing.store import pins_and_labels
 from checkpointing.store.store import Store
 from tests.integration.ckpt_commands import (
     KEEP,
@@ -110,7 +110,7 @@ def test_pins_survive_a_prune_and_show(store: Store) -> None:
 
 def test_pinning_again_keeps_the_reason_or_replaces_it(store: Store) -> None:
     def why() -> str:
-        return marks.pins(store, "demo")[save_of(store, 100).id]
+        return pins_and_labels.pins(store, "demo")[save_of(store, 100).id]
 
     assert "already" not in ok("pin", store.url, 100, "--why", "figure 3")
     assert "pinned already: reason 'figure 3' stays" in ok("pin", store.url, 100)

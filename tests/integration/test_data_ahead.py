@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from data import Dataset, Loader, NodeStore, Sources, StreamingDataset, build_index, mixed
-from data.cache.entry import ShardRef
-from data.indexing.manifest import NAME, Manifest
-from data.reader import ahead
+from data.cache.files.cache_entry import ShardRef
+from data.index.manifest import NAME, Manifest
+from data.read.batches import shard_prefetch
 from tests.services.range_server import RangeServer
 from tests.unit.data.tars import write_tar
 
@@ -102,7 +102,7 @@ def test_a_failure_ahead_is_told_and_the_thread_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The only thread there is: all shards are fetched all the same."""
-    monkeypatch.setattr(ahead, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(shard_prefetch, "_AGAIN_S", 0.05)
     with (
         caplog.at_level(logging.WARNING),
         Broken(tmp_path / "cache", 10**9, free_reserve=0) as store,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from data import Dataset, Loader, build_index, open_dataset
-from data.cache import mounts
-from data.cache.store import CacheLocal
-from data.cache.warming import warm
+from data.cache.cache_warming import warm
+from data.cache.files import filesystem_type
+from data.cache.node_store import CacheLocal
 from data.errors import DataError
-from data.reader.ahead import has_far
-from data.reader.stream import in_order
+from data.read.batches.shard_prefetch import has_remote_shards
+from data.read.sample_stream import in_order
 from tests.integration.data_commands import EACH, SHARDS, document, write_shards
 
 
@@ -29,7 +29,7 @@ def mounted(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     table = Path("/proc/self/mountinfo").read_text()
     line = f"999 1 0:99 / {shards} rw - nfs4 server:/export rw\n"
     (tmp_path / "mountinfo").write_text(table + line)
-    monkeypatch.setattr(mounts, "_MOUNTINFO", tmp_path / "mountinfo")
+    monkeypatch.setattr(filesystem_type, "_MOUNTINFO", tmp_path / "mountinfo")
 
 
 def opened(shards: Path, cache: Path, how: CacheLocal) -> Dataset:
@@ -53,7 +53,7 @@ def test_they_are_copied_once_and_read_from_there(
     shards: Path, tmp_path: Path, how: CacheLocal
 ) -> None:
     dataset = opened(shards, tmp_path / "c", how)
-    assert has_far(in_order(dataset, samples=SHARDS * EACH))
+    assert has_remote_shards(in_order(dataset, samples=SHARDS * EACH))
     assert epoch(dataset) == SHARDS * EACH
     for shard in range(SHARDS):
         assert dataset.store.prefetch(dataset.ref(shard))
@@ -68,7 +68,7 @@ def test_they_are_copied_once_and_read_from_there(
 def test_they_are_read_where_they_lie(shards: Path, tmp_path: Path, how: CacheLocal) -> None:
     """Those of this machine's own disk; no cache is needed for them."""
     dataset = opened(shards, tmp_path / "c", how)
-    assert not has_far(in_order(dataset, samples=SHARDS * EACH))
+    assert not has_remote_shards(in_order(dataset, samples=SHARDS * EACH))
     assert epoch(dataset) == SHARDS * EACH
     assert cached(tmp_path / "c") == 0
     refs = [dataset.ref(shard) for shard in range(SHARDS)]

@@ -55,7 +55,7 @@ def test_the_help_loads_no_pipeline() -> None:
     program = (
         "import sys; from hpckit.cli.main import app\n"
         "names = [n for n in sys.modules if n.split('.')[0] in ('torch', 'obstore', 'webdataset')"
-        " or n.startswith(('data.reader', 'data.cache', 'data.ordering', 'data.source'))]\n"
+        " or n.startswith(('data.read', 'data.cache', 'data.order', 'data.source'))]\n"
         "print(names)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data import Loader, NodeStore, open_dataset
-from data.cache.entry import ShardRef
+from data.cache.files.cache_entry import ShardRef
 from tests.integration.data_commands import (
     EACH,
     SHARDS,

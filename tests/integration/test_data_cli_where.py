@@ -12,8 +12,8 @@ import pytest
 
 from checkpointing.store.store import Store
 from data import Batch, Loader, Packing, ShardWriter, open_dataset
-from hpckit.cli.data.moment import Saved, of_checkpoints
-from hpckit.run.events import EventLog
+from hpckit.cli.data.step_position import SavedLoaderState, of_checkpoints
+from hpckit.events.event_log import EventLog
 from tests.integration.checkpoints import save_one
 from tests.integration.data_commands import EACH, SHARDS, document, hpckit, refused, write_shards
 from tests.unit.checkpointing.store.making import make
@@ -184,7 +184,7 @@ def test_a_run_without_a_loader(folder: Path, shards: Path) -> None:
 
 
 def test_checkpoints_between_which_batches_changed() -> None:
-    saved = [Saved(10, {"position": 101}), Saved(4, {"position": 40})]
+    saved = [SavedLoaderState(10, {"position": 101}), SavedLoaderState(4, {"position": 40})]
     assert of_checkpoints(saved, 7, None) is None  # 61 samples in 6 steps
     found = of_checkpoints(saved, 7, 8)
     assert found is not None

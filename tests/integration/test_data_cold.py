@@ -18,11 +18,11 @@ from data import (
     build_index,
     open_dataset,
 )
-from data.indexing import sidecar
-from data.indexing.manifest import NAME, Manifest, make_manifest
-from data.indexing.rows import ShardRow, row_of
-from data.reader.faults import Policy
-from data.source.limits import Limits
+from data.index.manifest import NAME, Manifest, make_manifest
+from data.index.manifest_rows import ShardRow, row_of
+from data.index.shard import sidecar
+from data.read.bad_samples import Policy
+from data.source.host_limits import Limits
 from data.source.protocol import short_tag
 from data.source.retry import Retry
 from data.source.sources import Sources

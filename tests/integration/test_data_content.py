@@ -10,12 +10,12 @@ from unittest import mock
 import pytest
 
 from data import DataError, Dataset, Loader, SampleError, ShardError, ShardWriter, open_dataset
-from data.indexing import sidecar
-from data.indexing.build import build_index
-from data.indexing.scan import scan_shard
-from data.indexing.shard import ShardIndex
-from data.reader import compared, pieces
-from data.reader.pieces import Piece, read_pieces
+from data.index.index_build import build_index
+from data.index.shard import sidecar
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard.shard_scan import scan_shard
+from data.read.shards import checksum_samples, piece_reads
+from data.read.shards.piece_reads import Piece, read_pieces
 from data.wds.dataset import StreamingDataset
 from tests.integration.runs import eventually
 from tests.services.range_server import RangeServer
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_at_once_is_read_by_itself(
             raise OSError(5, "a disk's error")
         return whole(fd, size - (count % 3 == 1), at)
 
-    for module in (compared, pieces):
+    for module in (checksum_samples, piece_reads):
         monkeypatch.setattr(module, "pread", sometimes)
     found = list(Loader(dataset, global_batch=4, epochs=1, threads=0))
     assert count > 8

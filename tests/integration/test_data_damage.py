@@ -21,7 +21,7 @@ from data import (
     ShardError,
     open_dataset,
 )
-from data.indexing.sidecar import beside
+from data.index.shard.sidecar import beside
 
 
 def write_tar(path: Path, files: list[tuple[str, bytes]]) -> Path:

@@ -14,9 +14,9 @@ import webdataset
 
 import data
 from data.errors import IndexingError
-from data.indexing.build import build_index
-from data.indexing.manifest import NAME, Manifest, open_manifest
-from data.writing.writer import ShardWriter
+from data.index.index_build import build_index
+from data.index.manifest import NAME, Manifest, open_manifest
+from data.write.shard_writer import ShardWriter
 from tests.integration.data_commands import document, hpckit
 from tests.unit.data.tars import write_tar
 
@@ -24,7 +24,7 @@ ROOT = Path(data.__file__).parents[1]
 
 BUILD = """
 import sys
-from data.indexing.build import build_index
+from data.index.index_build import build_index
 
 def progress(done, total):
     print(done, file=sys.stderr, flush=True)

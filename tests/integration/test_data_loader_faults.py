@@ -17,7 +17,7 @@ from data import (
     SampleError,
     build_index,
 )
-from data.indexing.manifest import NAME, Manifest
+from data.index.manifest import NAME, Manifest
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.integration.data_commands import EACH, SHARDS, write_shards

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data import Loader, Sources, build_index, open_dataset, open_manifest, pack_folder
-from data.indexing.manifest import NAME
+from data.index.manifest import NAME
 from tests.services.range_server import RangeServer, range_server
 
 

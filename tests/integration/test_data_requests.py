@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data import Dataset, Loader, build_index, open_dataset, open_manifest
-from data.indexing.manifest import NAME
+from data.index.manifest import NAME
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.integration.data_commands import EACH, SHARDS, document, serve

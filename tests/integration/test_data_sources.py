@@ -13,7 +13,7 @@ import obstore
 import pytest
 
 from data.errors import DataError, FetchError, ObjectChangedError
-from data.source.limits import Limits
+from data.source.host_limits import Limits
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.services.fault_proxy import FaultProxy, fault_proxy

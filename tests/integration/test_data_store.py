@@ -13,13 +13,13 @@ from unittest import mock
 import pytest
 from blake3 import blake3
 
-from data.cache import record
-from data.cache.entry import ShardRef
-from data.cache.job import Job
-from data.cache.store import NodeStore
+from data.cache.downloads.download_job import DownloadJob
+from data.cache.files import shard_record
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from data.errors import DamagedShardError, DataError, FetchError, ObjectChangedError, ShardError
-from data.source.limits import Limits
-from data.source.protocol import Origin
+from data.source.host_limits import Limits
+from data.source.protocol import ObjectVersion
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.services.fault_proxy import fault_proxy
@@ -106,7 +106,7 @@ class TestReading:
     ) -> None:
         known, ask = threading.Event(), store.sources.stat
 
-        def late(url: str) -> Origin:
+        def late(url: str) -> ObjectVersion:
             assert known.wait(20)
             return ask(url)
 
@@ -187,13 +187,13 @@ class TestReading:
     ) -> None:
         url = server.put("/x.tar", BODY)
         go_on = threading.Event()
-        run = Job.run
+        run = DownloadJob.run
 
-        def run_and_wait(job: Job) -> None:
+        def run_and_wait(job: DownloadJob) -> None:
             run(job)
             go_on.wait(60)
 
-        with mock.patch.object(Job, "run", run_and_wait):
+        with mock.patch.object(DownloadJob, "run", run_and_wait):
             assert read_all(store, ShardRef(url)) == BODY
             server.put("/x.tar", BODY[::-1], etag='"2"')
             found = read_all(store, ShardRef(url))
@@ -521,7 +521,7 @@ class TestDamage:
         if damaged:
             path = shards(tmp_path)[0]
             path.write_bytes(bytes(len(BODY)))
-        monkeypatch.setattr(record, "boot", lambda: "another")
+        monkeypatch.setattr(shard_record, "boot", lambda: "another")
         with make(tmp_path) as store:
             assert read_all(store, ref) == BODY
         assert len(server.seen) == (2 if damaged else 1)
@@ -535,7 +535,7 @@ class TestDamage:
         (part,) = (tmp_path / "cache").glob("*.part")
         assert part.stat().st_size > MIB
         part.write_bytes(bytes(part.stat().st_size))
-        monkeypatch.setattr(record, "boot", lambda: "another")
+        monkeypatch.setattr(shard_record, "boot", lambda: "another")
         server.put("/x.tar", BODY + b"12345")
         with make(tmp_path) as store:
             assert read_all(store, ref, len(BODY) + 5) == BODY + b"12345"

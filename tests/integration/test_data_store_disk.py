@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from data.cache import upkeep
-from data.cache.entry import ShardRef
-from data.cache.store import NodeStore
+from data.cache import cache_maintenance
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from tests.services.fault_fs import FaultFs, Rule
 from tests.services.range_server import RangeServer, range_server
 
@@ -51,7 +51,7 @@ def test_a_full_disk_makes_room(small_disk: Path, server: RangeServer) -> None:
         assert store.metrics.evictions > 0
         assert store.metrics.bypasses == 0
         assert not store.metrics.cache_errors
-    assert all(right for _, right in upkeep.verified(small_disk / "c"))
+    assert all(right for _, right in cache_maintenance.verified(small_disk / "c"))
 
 
 def test_space_is_reserved_before_the_bytes_come(small_disk: Path, server: RangeServer) -> None:
@@ -73,7 +73,7 @@ def test_space_is_left_for_others(small_disk: Path, server: RangeServer) -> None
             store.prefetch(ref)
         status = os.statvfs(small_disk)
         assert status.f_bavail * status.f_frsize >= 2 * MIB
-        assert len(upkeep.listed(small_disk / "c")) == 1
+        assert len(cache_maintenance.listed(small_disk / "c")) == 1
 
 
 def test_a_disk_that_others_filled_is_read_past(
@@ -90,7 +90,7 @@ def test_a_disk_that_others_filled_is_read_past(
         (small_disk / "others").unlink()
         read_all(store, server)
         assert store.metrics.bypasses == 8
-        assert len(upkeep.listed(small_disk / "c")) == 3
+        assert len(cache_maintenance.listed(small_disk / "c")) == 3
 
 
 def test_a_disk_that_fills_half_way(faulty_folder: FaultFs, server: RangeServer) -> None:
@@ -106,8 +106,8 @@ def test_a_disk_that_fills_half_way(faulty_folder: FaultFs, server: RangeServer)
         server.bytes_per_s = None
         faulty_folder.set_rules()
         read_all(store, server)
-        assert len(upkeep.listed(faulty_folder.path / "c")) == 4
-    assert all(right for _, right in upkeep.verified(faulty_folder.path / "c"))
+        assert len(cache_maintenance.listed(faulty_folder.path / "c")) == 4
+    assert all(right for _, right in cache_maintenance.verified(faulty_folder.path / "c"))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_a_failing_disk_is_left_alone_for_a_while(
         assert len(lines) == 1
         faulty_folder.set_rules()
         read_all(store, server)
-        assert len(upkeep.listed(cache)) == 4
-    assert all(right for _, right in upkeep.verified(cache))
+        assert len(cache_maintenance.listed(cache)) == 4
+    assert all(right for _, right in cache_maintenance.verified(cache))
 
 
 def test_a_cached_shard_that_cannot_be_read_back(
@@ -166,7 +166,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, server: RangeServer) -> None:
         assert store.metrics.cache_errors == {"ENOENT": 1}
         server.bytes_per_s = None
         read_all(store, server)
-        assert len(upkeep.listed(tmp_path / "c")) >= 3
+        assert len(cache_maintenance.listed(tmp_path / "c")) >= 3
 
 
 def test_a_place_that_is_no_folder(tmp_path: Path, server: RangeServer) -> None:
@@ -183,18 +183,20 @@ def test_upkeep(tmp_path: Path, server: RangeServer) -> None:
         for ref in refs(server):
             store.prefetch(ref)
         store.publish_plan([(refs(server)[0], 30.0), (refs(server)[1], 90.0)])
-        listed = {one.entry.name: one for one in upkeep.listed(cache)}
+        listed = {one.entry.name: one for one in cache_maintenance.listed(cache)}
         assert 29 < (listed["0.tar"].next_use_s or 0) <= 30
         assert listed["2.tar"].next_use_s is None
         assert listed["2.tar"].url == server.url + "/2.tar"
         assert all(one.whole for one in listed.values())
         path = next(cache.glob("*-2.tar.shard"))
         path.write_bytes(bytes(SIZE))
-        assert {entry.name for entry, right in upkeep.verified(cache) if not right} == {"2.tar"}
-        assert len(upkeep.listed(cache)) == 3
-        assert upkeep.prune(cache, SIZE) == 2 * SIZE
-        assert [one.entry.name for one in upkeep.listed(cache)] == ["0.tar"]
+        assert {entry.name for entry, right in cache_maintenance.verified(cache) if not right} == {
+            "2.tar"
+        }
+        assert len(cache_maintenance.listed(cache)) == 3
+        assert cache_maintenance.prune(cache, SIZE) == 2 * SIZE
+        assert [one.entry.name for one in cache_maintenance.listed(cache)] == ["0.tar"]
         assert not list((cache / "quarantine").iterdir())
         with store.open(refs(server)[0]):
-            assert upkeep.prune(cache, 0) == 0  # it is open
-        assert upkeep.prune(cache, 0) == SIZE
+            assert cache_maintenance.prune(cache, 0) == 0  # it is open
+        assert cache_maintenance.prune(cache, 0) == SIZE

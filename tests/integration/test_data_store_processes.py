@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from data.cache import upkeep
-from data.cache.entry import ShardRef
-from data.cache.store import NodeStore
+from data.cache import cache_maintenance
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from data.source.retry import Retry
 from data.source.sources import Sources
 from tests.integration.shard_reader import body_of
@@ -53,7 +53,7 @@ def finish(process: "subprocess.Popen[str]") -> dict[str, int]:
 
 def check(cache: Path) -> None:
     """The cache holds all shards, right ones only, and nothing else is left."""
-    found = dict(upkeep.verified(cache))
+    found = dict(cache_maintenance.verified(cache))
     assert sorted(entry.name for entry in found) == NAMES
     assert all(found.values())
     kinds = Counter(path.suffix for path in cache.iterdir() if path.is_file())
@@ -109,7 +109,7 @@ def test_a_cache_too_small_for_all_stays_within_its_budget(
     for reader in readers:
         finish(reader)
     assert SIZE <= most <= budget + 100_000
-    assert all(right for _, right in upkeep.verified(tmp_path / "c"))
+    assert all(right for _, right in cache_maintenance.verified(tmp_path / "c"))
 
 
 def _downloading(cache: Path) -> set[int]:
@@ -169,7 +169,7 @@ def test_the_order_of_eviction_is_that_of_all_live_jobs(
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from data.cache.store import NodeStore\n"
+        "from data.cache.node_store import NodeStore\n"
         f"store = NodeStore(Path(sys.argv[1]), {3 * SIZE}, free_reserve=0)\n"
         "store.publish_plan([(sys.argv[2], 5.0)])\n"
         "print('planned', flush=True)\n"
@@ -205,4 +205,4 @@ def test_the_order_of_eviction_is_that_of_all_live_jobs(
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(one.entry.name for one in upkeep.listed(folder / "c"))
+    return sorted(one.entry.name for one in cache_maintenance.listed(folder / "c"))

@@ -8,9 +8,9 @@ import obstore
 import pytest
 
 from data import Loader, open_dataset
-from data.cache import upkeep
-from data.cache.entry import ShardRef
-from data.cache.store import NodeStore
+from data.cache import cache_maintenance
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import NodeStore
 from data.errors import FetchError
 from data.source.retry import Retry
 from data.source.sources import Sources
@@ -44,7 +44,7 @@ def test_processes_share_one_download(
     ]
     outs = [reader.communicate(timeout=100)[0] for reader in readers]
     assert [reader.returncode for reader in readers] == [0, 0, 0], outs
-    assert [right for _, right in upkeep.verified(tmp_path / "c")] == [True] * 3
+    assert [right for _, right in cache_maintenance.verified(tmp_path / "c")] == [True] * 3
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -8,9 +8,9 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 
 from data import DataError, SampleError, ShardError
-from data.wds.convert import from_wds
 from data.wds.dataset import StreamingDataset
 from data.wds.loader import WebLoader
+from data.wds.pipeline_conversion import from_wds
 from tests.integration.wds_shards import KEYS, keys_of, write_shards
 
 BAD = {"k005", "k017", "k030"}

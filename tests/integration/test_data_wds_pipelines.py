@@ -9,9 +9,9 @@ import torch
 import webdataset as wds
 
 from data import DataError
-from data.wds.convert import from_wds
 from data.wds.dataset import StreamingDataset
-from data.wds.kinds import per_sample
+from data.wds.pipeline_conversion import from_wds
+from data.wds.stages.stage_kinds import per_sample
 from tests.integration.wds_shards import KEYS, write_shards
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

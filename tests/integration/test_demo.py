@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import REPO, complete, history
 
 

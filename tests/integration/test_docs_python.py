@@ -13,8 +13,8 @@ import torch
 from checkpointing import Checkpointer, load
 from data import open_dataset, pack_folder
 from docs.hooks import ROOT
-from hpckit.run.directory import RunDir
-from hpckit.run.events import read_events
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import complete, history
 from tests.unit.hpckit.doc_blocks import Block, blocks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.doctor import store
+from hpckit.doctor import checkpoint_store
 from hpckit.doctor.finding import Level
 from tests.services.s3 import S3Place
 
@@ -15,9 +15,9 @@ def test_a_bucket_is_tried_and_a_wrong_key_is_told(
     place = s3_url
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
-    (one, *rest) = store.findings(place.url)
+    (one, *rest) = checkpoint_store.findings(place.url)
     assert one.level is Level.OK
     assert all(other.level is Level.NOTE for other in rest)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    (one,) = store.findings(place.url)
+    (one,) = checkpoint_store.findings(place.url)
     assert one.level is Level.FAIL

@@ -13,9 +13,9 @@ import urllib.request
 from pathlib import Path
 
 from checkpointing import list_checkpoints
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.schedule import Planned, save_schedule
-from hpckit.drill.site import load_site
+from hpckit.faults.campaign.fault_schedule import ScheduledFault, save_schedule
+from hpckit.faults.fault_plan import DrillKind
+from hpckit.faults.site_faults import load_site
 from tests.integration.run_commands import HPCKIT
 from tests.integration.runs import REPO, end_leftovers
 from tests.services.fixtures import FaultyS3
@@ -24,16 +24,16 @@ from tests.services.troubles import TROUBLES, obeying, write_site
 
 STEPS = 90
 SCHEDULE = (
-    Planned(8, "busy", 0.0),
-    Planned(12, DrillKind.WORKER, 0.9),
-    Planned(24, "stuck", 0.0),
-    Planned(27, DrillKind.NODE, 0.9),
-    Planned(38, "mute", 0.0),
-    Planned(42, DrillKind.SERVICE, 0.0),
-    Planned(52, "resets", 0.0),
-    Planned(56, DrillKind.SUPERVISOR, 0.0),
-    Planned(68, "expired", 0.0),
-    Planned(72, DrillKind.PREEMPT, 0.0),
+    ScheduledFault(8, "busy", 0.0),
+    ScheduledFault(12, DrillKind.WORKER, 0.9),
+    ScheduledFault(24, "stuck", 0.0),
+    ScheduledFault(27, DrillKind.NODE, 0.9),
+    ScheduledFault(38, "mute", 0.0),
+    ScheduledFault(42, DrillKind.SERVICE, 0.0),
+    ScheduledFault(52, "resets", 0.0),
+    ScheduledFault(56, DrillKind.SUPERVISOR, 0.0),
+    ScheduledFault(68, "expired", 0.0),
+    ScheduledFault(72, DrillKind.PREEMPT, 0.0),
 )
 
 

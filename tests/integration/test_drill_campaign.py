@@ -14,40 +14,40 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.service.address import address
-from hpckit.drill.campaign import judge
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.oracle import leftovers, violations
-from hpckit.drill.schedule import (
+from checkpointing.service.protocol.socket_address import address
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import read_spec
+from hpckit.events.event_log import read_events
+from hpckit.faults.campaign.campaign_runner import judge
+from hpckit.faults.campaign.fault_log import CampaignLog
+from hpckit.faults.campaign.fault_schedule import (
     STEP_S,
-    Planned,
+    ScheduledFault,
     load_schedule,
     make_schedule,
     save_schedule,
 )
-from hpckit.drill.struck import Notes
-from hpckit.run.directory import RunDir, store_and_name
-from hpckit.run.events import read_events
-from hpckit.run.parse import read_spec
-from hpckit.run.spec import RunSpec
+from hpckit.faults.campaign.oracle import leftovers, violations
+from hpckit.faults.fault_plan import DrillKind
+from hpckit.rundir.directory import RunDir, store_and_name
 from tests.integration.run_commands import HPCKIT
 from tests.integration.runs import end_leftovers
 
 STEPS = 75
 DISK = DrillKind.ENOSPC if shutil.which("strace") else DrillKind.FULL
 SCHEDULE = (
-    Planned(12, DrillKind.WORKER, 0.9),
-    Planned(16, DrillKind.MANIFEST, 0.9),
-    Planned(22, DrillKind.DAMAGE, 0.9),
-    Planned(24, DrillKind.CACHE, 0.9),
-    Planned(26, DrillKind.SERVICE_TERM, 0.9),
-    Planned(30, DrillKind.SERVICE, 0.0),
-    Planned(34, DrillKind.WORKER_TERM, 0.0),
-    Planned(40, DrillKind.NAN, 0.0),
-    Planned(45, DrillKind.AGENT_TERM, 0.9),
-    Planned(48, DrillKind.REQUEUE, 0.0),  # there is no queue: it is left out
-    Planned(50, DrillKind.SUPERVISOR, 0.0),
-    Planned(60, DISK, 0.0),
+    ScheduledFault(12, DrillKind.WORKER, 0.9),
+    ScheduledFault(16, DrillKind.MANIFEST, 0.9),
+    ScheduledFault(22, DrillKind.DAMAGE, 0.9),
+    ScheduledFault(24, DrillKind.CACHE, 0.9),
+    ScheduledFault(26, DrillKind.SERVICE_TERM, 0.9),
+    ScheduledFault(30, DrillKind.SERVICE, 0.0),
+    ScheduledFault(34, DrillKind.WORKER_TERM, 0.0),
+    ScheduledFault(40, DrillKind.NAN, 0.0),
+    ScheduledFault(45, DrillKind.AGENT_TERM, 0.9),
+    ScheduledFault(48, DrillKind.REQUEUE, 0.0),  # there is no queue: it is left out
+    ScheduledFault(50, DrillKind.SUPERVISOR, 0.0),
+    ScheduledFault(60, DISK, 0.0),
 )
 DONE = len(SCHEDULE) - 1
 
@@ -142,7 +142,7 @@ def test_a_seed_and_a_known_reference_are_enough(
 
 def test_what_was_ended_early_is_judged_as_far_as_it_came(broken: Path, tmp_path: Path) -> None:
     run, reference = runs_of(broken)
-    copy, notes = RunDir(tmp_path / run.name), Notes(tmp_path)
+    copy, notes = RunDir(tmp_path / run.name), CampaignLog(tmp_path)
     shutil.copytree(run.path, copy.path, symlinks=True)
     notes.begin(copy, reference)
     (tmp_path / "struck.jsonl").write_text((broken / "1/struck.jsonl").read_text() + '{"time": 1')
@@ -250,7 +250,7 @@ def left_behind(run: RunDir) -> Iterator[int]:
 
 def test_the_oracle_sees_a_process_that_is_left(broken: Path) -> None:
     run, reference = runs_of(broken)
-    harmed = {one.harmed for one in Notes(broken / "1").faults() if one.harmed is not None}
+    harmed = {one.harmed for one in CampaignLog(broken / "1").faults() if one.harmed is not None}
     assert harmed
     with left_behind(run) as pid:
         found = violations(run, reference, harmed)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.drill import beginning, watch
-from hpckit.drill.beginning import CampaignError
-from hpckit.drill.campaign import Stage, campaign, undisturbed
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.schedule import Planned
-from hpckit.drill.site import Site
+from hpckit.faults.campaign import campaign_runs, injection_trigger
+from hpckit.faults.campaign.campaign_runner import CampaignSetup, run_campaign, run_reference
+from hpckit.faults.campaign.campaign_runs import CampaignError
+from hpckit.faults.campaign.fault_schedule import ScheduledFault
+from hpckit.faults.fault_plan import DrillKind
+from hpckit.faults.site_faults import SiteFaultSet
 from hpckit.report.overview import Queue, look
-from hpckit.run.directory import RunDir
-from hpckit.run.supervisor import SupervisorError
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.supervisor_process import SupervisorError
 from tests.integration.runs import end_leftovers
 
 
@@ -55,10 +55,10 @@ def test_a_reference_that_is_given_up_is_cancelled(
     tell: Callable[[str], None],
     error: type[BaseException],
 ) -> None:
-    monkeypatch.setattr(watch, "TOLD_S", told_s)
-    monkeypatch.setattr(watch, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(injection_trigger, "TOLD_S", told_s)
+    monkeypatch.setattr(injection_trigger, "PATIENCE_S", patience_s)
     with pytest.raises(error):
-        undisturbed(tmp_path, overrides, tell)
+        run_reference(tmp_path, overrides, tell)
     assert look(only_run(tmp_path / "reference"), Queue()).word == "stopped"
 
 
@@ -66,17 +66,17 @@ def test_a_fault_that_the_machine_refuses_ends_in_a_judgement(
     tmp_path: Path, overrides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def elsewhere(*_: object) -> str:
-        monkeypatch.setattr(watch._Patience, "is_over", lambda *_: True)  # time is up
+        monkeypatch.setattr(injection_trigger._Patience, "is_over", lambda *_: True)  # time is up
         raise SupervisorError("it is held by another host")
 
-    monkeypatch.setattr(watch, "play", elsewhere)
-    stage = Stage(overrides, RunDir(tmp_path / "none"), Site({}, Path()), quiet)
-    found = campaign(tmp_path, [Planned(1, DrillKind.WORKER, 0.0)], stage)
+    monkeypatch.setattr(injection_trigger, "play", elsewhere)
+    stage = CampaignSetup(overrides, RunDir(tmp_path / "none"), SiteFaultSet({}, Path()), quiet)
+    found = run_campaign(tmp_path, [ScheduledFault(1, DrillKind.WORKER, 0.0)], stage)
     assert found.problems[0].startswith("worker at step 1: it is held by another host")
     assert look(found.run, Queue()).word == "stopped"
 
 
 def test_a_run_that_cannot_be_begun_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(CampaignError, match="no: unknown key"):
-        beginning.begin(tmp_path / "new", ["no.such=1"])
+        campaign_runs.start_run(tmp_path / "new", ["no.such=1"])
     assert not (tmp_path / "new").exists()

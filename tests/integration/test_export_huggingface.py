@@ -12,18 +12,18 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from checkpointing import Checkpointer, list_checkpoints
-from hpckit.run.directory import RunDir, run_name
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.parse import dump_spec
-from hpckit.run.spec import RunSpec
-from hpckit.training.lora import adapt, is_adapter
-from hpckit.training.models.building import make, materialise
-from hpckit.training.models.decoder import Decoder
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import dump_spec
+from hpckit.rundir.directory import RunDir, run_name
+from hpckit.trainer.models.decoder import DecoderModel
+from hpckit.trainer.models.lora import adapt, is_adapter
+from hpckit.trainer.models.model_builder import make, materialise
 from tests.integration.ckpt_commands import ckpt, ok, refused
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
-def trained(run: RunDir, model: str, changes: dict[str, Any], lora: str = "none") -> Decoder:
+def trained(run: RunDir, model: str, changes: dict[str, Any], lora: str = "none") -> DecoderModel:
     """A run directory with a checkpoint of a model, none of whose parameters is as it began."""
     spec = make_spec(changes, model=model, lora=lora)
     run.submission(1).mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_adapters_alone_are_what_peft_adds_to_the_model(
     )
 
 
-def frozen(decoder: Decoder) -> dict[str, torch.Tensor]:
+def frozen(decoder: DecoderModel) -> dict[str, torch.Tensor]:
     """What it has without its adapters."""
     return {name: p for name, p in decoder.state_dict().items() if not is_adapter(name)}
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.memory import footprint, footprints
-from hpckit.training.fakeworld import fake_step
+from hpckit.planner.memory.decoder_memory import footprint, footprints
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.memory.fake_step import fake_step
 from tests.integration.runs import REPO
 
 SMALL = ("model=gpt_nano", "model.layers=4", "model.heads=4", "train.global_batch=64")

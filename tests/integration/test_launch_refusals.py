@@ -87,6 +87,6 @@ def test_dry_run_writes_nothing(tmp_path: Path, shards: Path) -> None:
     before = sorted(shards.iterdir())
     status, output = complete(tmp_path, command(tmp_path, shards, "--dry-run"))
     assert status == 0, output
-    assert "hpckit.training.forking --nnodes=2" in output
+    assert "hpckit.trainer.torchrun.forked_workers --nnodes=2" in output
     assert list(tmp_path.iterdir()) == []
     assert sorted(shards.iterdir()) == before

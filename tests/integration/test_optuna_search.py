@@ -18,9 +18,9 @@ from optuna.distributions import (
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from hpckit.config.spec_parser import SpecError
 from hpckit.examples.optuna_search import measured, open_study, parse
-from hpckit.run.directory import RunDir
-from hpckit.run.parse import SpecError
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import ALONE, REPO, SMALL, end_leftovers
 
 TRIALS = 3

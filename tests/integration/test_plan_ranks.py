@@ -20,21 +20,21 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.activations import Batch, logits, of_input
-from hpckit.plan.memory import footprint, footprints
-from hpckit.plan.moments import Footprint, micro_batches
-from hpckit.plan.stages import stages_of_rank
-from hpckit.run.degrees import degrees, is_wrapped
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.models.gpt import GPT
-from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel.mesh import data_mesh, make_mesh
-from hpckit.training.parallel.sharding import before_micro_batch, shard
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.recompute import recompute
+from hpckit.config.parallel_degrees import degrees, is_wrapped
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec
+from hpckit.planner.memory.decoder_memory import footprint, footprints
+from hpckit.planner.memory.memory_footprint import MemoryFootprint, micro_batches
+from hpckit.planner.model.activations import ActivationBatch, logits, of_input
+from hpckit.planner.model.pipeline_stages import stages_of_rank
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.memory.activation_recompute import recompute
+from hpckit.trainer.models.gpt import GPT
+from hpckit.trainer.optim import build_optimizer
+from hpckit.trainer.parallel.data_parallel import before_micro_batch, shard
+from hpckit.trainer.parallel.device_mesh import data_mesh, make_mesh
+from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.worlds import run_world
 from tests.saved_tensors import SavedBytes
 
@@ -75,12 +75,12 @@ def test_ranks_have_what_was_planned(tmp_path: Path) -> None:
                 assert found["saved"] == pytest.approx(_kept(spec, rank, planned), rel=close), case
 
 
-def _kept(spec: RunSpec, rank: int, planned: Footprint) -> int:
+def _kept(spec: RunSpec, rank: int, planned: MemoryFootprint) -> int:
     """By autograd alone: without the outputs of a pipeline's stages, with the logits that the loss
     keeps."""
     found = degrees(spec.parallel, WORLD)
     count, samples = micro_batches(spec, WORLD)
-    batch, total = Batch(samples, 4, found.tensor), planned.moments["loss"].activations
+    batch, total = ActivationBatch(samples, 4, found.tensor), planned.moments["loss"].activations
     model = decoder_of(spec)
     stages = stages_of_rank(model.layers, spec.parallel, found.pipeline, rank, count)
     for stage in stages:
@@ -95,7 +95,7 @@ def _measure(rank: int, tmp: Path) -> dict[str, dict[str, int]]:
 
 def _measure_case(spec: RunSpec) -> dict[str, int]:
     mesh = make_mesh("cpu", spec.parallel)
-    trainee = Trainee(spec, mesh, torch.device("cpu"))
+    trainee = ParallelModel(spec, mesh, torch.device("cpu"))
     optimizer = build_optimizer(trainee.module, spec.optim)
     count, samples = micro_batches(spec, WORLD)
     accumulated = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.service.config import Config
+from checkpointing.service.config import ServiceConfig
 from tests.integration.replica_trainer import ReplicaTrainer
 from tests.integration.replicating import await_held
 from tests.integration.service_nodes import end_all, pid_of, saved, services, until
@@ -28,8 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     end_all(tmp_path / "rt")
 
 
-def config(folder: Path, node: str) -> Config:
-    return Config(str(folder / "store"), "r", node=node)
+def config(folder: Path, node: str) -> ServiceConfig:
+    return ServiceConfig(str(folder / "store"), "r", node=node)
 
 
 def start(

@@ -14,10 +14,17 @@ import numpy as np
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.messages import dump_layout, dump_snapshot
-from checkpointing.service.peering import Ring
-from checkpointing.service.sealed import KEY_BYTES, MAX_HELLO, Hello, Sealed, dial, new_hello
-from checkpointing.service.snapshots import Snapshot
+from checkpointing.service.protocol.messages import dump_layout, dump_snapshot
+from checkpointing.service.replication.authenticated_channel import (
+    KEY_BYTES,
+    MAX_HELLO,
+    AuthenticatedChannel,
+    ChannelHello,
+    connect_channel,
+    new_hello,
+)
+from checkpointing.service.replication.replication_ring import ReplicationRing
+from checkpointing.service.snapshots import RankSnapshot
 from tests.integration.replicating import LOOPBACK, await_held, held, join, of_node, peers, pulled
 from tests.integration.service_nodes import Nodes, content, layout, nodes_at, until
 
@@ -30,7 +37,7 @@ def nodes(folder: Path) -> Nodes:
 
 
 @pytest.fixture
-def ring(nodes: Nodes) -> Ring:
+def ring(nodes: Nodes) -> ReplicationRing:
     """With a snapshot of node a at node b."""
     found = join(nodes)
     nodes.save(1)
@@ -52,7 +59,7 @@ def assert_lives_on(nodes: Nodes, step: int) -> None:
     nodes.close()
 
 
-def knock(ring: Ring, data: bytes) -> bytes:
+def knock(ring: ReplicationRing, data: bytes) -> bytes:
     """Send this to node b, and nothing more; what it answers."""
     with socket.create_connection((LOOPBACK, ring.nodes[1].port)) as sock:
         sock.settimeout(30.0)
@@ -84,19 +91,19 @@ GARBAGE = {
 }
 
 
-def test_garbage_is_refused(nodes: Nodes, ring: Ring) -> None:
+def test_garbage_is_refused(nodes: Nodes, ring: ReplicationRing) -> None:
     for count, (name, data) in enumerate(GARBAGE.items(), 1):
         assert knock(ring, data) == b"", name
         until(lambda n=count: strangers(nodes) == n, f"{name} is counted")  # type: ignore[misc]
     assert_lives_on(nodes, 2)
 
 
-def hello(ring: Ring, **changes: object) -> Hello:
+def hello(ring: ReplicationRing, **changes: object) -> ChannelHello:
     return replace(new_hello(ring.generation.id, 0, 1, "origin"), **changes)  # type: ignore[arg-type]
 
 
-def ping(ring: Ring, key: bytes, said: Hello) -> None:
-    link = dial(LOOPBACK, ring.nodes[1].port, key, said)
+def ping(ring: ReplicationRing, key: bytes, said: ChannelHello) -> None:
+    link = connect_channel(LOOPBACK, ring.nodes[1].port, key, said)
     try:
         link.ask({"op": "ping"})
     finally:
@@ -114,7 +121,7 @@ WRONG: dict[str, dict[str, object]] = {
 }
 
 
-def test_a_stranger_is_refused(nodes: Nodes, ring: Ring) -> None:
+def test_a_stranger_is_refused(nodes: Nodes, ring: ReplicationRing) -> None:
     for count, (name, changes) in enumerate(WRONG.items(), 1):
         key = ring.key if changes else secrets.token_bytes(KEY_BYTES)
         with pytest.raises((ConnectionError, ServiceError)):
@@ -124,7 +131,7 @@ def test_a_stranger_is_refused(nodes: Nodes, ring: Ring) -> None:
     assert_lives_on(nodes, 2)
 
 
-def test_who_listens_without_the_key_is_refused(ring: Ring, nodes: Nodes) -> None:
+def test_who_listens_without_the_key_is_refused(ring: ReplicationRing, nodes: Nodes) -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
 
         def play() -> None:
@@ -137,7 +144,7 @@ def test_who_listens_without_the_key_is_refused(ring: Ring, nodes: Nodes) -> Non
         thread = threading.Thread(target=play)
         thread.start()
         with pytest.raises(ServiceError, match="does not know the key"):
-            dial(LOOPBACK, server.getsockname()[1], ring.key, hello(ring))
+            connect_channel(LOOPBACK, server.getsockname()[1], ring.key, hello(ring))
         thread.join()
     assert_lives_on(nodes, 2)
 
@@ -179,7 +186,7 @@ class Tampering:
             here.shutdown(socket.SHUT_RDWR)
 
 
-def put(link: Sealed, snapshot: Snapshot, cells: bytes) -> None:
+def put(link: AuthenticatedChannel, snapshot: RankSnapshot, cells: bytes) -> None:
     link.ask(
         {"op": "put", "snapshot": dump_snapshot(snapshot), "layout": dump_layout(snapshot.layout)}
     )
@@ -187,9 +194,9 @@ def put(link: Sealed, snapshot: Snapshot, cells: bytes) -> None:
     link.receive()
 
 
-def put_two(port: int, ring: Ring, snapshot: Snapshot, cells: bytes) -> None:
+def put_two(port: int, ring: ReplicationRing, snapshot: RankSnapshot, cells: bytes) -> None:
     """The second, in case that the byte which is changed is behind the first one."""
-    link = dial(LOOPBACK, port, ring.key, hello(ring))
+    link = connect_channel(LOOPBACK, port, ring.key, hello(ring))
     try:
         put(link, snapshot, cells)
         put(link, replace(snapshot, step=6), cells)
@@ -198,10 +205,10 @@ def put_two(port: int, ring: Ring, snapshot: Snapshot, cells: bytes) -> None:
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["flipped", "truncated"])
-def test_no_changed_byte_gets_in(nodes: Nodes, ring: Ring, cut: bool) -> None:
+def test_no_changed_byte_gets_in(nodes: Nodes, ring: ReplicationRing, cut: bool) -> None:
     trainer = nodes.trainers[0]
     cells = content(0, 5, ROWS).tobytes()
-    snapshot = Snapshot(trainer.generation, 0, 5, 0, layout(0, 2, ROWS))
+    snapshot = RankSnapshot(trainer.generation, 0, 5, 0, layout(0, 2, ROWS))
     size = 2000 + len(cells)
     rng = np.random.default_rng(int(cut))
     for at in [0, 6, *(int(n) for n in rng.integers(0, size, 6))]:
@@ -216,7 +223,7 @@ def test_no_changed_byte_gets_in(nodes: Nodes, ring: Ring, cut: bool) -> None:
 
 
 def test_the_key_is_in_no_log_and_on_no_command_line(
-    nodes: Nodes, ring: Ring, folder: Path
+    nodes: Nodes, ring: ReplicationRing, folder: Path
 ) -> None:
     pids = [peers_pid(nodes, name) for name in "ab"]
     for trainer in nodes.trainers:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from checkpointing import list_run
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.events import read_events
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
 from tests.integration.damage import check
 from tests.integration.runs import (
     ALONE,

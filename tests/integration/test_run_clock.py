@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.integration.run_commands import Typed
 from tests.integration.runs import assert_same_run, command, history, kill, started
 from tests.services.clock import SteppedClock

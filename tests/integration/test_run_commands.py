@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpckit.run.directory import RunDir
-from hpckit.run.events import read_events
-from hpckit.run.parse import read_spec
-from hpckit.run.processes import strays
+from hpckit.config.spec_parser import read_spec
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.system.child_processes import strays
 from tests.integration.run_commands import HPCKIT, Typed
 from tests.integration.runs import ALONE, PACED, command, complete, end_leftovers, kill
 
@@ -144,7 +144,7 @@ def typed_elsewhere(folder: Path) -> str:
 ENDS_EARLY = """
 import os, sys
 
-if "hpckit.training.programs" in sys.orig_argv:
+if "hpckit.trainer.torchrun.spawned_workers" in sys.orig_argv:
     print("programs: error: unrecognized arguments: --signals-to-handle=SIGINT", flush=True)
     os._exit(2)
 """
@@ -152,7 +152,7 @@ if "hpckit.training.programs" in sys.orig_argv:
 FAILS_EARLY = """
 import os, sys, traceback
 
-if "hpckit.training.worker" in sys.orig_argv:
+if "hpckit.trainer.worker" in sys.orig_argv:
     try:
         raise ImportError("libcudnn.so.9: cannot open shared object file")
     except ImportError:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpckit.report.samples import read_ledgers
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.training.process_group import make_deterministic
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.sample_ledger import read_ledgers
+from hpckit.system.atomic_files import read_json
+from hpckit.trainer.parallel.process_group import make_deterministic
 from tests.integration.runs import command, complete, history, losses
 from tests.integration.test_training_parallel import Training, spec_of
 from tests.integration.worlds import run_world, whole

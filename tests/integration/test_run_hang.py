@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
-from hpckit.run.events import read_events
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import (
     ALONE,
     assert_same_run,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.report.samples import count_epochs, kept_entries, read_ledgers
-from hpckit.run.directory import RunDir
-from hpckit.run.entries import IMAGES
-from hpckit.run.events import read_events
+from hpckit.config.entry_points import IMAGES
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.sample_ledger import count_epochs, kept_entries, read_ledgers
 from tests.integration.runs import command, complete, history, losses, samples_by_step
 from tests.pictures import write_pictures
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing import list_checkpoints, verify
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import STEPS, command, complete, history, losses
 from tests.services.s3 import S3Place
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import assert_same_run, command, complete, history, kill, started
 
 USES_CUDA = """
 import sys
 
-if "hpckit.training.forkserver" in sys.orig_argv:
+if "hpckit.trainer.torchrun.fork_server" in sys.orig_argv:
     import torch
 
     if torch.version.cuda is None:  # nothing would come of it

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from checkpointing import CheckpointError
-from checkpointing.storage.open import open_storage
+from checkpointing.storage.backend_selection import open_storage
 from data.errors import FetchError
 from data.source.retry import Retry
 from data.source.sources import Sources
-from hpckit.run.durable import read_json
-from hpckit.run.events import read_events
+from hpckit.events.event_log import read_events
+from hpckit.system.atomic_files import read_json
 from tests.integration.runs import SMALL, command, complete
 
 CANARY = "terce5yranac"[::-1]  # a run takes its project's files along, and so this one
@@ -97,7 +97,7 @@ def test_a_run_under_an_open_umask_is_closed_and_says_no_secret(
         over.set()
         watcher.join()
     assert status == 0, output
-    assert any(b"hpckit.elastic.keeper" in line for line in seen)
+    assert any(b"hpckit.agent.watchdog" in line for line in seen)
     assert not [line for line in seen if CANARY.encode() in line]
     assert CANARY not in output
     leaked = [

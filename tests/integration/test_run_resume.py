@@ -16,16 +16,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hpckit.cli.why import budget_of_run
-from hpckit.elastic.strike import Fault, victims
+from hpckit.config.spec_parser import read_spec
+from hpckit.faults.injection.process_faults import ProcessFault, victims
 from hpckit.report.overview import Queue
-from hpckit.report.page.content import Damage
-from hpckit.report.page.gather import gather
-from hpckit.report.page.writing import render
-from hpckit.report.samples import count_epochs
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.parse import read_spec
-from hpckit.run.processes import strays
+from hpckit.report.page.content_reader import read_content
+from hpckit.report.page.page_content import RecordDamage
+from hpckit.report.page.page_file import render
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.sample_ledger import count_epochs
+from hpckit.system.atomic_files import read_json
+from hpckit.system.child_processes import strays
 from tests.integration.damage import check, committed_in, packs_of
 from tests.integration.nodeservices import kill_all
 from tests.integration.runs import (
@@ -53,7 +53,7 @@ def test_reference_sees_each_sample_of_an_epoch_once(reference: RunDir) -> None:
 
 
 def test_a_page_about_a_run_says_what_its_records_say(reference: RunDir) -> None:
-    it = gather(reference, Queue(), budget_of_run)
+    it = read_content(reference, Queue(), budget_of_run)
     story = history(reference)
     assert [step for step, _ in it.loss.points] == sorted(story.kept)
     assert [one.step for one in it.saved] == [event["step"] for event in story.committed]
@@ -61,7 +61,7 @@ def test_a_page_about_a_run_says_what_its_records_say(reference: RunDir) -> None
     assert all(one.bytes and one.new_bytes for one in it.saved)
     assert it.intake is not None
     assert it.in_steps.parts
-    assert (it.damage, it.findings) == (Damage(), ())
+    assert (it.damage, it.findings) == (RecordDamage(), ())
     page = render([it], "html")
     assert f"{STEPS} of {STEPS}" in page
     assert page.count("<svg xmlns") == 5  # loss, speed, attempts, wall time, time of steps
@@ -178,7 +178,7 @@ def test_killed_part_by_part(tmp_path: Path, shards: Path, reference: RunDir) ->
             if life == 1:
                 kill(it.wait_for("worker_started", rank=1)["pid"])
             elif life == 2:
-                (agent,) = victims(str(it.run.path), Fault.AGENT, 1)
+                (agent,) = victims(str(it.run.path), ProcessFault.AGENT, 1)
                 agent.kill()
             elif life == 3:
                 kill(it.wait_for("agent_started", node=1)["pid"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
-from hpckit.run.events import read_events
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import command, complete, history
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
 from tests.integration.run_commands import HPCKIT
 from tests.integration.runs import ALONE, PACED, command, started
 

@@ -8,9 +8,9 @@ import torch
 
 from checkpointing import Checkpoint, Store
 from checkpointing.store.catalog import newest_first
-from hpckit.run.directory import RunDir
-from hpckit.run.events import read_events
-from hpckit.training.lora import is_adapter
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.trainer.models.lora import is_adapter
 from tests.integration.runs import PACED, command, complete
 
 FEW = ("launch.nodes=1", "debug.ledger=false", "optim.warmup_steps=1")

@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from checkpointing import CheckpointInfo, list_checkpoints
 from data import Batch, Loader, ShardWriter, in_order, open_dataset
-from hpckit.run.directory import RunDir
-from hpckit.run.events import read_events
-from hpckit.training.errors import TrainingError
-from hpckit.training.validation import over_ranks, sample_means
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.validation import over_ranks, sample_means
 from tests.integration.runs import REPO, assert_same_run, command, complete, history
 from tests.integration.worlds import run_world
 

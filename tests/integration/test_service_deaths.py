@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkpointing.service.config import Config
+from checkpointing.service.config import ServiceConfig
 from checkpointing.service.snapshots import Generation
-from checkpointing.store.leases import of_session
-from checkpointing.store.session import Session
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.sessions.session_leases import of_session
 from checkpointing.store.store import Store
 from tests.effort import times
 from tests.integration.nodeservices import IMPATIENT, sabotaged
@@ -173,13 +173,13 @@ def test_a_stopped_trainer_keeps_nobody_waiting(store: Path) -> None:
 
 
 def test_an_earlier_trainer_that_lives_on_is_kept_out(store: Path) -> None:
-    config = Config(str(store), RUN)
+    config = ServiceConfig(str(store), RUN)
     with sabotaged(store, IMPATIENT):
         keep_out(config)
     assert sorted(saved(store)) == [1, 3, 4]
 
 
-def keep_out(config: Config) -> None:
+def keep_out(config: ServiceConfig) -> None:
     old = Trainer(config, 0, frozenset([0]), generation(1))
     old.furnish()
     old.save_when_possible(1)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service import client, starting
-from checkpointing.service.address import address
-from checkpointing.service.config import Config
-from checkpointing.service.ending import end_services, tell_lost
-from checkpointing.service.starting import connect
+from checkpointing.service.client import service_client, service_start
+from checkpointing.service.client.service_start import connect
+from checkpointing.service.client.service_stop import end_services, report_lost_ranks
+from checkpointing.service.config import ServiceConfig
+from checkpointing.service.protocol.socket_address import address
 from tests.integration.ckpt_commands import ckpt, document, ok
 from tests.integration.service_nodes import (
     RUN,
@@ -50,7 +50,7 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def one(config: Config, **changes: int) -> Trainer:
+def one(config: ServiceConfig, **changes: int) -> Trainer:
     trainer = Trainer(config, 0, frozenset([0]), generation(1), **changes)
     trainer.furnish()
     return trainer
@@ -163,7 +163,7 @@ def test_what_is_found_lost_while_it_is_waited_for_is_given_up(store: Path, runt
     with ThreadPoolExecutor(1) as pool:
         end = pool.submit(end_services, str(store), RUN, 3600.0)
         assert not wait([end], 1.0).done, "it waits for the part of the other"
-        tell_lost(str(store), RUN, [0])
+        report_lost_ranks(str(store), RUN, [0])
         assert end.result()
     assert not services(runtime)
 
@@ -353,10 +353,10 @@ def test_a_service_that_does_not_answer_is_waited_for_once(
     pid = pid_of(there)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(client, "CLAIM_S", 0.2)
+    monkeypatch.setattr(service_client, "CLAIM_S", 0.2)
     assert not trainer.save(1)
     assert trainer.client.is_silent
-    monkeypatch.setattr(client, "CLAIM_S", 3600.0)  # longer than this test may take
+    monkeypatch.setattr(service_client, "CLAIM_S", 3600.0)  # longer than this test may take
     assert not trainer.save(2)
     os.kill(pid, signal.SIGCONT)
     until(lambda: not trainer.client.is_silent, "it answers what it was asked before")
@@ -419,7 +419,7 @@ def test_status_says_what_lags(store: Path) -> None:
 def test_status_of_one_that_was_killed_and_of_one_that_hangs(
     store: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "STATUS_S", 0.5)
+    monkeypatch.setattr(service_start, "STATUS_S", 0.5)
     there = config(store)
     trainer = one(there)
     pid = pid_of(there)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkpointing.format.names import new_session
-from checkpointing.service.config import Budget, Config
-from checkpointing.service.ending import end_services
+from checkpointing.format.object_keys import new_session
+from checkpointing.service.client.service_stop import end_services
+from checkpointing.service.config import Budget, ServiceConfig
 from checkpointing.service.snapshots import Generation
-from checkpointing.store import owners
+from checkpointing.store.sessions import run_ownership
 from checkpointing.store.store import Store
 from tests.integration.ckpt_commands import ckpt, ok
 from tests.integration.nodeservices import on_disk, sabotaged
@@ -49,21 +49,21 @@ def local(folder: Path) -> Path:
     return folder / "local"
 
 
-def slow(store: Path, local: Path, node: str = "a", **changes: Any) -> Config:
+def slow(store: Path, local: Path, node: str = "a", **changes: Any) -> ServiceConfig:
     return config(store, node, local=str(local), bytes_per_s=SLOW, **changes)
 
 
-def fast(store: Path, local: Path, node: str = "a") -> Config:
+def fast(store: Path, local: Path, node: str = "a") -> ServiceConfig:
     return config(store, node, local=str(local))
 
 
 def owned(store: Path, world_size: int = 1) -> Generation:
     """As of trainers that have restored: they have taken over the run."""
-    owner = owners.claim(Store.open(store, create=True), "r")
+    owner = run_ownership.claim(Store.open(store, create=True), "r")
     return Generation(new_session(), world_size, owner)
 
 
-def seated(config: Config, made: Generation, rank: int = 0) -> Trainer:
+def seated(config: ServiceConfig, made: Generation, rank: int = 0) -> Trainer:
     return Trainer(config, rank, frozenset([rank]), made, rows=ROWS)
 
 
@@ -74,7 +74,7 @@ def save(trainer: Trainer, step: int, deadline_s: float | None = None) -> None:
 
 
 def leave(
-    config: Config, made: Generation, steps: list[int], within_s: float | None = None
+    config: ServiceConfig, made: Generation, steps: list[int], within_s: float | None = None
 ) -> None:
     """A trainer stages these and dies, and so does its service, which could not write them.
 
@@ -96,7 +96,7 @@ def leave(
     until(lambda: is_gone(pid), "it is dead")
 
 
-def restarted(config: Config, made: Generation | None = None) -> Trainer:
+def restarted(config: ServiceConfig, made: Generation | None = None) -> Trainer:
     """As a job does: it takes its seats, looks what there is, and takes over."""
     return seated(config, made or generation(1))
 
@@ -160,7 +160,9 @@ def test_what_sigterm_leaves_no_time_for_is_restored_from_the_disk(
 def test_a_service_that_gives_up_leaves_copies(store: Path, local: Path, folder: Path) -> None:
     """No trainer is left, and nothing could be saved for long: it ends by itself."""
     budget = Budget(cpu=1, nice=0, bytes_per_s=SLOW)
-    hopeless = "import checkpointing.service.lifetime as lifetime\nlifetime.HOPELESS_S = 0.5"
+    hopeless = (
+        "import checkpointing.service.service_lifetime as lifetime\nlifetime.HOPELESS_S = 0.5"
+    )
     with sabotaged(store, hopeless, local=str(local), budget=budget, linger_s=0.2):
         there = replace(slow(store, local), node=None, budget=budget, linger_s=0.2)
         trainer = seated(there, owned(store))

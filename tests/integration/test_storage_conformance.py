@@ -12,8 +12,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from checkpointing.errors import DamagedError
 from checkpointing.storage import Buffer, Storage, open_storage
-from checkpointing.storage.fsspec_calls import Calls
-from checkpointing.storage.fsspec_storage import FsspecStorage, Traits
+from checkpointing.storage.fsspec.call_deadlines import FsspecCalls
+from checkpointing.storage.fsspec.fsspec_storage import DriverTraits, FsspecStorage
 from tests.services.s3 import S3Server
 
 Reopen = Callable[[], Storage]  # another storage on the same place, as another process has it
@@ -31,7 +31,7 @@ def reopen(
     opened: list[Storage] = []
     url, options = str(tmp_path / "store"), {}
     if request.param == "fsspec":
-        monkeypatch.setattr("checkpointing.storage.exclusive._MARGIN_S", 0.0)
+        monkeypatch.setattr("checkpointing.storage.exclusive_create._MARGIN_S", 0.0)
     if request.param == "memory":
         url = f"memory:/{tmp_path}"
     elif request.param not in ("posix", "fsspec"):
@@ -55,8 +55,8 @@ def reopen(
 def of_a_plain_driver(root: str) -> Storage:
     """By a driver without coroutines, whose writes can be seen half done and which has no
     exclusive create."""
-    traits = Traits(whole=False, exclusive=False, write={}, read={})
-    calls = Calls(lambda: LocalFileSystem(skip_instance_cache=True))
+    traits = DriverTraits(whole=False, exclusive=False, write={}, read={})
+    calls = FsspecCalls(lambda: LocalFileSystem(skip_instance_cache=True))
     return FsspecStorage(calls, root, f"plain://{root}", traits)
 
 

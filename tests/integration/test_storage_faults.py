@@ -15,7 +15,7 @@ import pytest
 
 from checkpointing.errors import StoreAccessError, StoreError, StoreFullError
 from checkpointing.storage import Storage, open_storage
-from checkpointing.storage.fsspec_storage import FsspecStorage
+from checkpointing.storage.fsspec.fsspec_storage import FsspecStorage
 from tests.services.ceph import CephServer
 from tests.services.faults import (
     ACCESS_DENIED,

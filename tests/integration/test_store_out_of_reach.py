@@ -17,9 +17,9 @@ import typer
 
 from checkpointing.errors import StoreError
 from checkpointing.storage import open_storage
-from checkpointing.storage.retry import Policy, Retrier
+from checkpointing.storage.retry import RequestRetrier, StorageRetryPolicy
 from hpckit.cli.ckpt import app
-from hpckit.doctor.store import findings
+from hpckit.doctor.checkpoint_store import findings
 from tests.integration.ckpt_commands import ckpt, make_store, refused
 from tests.services.faults import Delay
 from tests.services.fixtures import FaultyS3
@@ -88,7 +88,7 @@ def _serve(listening: socket.socket, kind: str, held: list[socket.socket]) -> No
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little patience, so that the test need not wait; credentials of nobody."""
-    monkeypatch.setattr("hpckit.run.patience.STORE_BUDGET_S", 0.4)
+    monkeypatch.setattr("hpckit.system.store_timeouts.STORE_BUDGET_S", 0.4)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.setenv(name, "hush")
 
@@ -191,8 +191,11 @@ def test_an_option_that_is_no_time(reach_s: object, tmp_path: Path) -> None:
 
 
 def test_a_try_is_short_until_the_first_answer() -> None:
-    runs = Retrier(Policy(reach_s=15.0), (OSError,), lambda error, what: None)
+    runs = RequestRetrier(StorageRetryPolicy(reach_s=15.0), (OSError,), lambda error, what: None)
     assert (runs.try_s(30.0), runs.try_s(5.0)) == (7.5, 5.0)
     runs.run("read x", lambda: None)
     assert runs.try_s(30.0) == 30.0
-    assert Retrier(Policy(), (OSError,), lambda error, what: None).try_s(30.0) == 30.0
+    assert (
+        RequestRetrier(StorageRetryPolicy(), (OSError,), lambda error, what: None).try_s(30.0)
+        == 30.0
+    )

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from checkpointing import Minutes, Steps
-from hpckit.run.board import Request
-from hpckit.training.agreement import CLOCK_S, PACE_S, Agreement, steps_between
-from hpckit.training.policies import seldom
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.trainer.checkpoint_policies import limit_clock_checks
+from hpckit.trainer.rank_agreement import CLOCK_S, PACE_S, Agreement, steps_between
 from tests.integration.worlds import run_world
 
 STEPS, HEARD = 40, 17
@@ -29,8 +29,8 @@ def answered(rank: int, tmp: Path) -> list[int]:
     for step_s in (1.0, 0.01, 0.02):
         agreement = Agreement()
         for step in range(STEPS):
-            seen = Request.PREEMPT if rank == 1 and step >= HEARD else Request.NONE
-            if agreement.exchange(step, seen) is Request.PREEMPT:
+            seen = WorkerRequest.PREEMPT if rank == 1 and step >= HEARD else WorkerRequest.NONE
+            if agreement.exchange(step, seen) is WorkerRequest.PREEMPT:
                 found.append(step)
                 break
             if step == 3:
@@ -56,7 +56,7 @@ def asked(rank: int, tmp: Path) -> list[list[int]]:
     for every in (Minutes(1.0), Steps(7), Minutes(1.0) | Steps(7), None):
         agreement = Agreement()
         steps: list[int] = []
-        is_due = seldom(partial(note, steps), every, agreement.is_time)
+        is_due = limit_clock_checks(partial(note, steps), every, agreement.is_time)
         agreement.pace(CLOCK_S / 5)
         for step in range(1, 13):
             is_due(step)
@@ -73,7 +73,9 @@ def test_several_ranks_are_seldom_asked_for_the_time(tmp_path: Path) -> None:
 
 def alone(rank: int, tmp: Path) -> int:
     agreement = Agreement()
-    seen = (Request.PREEMPT if step >= HEARD else Request.NONE for step in range(STEPS))
-    step = next(s for s, one in enumerate(seen) if agreement.exchange(s, one) is Request.PREEMPT)
+    seen = (WorkerRequest.PREEMPT if step >= HEARD else WorkerRequest.NONE for step in range(STEPS))
+    step = next(
+        s for s, one in enumerate(seen) if agreement.exchange(s, one) is WorkerRequest.PREEMPT
+    )
     agreement.close()
     return step

@@ -13,12 +13,12 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.parallel import trainee as trainees
-from hpckit.training.parallel.mesh import make_mesh, place_in
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.windows import shifted
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.parallel import parallel_model as trainees
+from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.effort import some
 from tests.integration.by_hand import by_hand
 from tests.integration.test_training_parallel import BATCH, batch, losses, spec_of
@@ -98,7 +98,7 @@ def reductions(rank: int, tmp: Path, specs: list[RunSpec]) -> list[int]:
 
 def _reductions(spec: RunSpec) -> int:
     mesh = make_mesh("cpu", spec.parallel)
-    trainee, place = Trainee(spec, mesh, torch.device("cpu")), place_in(mesh)
+    trainee, place = ParallelModel(spec, mesh, torch.device("cpu")), place_in(mesh)
     gradients = trainee.gradients(BATCH // place.data_size, sample_mean)
     mine = batch().chunk(place.data_size)[place.data]
     seen = Counting()
@@ -130,7 +130,7 @@ def wrapped_or_not(rank: int, tmp: Path, specs: list[RunSpec]) -> list[tuple[boo
     """Of each spec: whether FSDP2 has the model, the steps, and those where it has it anyhow."""
     found = []
     for spec in specs:
-        module = Trainee(spec, make_mesh("cpu", spec.parallel), torch.device("cpu")).module
+        module = ParallelModel(spec, make_mesh("cpu", spec.parallel), torch.device("cpu")).module
         steps = losses(rank, tmp, [spec])
         with mock.patch.object(trainees, "is_wrapped", return_value=True):
             found.append((isinstance(module, FSDPModule), steps, losses(rank, tmp, [spec])))

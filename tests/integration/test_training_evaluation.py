@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.optim import build_optimizer
-from hpckit.training.parallel.mesh import make_mesh, place_in
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.windows import Task, Windows, task
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.batches.token_windows import TokenBatch, TokenWindows, next_token_batch
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.optim import build_optimizer
+from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.test_training_parallel import BATCH, WORLD, batch, specs_of
 from tests.integration.worlds import run_world
 
@@ -22,17 +22,17 @@ STEPS = 2
 KINDS = {"gpt_nano": ["zero2", "gpipe_ddp", "interleaved"], "llama_nano": ["3d"]}
 
 
-def given() -> Task:
+def given() -> TokenBatch:
     """Of all ranks: in each window three documents."""
     tokens = batch()
     places = torch.arange(tokens.shape[1]).expand_as(tokens)
-    return task(Windows(tokens, (places > 4).long() + (places > 9).long()))
+    return next_token_batch(TokenWindows(tokens, (places > 4).long() + (places > 9).long()))
 
 
 def trained(spec: RunSpec, *, evaluates: bool) -> tuple[list[float], list[list[float]]]:
     """The loss of each step, over all ranks; and those of the tokens before it, by sample."""
     mesh = make_mesh("cpu", spec.parallel)
-    place, trainee = place_in(mesh), Trainee(spec, mesh, torch.device("cpu"))
+    place, trainee = place_in(mesh), ParallelModel(spec, mesh, torch.device("cpu"))
     optimizer = build_optimizer(trainee.module, spec.optim)
     gradients = trainee.gradients(BATCH // place.data_size, sample_mean)
     mine = [each.chunk(place.data_size)[place.data] for each in given() if each is not None]

@@ -13,14 +13,14 @@ import torch.distributed as dist
 from torch import nn
 
 from checkpointing import Checkpointer
-from hpckit.launch.compose import compose_spec
-from hpckit.run.spec import RunSpec
-from hpckit.training.images import smoothed_loss
-from hpckit.training.models.batchnorm import MOMENTUM, BatchNorm, Moments
-from hpckit.training.optim import build_optimizer
-from hpckit.training.optim.ema import Ema
-from hpckit.training.parallel.mesh import make_mesh, place_in
-from hpckit.training.parallel.trainee import Trainee
+from hpckit.config.spec import RunSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.images import smoothed_loss
+from hpckit.trainer.models.batch_norm import MOMENTUM, BatchNorm, BatchNormMoments
+from hpckit.trainer.optim import build_optimizer
+from hpckit.trainer.optim.ema import Ema
+from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.worlds import assert_same, run_world, run_worlds, whole
 
 WORLD, BATCH, STEPS, SIDE = 4, 16, 3, 32
@@ -49,8 +49,8 @@ class Training:
 
     def __init__(self, spec: RunSpec) -> None:
         mesh = make_mesh("cpu", spec.parallel)
-        self.trainee = Trainee(spec, mesh, torch.device("cpu"))
-        self._moments = Moments(self.trainee.module)
+        self.trainee = ParallelModel(spec, mesh, torch.device("cpu"))
+        self._moments = BatchNormMoments(self.trainee.module)
         self._optimizer = build_optimizer(self.trainee.module, spec.optim)
         self._ema = Ema(self.trainee.module, decay=0.9)
         self.state = {
@@ -176,7 +176,7 @@ def moments(rank: int, tmp: Path) -> None:
     nn.init.zeros_(norm.bias)
     for buffer in norm.buffers():
         nn.init.ones_(buffer)
-    followed = Moments(norm)
+    followed = BatchNormMoments(norm)
     norm(torch.full((2, 3, 4, 4), torch.inf))
     followed.update()
     assert (norm.running_mean == 1).all(), "what overflows does not stay"

@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from checkpointing import Checkpointer
-from hpckit.launch.compose import compose_spec
-from hpckit.run.spec import RunSpec
-from hpckit.training.loss_scale import FIRST
+from hpckit.config.spec import RunSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.precision.loss_scale import FIRST
 from tests.effort import some
 from tests.integration.test_training_parallel import (
     BATCHES,

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from checkpointing import Checkpointer
-from hpckit.run.spec import RunSpec
-from hpckit.training.lora import is_adapter
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.models.lora import is_adapter
 from tests.integration.by_hand import Tensors, by_hand
 from tests.integration.test_training_parallel import (
     Step,

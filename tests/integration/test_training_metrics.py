@@ -12,19 +12,19 @@ import torch
 import torch.distributed as dist
 
 from data import Loader, open_dataset, pack_folder
-from hpckit.launch.compose import compose_spec
-from hpckit.run.events import Event, EventLog, read_events
-from hpckit.run.parts import NAMES, PARTS, Part
-from hpckit.training.errors import TrainingError
-from hpckit.training.intake import Intake
-from hpckit.training.language_model import sample_mean
-from hpckit.training.metrics import RESERVED, SLOWEST, Metrics
-from hpckit.training.parallel.mesh import make_mesh, place_in
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.parts import Parts
-from hpckit.training.watching import NAMES as TRACED
-from hpckit.training.watching import Watch
-from hpckit.training.windows import shifted
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.step_phases import NAMES, PARTS, Part
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.metrics.loader_statistics import LoaderStatistics
+from hpckit.trainer.metrics.step_metrics import RESERVED, SLOWEST, StepMetrics
+from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.parallel_model import ParallelModel
+from hpckit.trainer.timing.communication_cost import NAMES as TRACED
+from hpckit.trainer.timing.communication_cost import CommunicationMonitor
+from hpckit.trainer.timing.step_phases import StepPhases
 from tests.integration.worlds import run_world
 
 WORLD, SLOW_RANK = 3, 1
@@ -40,14 +40,14 @@ class Loop:
     def __init__(self, tmp: Path, name: str, share: float) -> None:
         self._path = tmp / f"{name}-{dist.get_rank()}.jsonl"
         self._events = EventLog(self._path, rank=dist.get_rank())
-        self.parts = Parts.on(CPU)
-        self._watch = Watch(CPU, share, 0, self._events)
+        self.parts = StepPhases.on(CPU)
+        self._watch = CommunicationMonitor(CPU, share, 0, self._events)
         loader = Loader(
             open_dataset(str(tmp / "shards")), global_batch=1, rank=0, world_size=1, seed=0
         )
         board = tmp / name if dist.get_rank() == 0 else None
-        about = (Intake(loader), self.parts, self._watch, CPU)
-        self.metrics = Metrics(self._events, board, 1, 0, *about)
+        about = (LoaderStatistics(loader), self.parts, self._watch, CPU)
+        self.metrics = StepMetrics(self._events, board, 1, 0, *about)
 
     def steps(self, count: int) -> Iterator[int]:
         for step in range(1, count + 1):
@@ -126,8 +126,8 @@ def passes(parallel: str) -> dict[str, float]:
     sizes = [f"launch.nodes={WORLD}", "model=gpt_nano", f"model.layers={WORLD}", "model.seq_len=8"]
     batches = [f"train.global_batch={2 * WORLD}", "train.micro_batch=1"]
     spec = compose_spec([f"parallel={parallel}", *sizes, *batches])
-    mesh, parts = make_mesh("cpu", spec.parallel), Parts.on(CPU)
-    trainee = Trainee(spec, mesh, CPU)
+    mesh, parts = make_mesh("cpu", spec.parallel), StepPhases.on(CPU)
+    trainee = ParallelModel(spec, mesh, CPU)
     share = 2 * WORLD // place_in(mesh).data_size
     gradients = trainee.gradients(share, sample_mean, parts.timed)
     parts.taken()

@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from checkpointing import Checkpointer, StructureError, load
-from hpckit.training.optim import build_ema
-from hpckit.training.optim.ema import with_narrow_averages
-from hpckit.training.optim.muon import Muon
+from hpckit.trainer.optim import build_ema
+from hpckit.trainer.optim.ema import with_narrow_averages
+from hpckit.trainer.optim.muon import Muon
 from tests.integration.worlds import run_world, seeded
 
 WORLD = 4

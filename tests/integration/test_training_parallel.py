@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 
 from checkpointing import Checkpointer
-from hpckit.launch.compose import compose_spec
-from hpckit.run.spec import RunSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.optim import build_ema, build_optimizer
-from hpckit.training.parallel.mesh import make_mesh, place_in
-from hpckit.training.parallel.trainee import Trainee
-from hpckit.training.text import VOCAB
-from hpckit.training.windows import shifted
+from hpckit.config.spec import RunSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.byte_text import VOCAB
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.optim import build_ema, build_optimizer
+from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.effort import some
 from tests.integration.worlds import assert_same, run_world, whole
 
@@ -76,7 +76,7 @@ class Training:
 
     def __init__(self, spec: RunSpec) -> None:
         mesh = make_mesh("cpu", spec.parallel)
-        self.trainee = Trainee(spec, mesh, torch.device("cpu"))
+        self.trainee = ParallelModel(spec, mesh, torch.device("cpu"))
         self.optimizer = build_optimizer(self.trainee.module, spec.optim)
         self._ema = build_ema(self.trainee.module, spec.optim.ema_decay)
         self._place, self._clip = place_in(mesh), spec.optim.grad_clip

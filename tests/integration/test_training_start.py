@@ -23,17 +23,17 @@ from transformers import (
 )
 
 from checkpointing import Checkpointer
-from hpckit.launch.startcheck import start_problems
-from hpckit.run.directory import RunDir, run_name
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.parse import dump_spec
-from hpckit.run.spec import RunSpec, StartSpec
-from hpckit.training.errors import TrainingError
-from hpckit.training.lora import is_adapter
-from hpckit.training.models.building import make
-from hpckit.training.models.decoder import Decoder
-from hpckit.training.models.pretrained import folder_problems
-from hpckit.training.starting import begin
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.config.spec_parser import dump_spec
+from hpckit.rundir.directory import RunDir, run_name
+from hpckit.submit.preflight.start_weights import start_problems
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.initial_weights import load_initial_weights
+from hpckit.trainer.models.decoder import DecoderModel
+from hpckit.trainer.models.lora import is_adapter
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.models.pretrained_folder import folder_problems
 from tests.integration.test_plan_ranks import pretended_world
 from tests.integration.test_training_parallel import Training, everything, spec_of
 from tests.integration.worlds import assert_same, run_world
@@ -72,17 +72,17 @@ def starting(spec: RunSpec, path: Path, **changes: Any) -> RunSpec:
     return replace(spec, start=replace(start, **changes))
 
 
-def begun(folder: Path, model: str, changes: dict[str, Any] | None = None) -> Decoder:
+def begun(folder: Path, model: str, changes: dict[str, Any] | None = None) -> DecoderModel:
     """A model of this process alone that has begun with a folder."""
     spec = starting(make_spec(changes, model=model), folder)
     decoder = make(decoder_of(spec), seed=9)
     assert spec.start is not None
     with pretended_world(1):
-        begin(decoder, spec, spec.start)
+        load_initial_weights(decoder, spec, spec.start)
     return decoder
 
 
-def assert_same_logits(decoder: Decoder, there: PreTrainedModel) -> None:
+def assert_same_logits(decoder: DecoderModel, there: PreTrainedModel) -> None:
     tokens = torch.randint(0, 257, (2, 64))
     with torch.no_grad():
         found, expected = decoder(tokens), there(tokens).logits
@@ -123,7 +123,7 @@ def test_logits_of_llama_are_the_same_from_bf16(tmp_path: Path, is_tied: bool) -
     assert_same_logits(begun(tmp_path, "llama_nano", changes), there)
 
 
-def base_run(folder: Path, changes: dict[str, Any]) -> Decoder:
+def base_run(folder: Path, changes: dict[str, Any]) -> DecoderModel:
     """A run directory with two checkpoints of a model, of which the second is another's."""
     spec, run = make_spec(changes), RunDir(folder)
     run.submission(1).mkdir(parents=True)
@@ -177,11 +177,11 @@ def of_run(folder: Path, changes: dict[str, Any] | None = None, **how: Any) -> R
     return starting(make_spec({**SIZES, **(changes or {})}), folder, **about)
 
 
-def read(spec: RunSpec) -> Decoder:
+def read(spec: RunSpec) -> DecoderModel:
     decoder = make(decoder_of(spec), seed=9)
     assert spec.start is not None
     with pretended_world(1):
-        begin(decoder, spec, spec.start)
+        load_initial_weights(decoder, spec, spec.start)
     return decoder
 
 

@@ -12,23 +12,23 @@ from typing import Any
 COMMON = """
 import json, sys
 from pathlib import Path
-from hpckit.run.spec import WandbSpec
-from hpckit.training.trackers.tracker import AwayError, Record
+from hpckit.config.spec import WandbSpec
+from hpckit.trainer.trackers.tracker_interface import TrackerUnavailableError, StepRecord
 tmp = Path(sys.argv[1])
 config = {"model": {"width": 64}, "text": "x" * 9000}
 def records(*steps):
     bad = float("nan")
-    return [Record("step", at, 1000.0 + at, {"loss": 1 / at, "bad": bad}) for at in steps]
+    return [StepRecord("step", at, 1000.0 + at, {"loss": 1 / at, "bad": bad}) for at in steps]
 """
 WANDB = """
 import struct, wandb
-from hpckit.training.trackers import weights_and_biases
+from hpckit.trainer.trackers import weights_and_biases
 from wandb.proto.wandb_internal_pb2 import Record as Stored
 
 def attempt(run, url, mode, *steps):
     spec = WandbSpec(project="p", entity=None, url=url, mode=mode)
     it = weights_and_biases.WandbRun(spec, "gpt", run, tmp, config)
-    validated = Record("validated", steps[-1], 1.0, {"val_loss": 2.0})
+    validated = StepRecord("validated", steps[-1], 1.0, {"val_loss": 2.0})
     it.send([*records(*steps), validated])
     it.close(is_done=False)
     return it
@@ -61,7 +61,7 @@ for path in sorted(tmp.glob("wandb/offline-run-*/*.wandb")):
 print(json.dumps({"run": first.run, "note": first.note, "second": second.note, "told": told}))
 """
 MLFLOW = """
-from hpckit.training.trackers.mlflow import MlflowRun
+from hpckit.trainer.trackers.mlflow import MlflowRun
 def attempt(run, is_done, *steps):
     it = MlflowRun(str(tmp / "files"), "e", "gpt", run, config)
     states = [it._client.get_run(it.run).info.status]
@@ -77,7 +77,7 @@ gone, _ = attempt("0" * 32, True, 1)
 try:
     MlflowRun("http://127.0.0.1:9", "e", "gpt", None, config)
     away = ""
-except AwayError as error:
+except TrackerUnavailableError as error:
     away = str(error)
 print(json.dumps({
     "same": first.run == second.run, "other": gone.run != first.run, "states": states + more,
@@ -129,5 +129,5 @@ def test_mlflow_goes_on_with_one_run_of_files_and_says_when_a_server_is_away(
     assert found["states"] == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
     assert found["history"] == [[1, 1.0, 1001000], [2, 0.5, 1002000], [3, 1 / 3, 1003000]]
     assert found["width"] == "64"
-    assert found["tags"]["hpckit.run"] == "gpt"
+    assert found["tags"]["hpckit.rundir"] == "gpt"
     assert "127.0.0.1" in found["away"]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from checkpointing import Checkpointer
-from hpckit.launch.compose import compose_spec
-from hpckit.run.spec import RunSpec
-from hpckit.training.text import VOCAB
+from hpckit.config.spec import RunSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.byte_text import VOCAB
 from tests.integration.test_training_parallel import (
     BATCH,
     BATCHES,

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from data import pack_folder
 from hpckit.cli.main import app
-from hpckit.launch import compose
-from hpckit.launch.preflight import with_absolute_paths
-from hpckit.launch.prepare import prepare
-from hpckit.launch.snapshot import Project
-from hpckit.run.directory import run_directory
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import run_directory
+from hpckit.submit import compose
+from hpckit.submit.preflight.checks import with_absolute_paths
+from hpckit.submit.prepare import prepare
 from tests.integration.ckpt_commands import make_store
 from tests.services.fault_fs import FaultFs, Rule
 from tests.services.s3 import S3Place

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.events import read_events
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json
 from tests.integration.runs import complete, history
 
 TRAINING = """
@@ -50,7 +50,7 @@ def project(tmp_path: Path, trouble: str = "pass", head: str = "") -> Path:
     (folder / "mine").mkdir(parents=True)
     (folder / "mine" / "train.py").write_text(head + TRAINING.format(trouble=trouble))
     (folder / "launch.py").write_text(
-        "import sys\nfrom hpckit.launch.main import main\nsys.exit(main())\n"
+        "import sys\nfrom hpckit.submit.launch_command import main\nsys.exit(main())\n"
     )
     return folder
 

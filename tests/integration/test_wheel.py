@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from hpckit.init.files import WRAPPERS
-from hpckit.run.directory import RunDir
+from hpckit.init.project_files import WRAPPERS
+from hpckit.rundir.directory import RunDir
 from tests.integration.runs import REPO, end_leftovers, history
 
 PATIENCE_S = 300.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, NoReturn
 
-from checkpointing.storage import Buffer, Entry, Storage
+from checkpointing.storage import Buffer, ObjectInfo, Storage
 
 
 def exit_at_once() -> NoReturn:
@@ -63,7 +63,7 @@ class CrashStorage:
         self._check()
         return self.inner.get_range(key, start, length)
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str) -> list[ObjectInfo]:
         self._check()
         return self.inner.list(prefix)
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from checkpointing.storage import Buffer
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.storage.syscalls import Syscalls
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.storage.posix.syscalls import Syscalls
 
 Hook = Callable[[str], None]
 

@@ -9,19 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from checkpointing.errors import SaveError
-from checkpointing.format.manifest import ABANDONED, MANIFEST, Header
-from checkpointing.format.names import Save
+from checkpointing.format.manifest import ABANDONED, MANIFEST, ManifestHeader
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
 from checkpointing.storage import Storage
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.store import catalog, leases
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
-from checkpointing.store.store import Store, Stored
-from checkpointing.store.writer import write
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.sessions import session_leases
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.store import Store, StoredManifest
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import write
 from tests.effort import times
 from tests.faults import crashing, storming
 from tests.faults.crashing import Place
@@ -184,14 +185,14 @@ def _content(storage: Storage, key: str) -> bytes | None:
     return None
 
 
-def _write_rank(store: Store, made: Save, rank: int, ranks: int) -> None:
+def _write_rank(store: Store, made: SaveId, rank: int, ranks: int) -> None:
     pieces = saves.pieces(values(made.step), rank, ranks)
-    written = write(store, made, pieces, {}, Known(store, RUN).index(), saves.PLAIN)
-    write_part(store, Header(made, 1.0, ranks), rank, written)
+    written = write(store, made, pieces, {}, RunChunkIndex(store, RUN).index(), saves.PLAIN)
+    write_part(store, ManifestHeader(made, 1.0, ranks), rank, written)
 
 
 def _commit_and_end(
-    first: Store, second: Store, made: Save, session: Session, number: int
+    first: Store, second: Store, made: SaveId, session: Session, number: int
 ) -> tuple[bool, bool]:
     """Whether the first client committed, and whether the second one abandoned the save. One after
     the other in rounds 1 and 2, then at the same time, more or less."""
@@ -206,7 +207,7 @@ def _commit_and_end(
 
     def abandons() -> bool:
         time.sleep(max(0, 5 - number % 10) * _APART_S)
-        return bool(leases.fence(second, session.id))
+        return bool(session_leases.fence(second, session.id))
 
     with ThreadPoolExecutor(2) as pool:
         if number == 1:
@@ -218,5 +219,5 @@ def _commit_and_end(
         return jobs[0].result(), jobs[1].result()
 
 
-def _stored(store: Store, made: Save) -> Stored:
+def _stored(store: Store, made: SaveId) -> StoredManifest:
     return next(stored for stored in store.manifests(RUN) if stored.save == made)

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from checkpointing.storage import Storage
-from checkpointing.storage.memory import MemoryStorage
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store.store import Store
 from tests.effort import every
 from tests.faults import crashing

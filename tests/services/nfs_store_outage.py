@@ -8,7 +8,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from checkpointing.errors import StoreError
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store.store import Store
 from tests.services import nfs_control
 from tests.services.nfs_control import NFS, SECOND

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from checkpointing.format.names import Save
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.format.object_keys import SaveId
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.index import Known
-from checkpointing.store.session import Session
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.saves import Values
 
@@ -42,10 +42,10 @@ def populate(root: Path) -> None:
         save(store, step)
 
 
-def save(store: Store, step: int) -> Save:
+def save(store: Store, step: int) -> SaveId:
     """Save one step as a process does that has just come to the run."""
     with Session(store, RUN) as session:
-        return saves.save(session, [Known(store, RUN)], step, values(step))
+        return saves.save(session, [RunChunkIndex(store, RUN)], step, values(step))
 
 
 def check(root: Path, *steps: int, perhaps: int | None = None) -> bool:

@@ -10,8 +10,8 @@ import pytest
 
 from checkpointing.errors import StoreFullError
 from checkpointing.retention import Last
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.store.prune import prune
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.store.deletion.checkpoint_prune import prune
 from checkpointing.store.store import Store
 from tests.faults import crashing
 from tests.services import nfs_control

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from checkpointing.errors import DamagedError, StoreError
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from checkpointing.storage.interface import Buffer
-from checkpointing.storage.syscalls import Stat, Syscalls
+from checkpointing.storage.posix.syscalls import FileStat, Syscalls
 
 
 class PowerLossError(BaseException):
@@ -133,12 +133,12 @@ class LossyDisk(Syscalls):
         elif thing.dirty:
             thing.durable, thing.dirty = bytes(thing.data), False
 
-    def fstat(self, fd: int) -> Stat:
+    def fstat(self, fd: int) -> FileStat:
         inode, path = self._open[fd]
         self._call(f"fstat {path}")
         return self._stat(inode)
 
-    def stat(self, path: str) -> Stat:
+    def stat(self, path: str) -> FileStat:
         self._call(f"stat {path}")
         return self._stat(self._find(path))
 
@@ -217,10 +217,10 @@ class LossyDisk(Syscalls):
             raise _error(errno.EISDIR, path)
         return found, path
 
-    def _stat(self, inode: int) -> Stat:
+    def _stat(self, inode: int) -> FileStat:
         thing = self._inodes[inode]
         size = len(thing.data) if isinstance(thing, _File) else 0
-        return Stat(inode, size, self._modified.get(inode, 0.0))
+        return FileStat(inode, size, self._modified.get(inode, 0.0))
 
     def _descriptor(self, inode: int, path: str) -> int:
         fd = next(self._next)

@@ -1,4 +1,5 @@
-"""`hpckit bench`: what this machine or site does with a training function."""
+"""`hpckit bench scaling`: runs on worlds of several sizes, their figures and plot. Imports submit
+and report inside functions."""
 
 from __future__ import annotations
 

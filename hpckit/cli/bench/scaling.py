@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
-    from hpckit.cli.bench.figures import Point
-    from hpckit.cli.bench.worlds import Sizes, World
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.run.spec import RunSpec
+    from hpckit.cli.bench.scaling_figures import ScalingPoint
+    from hpckit.cli.bench.world_shapes import ScalingWorkload, WorldShape
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.config.spec import RunSpec
 
 _MODELS = "gpt_nano,gpt_tiny,gpt_mini"
 _ENDINGS = (".svg", ".png", ".pdf")
@@ -63,19 +63,19 @@ def scaling(
     scaling-TIME in the folder of runs. It saves only at its end, and that is removed.
     Efficiency is a rank's samples per second over those of a rank of the smallest world.
     """
-    from hpckit.cli.bench.figures import by_model
-    from hpckit.cli.bench.worlds import Sizes
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.launch.compose import compose_spec
+    from hpckit.cli.bench.scaling_figures import by_model
+    from hpckit.cli.bench.world_shapes import ScalingWorkload
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.submit.compose import compose_spec
 
-    with refusing(json):
+    with reported_errors(json):
         if output is not None and output.suffix not in _ENDINGS:
             raise CommandError(f"--output: {output} must end in {', '.join(_ENDINGS)}")
         draw = _plot()
-        typed, out = overrides or [], Out(json)
+        typed, out = overrides or [], CommandOutput(json)
         spec = compose_spec(typed)
         folder = Path(spec.root).expanduser() / time.strftime("scaling-%Y%m%d-%H%M%S")
-        sizes = Sizes(steps, is_strong=strong)
+        sizes = ScalingWorkload(steps, is_strong=strong)
         found = by_model(
             _measure(spec, typed, _cases(spec, models, worlds), sizes, folder.resolve(), out)
         )
@@ -86,9 +86,9 @@ def scaling(
         out.fact("runs", str(folder))
 
 
-def _plot() -> Callable[[Mapping[str, Sequence[Point]], str, Path], None]:
+def _plot() -> Callable[[Mapping[str, Sequence[ScalingPoint]], str, Path], None]:
     try:
-        from hpckit.cli.bench.plot import draw
+        from hpckit.cli.bench.scaling_plot import draw
     except ModuleNotFoundError as error:
         raise CommandError(
             f"the picture needs the package {error.name}: pip install {error.name}"
@@ -96,8 +96,8 @@ def _plot() -> Callable[[Mapping[str, Sequence[Point]], str, Path], None]:
     return draw
 
 
-def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, World]]:
-    from hpckit.cli.bench.worlds import doubling, parse_world
+def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, WorldShape]]:
+    from hpckit.cli.bench.world_shapes import doubling, parse_world
 
     try:
         asked = [parse_world(text) for text in worlds.split(",")] if worlds else []
@@ -112,19 +112,19 @@ def _cases(spec: RunSpec, models: str, worlds: str | None) -> list[tuple[str, Wo
 def _measure(
     spec: RunSpec,
     typed: Sequence[str],
-    cases: Sequence[tuple[str, World]],
-    sizes: Sizes,
+    cases: Sequence[tuple[str, WorldShape]],
+    sizes: ScalingWorkload,
     folder: Path,
-    out: Out,
-) -> list[Point]:
-    from hpckit.cli.bench.figures import point
-    from hpckit.cli.bench.running import check, train
-    from hpckit.cli.bench.worlds import overrides_of
-    from hpckit.elastic.devices import visible_gpus
-    from hpckit.launch.compose import compose_spec
-    from hpckit.launch.main import pack
-    from hpckit.launch.preflight import with_absolute_paths
-    from hpckit.launch.snapshot import find_project
+    out: CommandOutput,
+) -> list[ScalingPoint]:
+    from hpckit.agent.device_assignment import visible_gpus
+    from hpckit.cli.bench.measured_runs import check, train
+    from hpckit.cli.bench.scaling_figures import point
+    from hpckit.cli.bench.world_shapes import overrides_of
+    from hpckit.rundir.code_snapshot.snapshot import find_project
+    from hpckit.submit.compose import compose_spec
+    from hpckit.submit.launch_command import pack
+    from hpckit.submit.preflight.checks import with_absolute_paths
 
     project = find_project(Path.cwd())
     words = [overrides_of(spec, typed, *case, sizes, str(folder)) for case in cases]
@@ -142,9 +142,9 @@ def _measure(
     return points
 
 
-def _tell(out: Out, found: Mapping[str, Sequence[Point]]) -> None:
-    from hpckit.cli.bench.figures import conclusion, records
-    from hpckit.cli.ckpt.output import table
+def _tell(out: CommandOutput, found: Mapping[str, Sequence[ScalingPoint]]) -> None:
+    from hpckit.cli.bench.scaling_figures import conclusion, records
+    from hpckit.cli.common.command_output import table
 
     head = ("model", "nodes x workers", "ranks", "batch", "step", "samples/s", "tokens/s")
     shares = ("efficiency", "communication", "data wait")
@@ -159,7 +159,7 @@ def _tell(out: Out, found: Mapping[str, Sequence[Point]]) -> None:
     out.document({"points": records(points), "said": {m: conclusion(o) for m, o in found.items()}})
 
 
-def _cells(one: Point, first: Point) -> list[str]:
+def _cells(one: ScalingPoint, first: ScalingPoint) -> list[str]:
     tokens = "" if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}"
     share = "" if one.communication is None else f"{one.communication:.0%}"
     return [

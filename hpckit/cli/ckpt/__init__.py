@@ -1,4 +1,5 @@
-"""`hpckit ckpt`: look at checkpoints, check, prune, mend and convert them. Without torch."""
+"""`hpckit ckpt`: a command per file, and how a store and a checkpoint are selected. Imports
+checkpointing without torch; cli.data may import store_location."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hpckit.cli.ckpt.repair import compact, flatten, repair
 from hpckit.cli.ckpt.show import show
 from hpckit.cli.ckpt.status import status
 from hpckit.cli.ckpt.verify import verify_them
-from hpckit.cli.exits import TOLD
+from hpckit.cli.common.exit_status import TOLD
 
 HELP = (
     "Look at checkpoints, check, prune, mend and convert them.\n\n"

@@ -11,24 +11,24 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from checkpointing.format.table import Spec
+from checkpointing.format.item_table import TensorSpec
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.diff import (
-    Change,
-    Comparison,
+from checkpointing.store.inspection.checkpoint_diff import (
+    CheckpointComparison,
     Kind,
+    TensorChange,
     TensorDiff,
     ValueDiff,
     compare,
     measured,
 )
-from hpckit.cli.ckpt.failures import DAMAGED, guarded
-from hpckit.cli.ckpt.holding import held
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
-from hpckit.cli.ckpt.output import Out, clean, count, number, size, table
-from hpckit.cli.ckpt.place import opened
-from hpckit.cli.ckpt.select import Chosen, choose
+from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
+from hpckit.cli.ckpt.read_lease import read_lease
 from hpckit.cli.ckpt.show import short
+from hpckit.cli.ckpt.store_location import opened
+from hpckit.cli.common.command_output import CommandOutput, clean, count, number, size, table
+from hpckit.cli.common.store_errors import DAMAGED, guarded
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
 
 WORDS: dict[Kind, str] = {
     "same": "unchanged",
@@ -65,7 +65,7 @@ def diff(
 
     Example: hpckit ckpt diff runs/gpt-1a2b3c4d 1000 latest
     """
-    out = Out(json)
+    out = CommandOutput(json)
     with ExitStack() as stack:
         place_a = stack.enter_context(opened(place, run))
         has_other = other is not None or other_run is not None
@@ -73,7 +73,7 @@ def diff(
         place_b = stack.enter_context(opened(*of_b)) if has_other else place_a
         chosen = [choose(place_a, a, out.note), choose(place_b, b, out.note)]
         for one in chosen:
-            stack.enter_context(held(one.store, one.found, out.note))
+            stack.enter_context(read_lease(one.store, one.found, out.note))
         old, new = (Checkpoint(one.store, one.found.stored) for one in chosen)
         comparison = compare(old, new, tensor)
         with out.progress("comparing", comparison.bytes) as on_bytes:
@@ -85,13 +85,13 @@ def diff(
     return DAMAGED if any(t.kind == "damaged" for t in tensors) else 0
 
 
-def _print_sides(out: Out, chosen: Sequence[Chosen]) -> None:
+def _print_sides(out: CommandOutput, chosen: Sequence[SelectedCheckpoint]) -> None:
     for side, one in zip("AB", chosen, strict=True):
         where = f"run {one.run} in {one.store.url}"
         out.line(f"{side}  step {one.save.step} ({one.save.id}), {where}")
 
 
-def _print_tensors(out: Out, tensors: Sequence[TensorDiff], most: int | None) -> None:
+def _print_tensors(out: CommandOutput, tensors: Sequence[TensorDiff], most: int | None) -> None:
     kinds = Counter(tensor.kind for tensor in tensors)
     counts = ", ".join(f"{kinds[kind]:,} {word}" for kind, word in WORDS.items() if kinds[kind])
     out.line()
@@ -137,11 +137,11 @@ def _word(diff: TensorDiff) -> Text:
     return Text(word, color)
 
 
-def _shape(spec: Spec) -> str:
+def _shape(spec: TensorSpec) -> str:
     return "x".join(map(str, spec.shape)) or "scalar"
 
 
-def _numbers(change: Change) -> tuple[str, str, str, str]:
+def _numbers(change: TensorChange) -> tuple[str, str, str, str]:
     return (
         percent(change.chunks_changed, change.chunks),
         percent(change.elements_changed, change.elements),
@@ -158,7 +158,7 @@ def percent(part: int, whole: int) -> str:
     return "<0.01%" if share < 0.01 else ">99.99%" if share > 99.99 else f"{share:.4g}%"
 
 
-def _print_values(out: Out, values: Sequence[ValueDiff], most: int | None) -> None:
+def _print_values(out: CommandOutput, values: Sequence[ValueDiff], most: int | None) -> None:
     told = [value for value in values if value.kind != "same" or most is None]
     same = sum(value.kind == "same" for value in values)
     if not values:
@@ -178,7 +178,9 @@ def _print_values(out: Out, values: Sequence[ValueDiff], most: int | None) -> No
 
 
 def _plain(
-    chosen: Sequence[Chosen], tensors: Sequence[TensorDiff], comparison: Comparison
+    chosen: Sequence[SelectedCheckpoint],
+    tensors: Sequence[TensorDiff],
+    comparison: CheckpointComparison,
 ) -> dict[str, Any]:
     sides = {
         side: {"store": one.store.url, "run": one.run, "step": one.save.step, "id": one.save.id}

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from checkpointing.store.usage import (
+from checkpointing.store.inspection.space_usage import (
     CheckpointUsage,
-    Cost,
-    Measured,
+    MeasuredStore,
     PackUsage,
+    StoredCost,
     measure,
     pack_usage,
     per_checkpoint,
 )
-from hpckit.cli.ckpt.failures import DAMAGED, guarded, told_repair
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption
-from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table
-from hpckit.cli.ckpt.place import Place, opened
+from hpckit.cli.ckpt.store_location import StoreLocation, opened
+from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table
+from hpckit.cli.common.store_errors import DAMAGED, guarded, repair_advice
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
 
 
 @guarded
@@ -27,7 +27,7 @@ def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
 
     Example: hpckit ckpt du s3://bucket/ckpts
     """
-    out = Out(json)
+    out = CommandOutput(json)
     with opened(place, run) as at:
         total = len(at.store.manifests())
         with out.counting("reading tables", total) as on_checkpoint:
@@ -43,7 +43,10 @@ def du(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
 
 
 def _print_checkpoints(
-    out: Out, at: Place, usages: Sequence[CheckpointUsage], measured: Measured
+    out: CommandOutput,
+    at: StoreLocation,
+    usages: Sequence[CheckpointUsage],
+    measured: MeasuredStore,
 ) -> None:
     with_run = at.run is None and len(at.runs) > 1
     numbers = ("stored", "needs", "alone", "shared")
@@ -62,7 +65,7 @@ def _print_checkpoints(
     )
 
 
-def _print_items(out: Out, usages: Sequence[CheckpointUsage]) -> None:
+def _print_items(out: CommandOutput, usages: Sequence[CheckpointUsage]) -> None:
     rows = table("item", "needs", "alone", right=("needs", "alone"))
     for name, cost in by_item(usages).items():
         rows.add_row(clean(name), size(cost.total), size(cost.alone))
@@ -71,17 +74,17 @@ def _print_items(out: Out, usages: Sequence[CheckpointUsage]) -> None:
     out.line("summed over the checkpoints above: what several share counts in each")
 
 
-def by_item(usages: Iterable[CheckpointUsage]) -> dict[str, Cost]:
+def by_item(usages: Iterable[CheckpointUsage]) -> dict[str, StoredCost]:
     """The sums of each item's costs."""
-    found: dict[str, Cost] = {}
+    found: dict[str, StoredCost] = {}
     for usage in usages:
         for name, cost in usage.items.items():
-            so_far = found.get(name, Cost(0, 0))
-            found[name] = Cost(so_far.total + cost.total, so_far.alone + cost.alone)
+            so_far = found.get(name, StoredCost(0, 0))
+            found[name] = StoredCost(so_far.total + cost.total, so_far.alone + cost.alone)
     return dict(sorted(found.items()))
 
 
-def _print_packs(out: Out, at: Place, packs: PackUsage) -> None:
+def _print_packs(out: CommandOutput, at: StoreLocation, packs: PackUsage) -> None:
     in_use = packs.live_bytes + packs.dead_bytes
     share = packs.dead_bytes / in_use if in_use else 0.0
     out.line()
@@ -96,7 +99,9 @@ def _print_packs(out: Out, at: Place, packs: PackUsage) -> None:
     )
 
 
-def _print_problems(out: Out, at: Place, packs: PackUsage, measured: Measured) -> None:
+def _print_problems(
+    out: CommandOutput, at: StoreLocation, packs: PackUsage, measured: MeasuredStore
+) -> None:
     for save, problem in measured.problems.items():
         out.line(f"damaged: run {save.run}, step {save.step} ({save.id}): {problem}")
     if measured.problems:
@@ -108,11 +113,11 @@ def _print_problems(out: Out, at: Place, packs: PackUsage, measured: Measured) -
             "hit"
         )
     if measured.problems or packs.missing:
-        out.line(told_repair(at.text))
+        out.line(repair_advice(at.text))
 
 
 def _plain(
-    at: Place, usages: Sequence[CheckpointUsage], packs: PackUsage, measured: Measured
+    at: StoreLocation, usages: Sequence[CheckpointUsage], packs: PackUsage, measured: MeasuredStore
 ) -> dict[str, Any]:
     return {
         "store": at.store.url,
@@ -132,5 +137,5 @@ def _plain(
     }
 
 
-def _cost(cost: Cost) -> dict[str, int]:
+def _cost(cost: StoredCost) -> dict[str, int]:
     return {"total": cost.total, "alone": cost.alone, "shared": cost.shared}

@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 
 from checkpointing.errors import DamagedError
-from checkpointing.format.names import MAX_STEP, Save, check_run
+from checkpointing.format.object_keys import MAX_STEP, SaveId, check_run
 from checkpointing.store.catalog import list_checkpoints
 from checkpointing.store.checkpoint import Checkpoint
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.failures import RefusedError, guarded
-from hpckit.cli.ckpt.holding import held
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg
-from hpckit.cli.ckpt.output import Out, listing, size
-from hpckit.cli.ckpt.place import Place, opened
-from hpckit.cli.ckpt.select import choose, told
-from hpckit.cli.ckpt.sizes import parse_size
+from hpckit.cli.ckpt.checkpoint_selection import checkpoint_label, choose
+from hpckit.cli.ckpt.read_lease import read_lease
+from hpckit.cli.ckpt.store_location import StoreLocation, opened
+from hpckit.cli.common.byte_sizes import parse_size
+from hpckit.cli.common.command_output import CommandOutput, listing, size
+from hpckit.cli.common.store_errors import CommandUsageError, guarded
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg
 
 
 class ExportFormat(StrEnum):
@@ -71,7 +71,7 @@ def export(
     models; PLACE is its run directory then. peft: of such a run with lora, the
     adapters alone.
     """
-    out = Out(json)
+    out = CommandOutput(json)
     shard_bytes = parse_size(max_shard)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
@@ -83,7 +83,7 @@ def export(
             items = [_only_item(items if item else ["model"])]
         raw = sum(chosen.found.document.items[name].raw_bytes for name in items)
         with (
-            held(at.store, chosen.found, out.note),
+            read_lease(at.store, chosen.found, out.note),
             out.progress(f"step {chosen.save.step}", raw) as on_bytes,
         ):
             checkpoint = Checkpoint(at.store, chosen.found.stored)
@@ -148,15 +148,16 @@ def import_(
 
     Example: hpckit ckpt import exported s3://bucket/ckpts --format safetensors --step 0 --run base
     """
-    out = Out(json)
+    out = CommandOutput(json)
     if not source.exists():
-        raise RefusedError(f"{source} is not there: nothing to import")
+        raise CommandUsageError(f"{source} is not there: nothing to import")
     with opened(place, run, create=create, may_be_new=True) as at:
         name = _target_run(at, run)
         for info in list_checkpoints(at.store, name, refused={}) if name in at.runs else ():
             if info.step == step:
                 out.note(
-                    f"run {name} has step {step} already, {told(info)}: both stay, and the step's "
+                    f"run {name} has step {step} already, {checkpoint_label(info)}: both stay, "
+                    "and the step's "
                     "number means the newer one from now on; the other is known by its id"
                 )
         with out.progress("importing", None) as on_bytes:
@@ -175,15 +176,15 @@ def _export(
     on_bytes: OnBytes,
 ) -> Sequence[Path]:
     if format_ is ExportFormat.huggingface:
-        from hpckit.cli.ckpt.huggingface import export_huggingface
+        from hpckit.cli.model_export.huggingface_export import export_huggingface
 
         return export_huggingface(checkpoint, place, to, items[0], shard_bytes, on_bytes)
     if format_ is ExportFormat.peft:
-        from hpckit.cli.ckpt.peft import export_peft
+        from hpckit.cli.model_export.peft_export import export_peft
 
         return export_peft(checkpoint, place, to, items[0], on_bytes)
     if format_ is ExportFormat.safetensors:
-        from checkpointing.interop.safetensors import export_safetensors
+        from checkpointing.interop.safetensors.model_files import export_safetensors
 
         return export_safetensors(
             checkpoint, to, items=items, max_shard_bytes=shard_bytes, on_bytes=on_bytes
@@ -193,7 +194,7 @@ def _export(
 
         export_dcp(checkpoint, to, items=items, on_bytes=on_bytes)
     else:
-        from checkpointing.interop.torch_file import export_torch
+        from checkpointing.interop.torch_save.torch_file import export_torch
 
         export_torch(checkpoint, to, items=items, on_bytes=on_bytes)
     return [to]
@@ -207,44 +208,44 @@ def _import(
     step: int,
     item: str | None,
     on_bytes: OnBytes,
-) -> Save:
+) -> SaveId:
     try:
         if format_ is ImportFormat.dcp:
             from checkpointing.interop.dcp import import_dcp
 
             return import_dcp(source, store, run, step, item=item, on_bytes=on_bytes)
         if format_ is ImportFormat.torch:
-            from checkpointing.interop.torch_file import import_torch
+            from checkpointing.interop.torch_save.torch_file import import_torch
 
             return import_torch(source, store, run, step, item=item, on_bytes=on_bytes)
-        from checkpointing.interop.safetensors import import_safetensors
+        from checkpointing.interop.safetensors.model_files import import_safetensors
 
         return import_safetensors(
             source, store, run, step, item="model" if item is None else item, on_bytes=on_bytes
         )
     except ValueError as error:
-        raise RefusedError(f"{source} cannot be imported: {error}") from error
+        raise CommandUsageError(f"{source} cannot be imported: {error}") from error
 
 
 def _items(there: Sequence[str], asked: Sequence[str] | None) -> list[str]:
     for name in asked or ():
         if name not in there:
-            raise RefusedError(f"the checkpoint has no item {name!r}; it has {listing(there)}")
+            raise CommandUsageError(f"the checkpoint has no item {name!r}; it has {listing(there)}")
     return [name for name in there if asked is None or name in asked]
 
 
 def _only_item(items: Sequence[str]) -> str:
     if len(items) != 1:
-        raise RefusedError(f"one model at a time: say which with --item, of {listing(items)}")
+        raise CommandUsageError(f"one model at a time: say which with --item, of {listing(items)}")
     return items[0]
 
 
-def _target_run(at: Place, asked: str | None) -> str:
+def _target_run(at: StoreLocation, asked: str | None) -> str:
     run = at.run or (at.runs[0] if len(at.runs) == 1 else None)
     if run is None:
         there = f"; there are: {listing(at.runs)}" if at.runs else ""
-        raise RefusedError(f"say with --run which run the checkpoint becomes part of{there}")
+        raise CommandUsageError(f"say with --run which run the checkpoint becomes part of{there}")
     try:
         return check_run(run)
     except ValueError as error:
-        raise RefusedError(str(error)) from None
+        raise CommandUsageError(str(error)) from None

@@ -10,11 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from checkpointing.store.catalog import CheckpointInfo, list_checkpoints
-from hpckit.cli.ckpt.failures import DAMAGED, guarded, told_repair
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption
-from hpckit.cli.ckpt.output import Out, clean, count, number, ratio, size, table, when
-from hpckit.cli.ckpt.place import Place, opened
-from hpckit.cli.ckpt.select import readable_marks
+from hpckit.cli.ckpt.checkpoint_selection import readable_marks
+from hpckit.cli.ckpt.store_location import StoreLocation, opened
+from hpckit.cli.common.command_output import (
+    CommandOutput,
+    clean,
+    count,
+    number,
+    ratio,
+    size,
+    table,
+    when,
+)
+from hpckit.cli.common.store_errors import DAMAGED, guarded, repair_advice
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption
 
 COLORS = {"committed": "green", "partial": "yellow", "incomplete": "yellow"}  # others: red
 UNUSABLE = ("damaged", "unreadable")
@@ -32,7 +41,7 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
     Exit status 1: all that could be read is listed, and something is damaged or unreadable.
     Tensors are not read: verify does that.
     """
-    out = Out(json)
+    out = CommandOutput(json)
     with opened(place, run) as at:
         with out.waiting("reading manifests"):
             infos = list_checkpoints(at.store, at.run, refused={})
@@ -48,7 +57,7 @@ def ls(place: PlaceArg, run: RunOption = None, json: JsonOption = False) -> int:
     return 0 if is_whole else DAMAGED
 
 
-def _labels(at: Place, out: Out) -> tuple[Labels, bool]:
+def _labels(at: StoreLocation, out: CommandOutput) -> tuple[Labels, bool]:
     """What checkpoints are called, and whether all of that could be read."""
     labels: dict[tuple[str, str], list[str]] = {}
     is_whole = True
@@ -69,7 +78,9 @@ def label(name: str, pinned: bool) -> str:
     return f"{name} (pinned)" if pinned else name
 
 
-def _print(out: Out, at: Place, infos: list[CheckpointInfo], labels: Labels) -> None:
+def _print(
+    out: CommandOutput, at: StoreLocation, infos: list[CheckpointInfo], labels: Labels
+) -> None:
     if not infos:
         out.line(f"no checkpoints in {at.store.url}")
     for i, run in enumerate(sorted({info.run for info in infos})):
@@ -87,7 +98,7 @@ def _print(out: Out, at: Place, infos: list[CheckpointInfo], labels: Labels) -> 
             if info.source:
                 out.line(f"step {info.step} ({info.id}) was imported from {info.source}")
     if any(info.state == "damaged" for info in infos):
-        out.line(told_repair(at.text))
+        out.line(repair_advice(at.text))
     if any(info.items for info in infos):
         out.dim(
             "stored: what a checkpoint refers to, shared or not, without the bases of its "

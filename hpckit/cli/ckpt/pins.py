@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.store import marks
+from checkpointing.store import pins_and_labels
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.failures import guarded
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg
-from hpckit.cli.ckpt.output import Out, listing
-from hpckit.cli.ckpt.place import opened
-from hpckit.cli.ckpt.select import Chosen, choose
+from hpckit.cli.ckpt.checkpoint_selection import SelectedCheckpoint, choose
+from hpckit.cli.ckpt.store_location import opened
+from hpckit.cli.common.command_output import CommandOutput, listing
+from hpckit.cli.common.store_errors import guarded
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg
 
 
 @guarded
@@ -36,30 +36,30 @@ def pin(
 
     One that is pinned keeps its reason if none is given.
     """
-    out = Out(json)
+    out = CommandOutput(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
         before = _before(at.store, chosen, out)
         reason = why if why is not None else before or ""
-        marks.pin(at.store, chosen.save, reason)
+        pins_and_labels.pin(at.store, chosen.save, reason)
         what = f"step {chosen.save.step} ({chosen.save.id}) of run {chosen.run}"
-        out.line(told_pin(what, before, reason))
+        out.line(pin_message(what, before, reason))
         out.document(
             {"run": chosen.run, "id": chosen.save.id, "pinned": True, "why": reason, "was": before}
         )
 
 
-def _before(store: Store, chosen: Chosen, out: Out) -> str | None:
+def _before(store: Store, chosen: SelectedCheckpoint, out: CommandOutput) -> str | None:
     """Why it is pinned already; None if it is not."""
     try:
-        mark = marks.pin_of(store, chosen.save)
+        mark = pins_and_labels.pin_of(store, chosen.save)
     except (DamagedError, FormatError) as error:
         out.note(f"warning: the earlier pin is replaced, and its reason is lost: {error}")
         return None
     return None if mark is None else mark.why
 
 
-def told_pin(what: str, before: str | None, reason: str) -> str:
+def pin_message(what: str, before: str | None, reason: str) -> str:
     """What a pin did.
 
     Args:
@@ -81,13 +81,13 @@ def unpin(place: PlaceArg, step: StepArg, run: RunOption = None, json: JsonOptio
 
     Example: hpckit ckpt unpin runs/gpt-1a2b3c4d 1000
     """
-    out = Out(json)
+    out = CommandOutput(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
         id_ = chosen.save.id
-        was_pinned = id_ in marks.pins(at.store, chosen.run)
-        marks.unpin(at.store, chosen.save)
-        left = marks.marks(at.store, chosen.run).items()
+        was_pinned = id_ in pins_and_labels.pins(at.store, chosen.run)
+        pins_and_labels.unpin(at.store, chosen.save)
+        left = pins_and_labels.marks(at.store, chosen.run).items()
         still = [name for name, mark in left if mark.id == id_ and mark.pinned]
         what = f"step {chosen.save.step} ({id_}) of run {chosen.run}"
         if still:

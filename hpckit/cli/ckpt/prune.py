@@ -11,16 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from checkpointing.retention import Best, KeepPolicy, Only, parse_keep
-from checkpointing.store import leases, tombs
-from checkpointing.store.prune import Choice, Pruned, choose, prune
+from checkpointing.store.deletion import deletion_marks
+from checkpointing.store.deletion.checkpoint_prune import PruneChoice, PruneResult, choose, prune
+from checkpointing.store.deletion.pack_sweep import GRACE_S, SweepResult, sweep
+from checkpointing.store.inspection.integrity_check import verify
+from checkpointing.store.sessions import session_leases
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import GRACE_S, Swept, sweep
-from checkpointing.store.verify import verify
-from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, YesOption
-from hpckit.cli.ckpt.output import Out, count, listing, size
-from hpckit.cli.ckpt.place import opened
-from hpckit.cli.ckpt.plan import make_plan
+from hpckit.cli.ckpt.prune_plan import make_plan
+from hpckit.cli.ckpt.store_location import opened
+from hpckit.cli.common.command_output import CommandOutput, count, listing, size
+from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, YesOption
 
 SLACK_S = 0.5  # waited beyond the grace period, because clocks are coarse
 
@@ -53,13 +54,15 @@ def prune_run(
 
     Example: hpckit ckpt prune runs/gpt-1a2b3c4d --keep last=3 --keep every=1000 --dry-run
     """
-    out = Out(json)
+    out = CommandOutput(json)
     policies = _policies(keep or [])
     with opened(place, run) as at:
         name = at.only_run()
         choices, damaged = _sound_choices(at.store, name, policies, out)
         if problem := unknown_names(policies, choices):
-            raise RefusedError(f"{problem} in run {name} of {at.store.url}: nothing was removed")
+            raise CommandUsageError(
+                f"{problem} in run {name} of {at.store.url}: nothing was removed"
+            )
         if dry_run or (out.is_asking() and not yes):
             plan = make_plan(at.store, choices, out)
             plan.print(out)
@@ -68,9 +71,9 @@ def prune_run(
                 out.document({**body, "damaged": damaged})
                 return DAMAGED if plan.problems or damaged else 0
             if not typer.confirm("Remove this?", err=True):
-                raise RefusedError("nothing was removed, as you said")
+                raise CommandUsageError("nothing was removed, as you said")
         result = prune(at.store, name, policies, grace_s=grace, ignore=frozenset(damaged))
-        swept = result.swept or Swept()
+        swept = result.swept or SweepResult()
         _print_removed(out, result)
         if wait:
             swept = _wait(at.store, swept, grace, out)
@@ -81,8 +84,8 @@ def prune_run(
 
 
 def _sound_choices(
-    store: Store, run: str, policies: Sequence[KeepPolicy], out: Out
-) -> tuple[list[Choice], dict[str, str]]:
+    store: Store, run: str, policies: Sequence[KeepPolicy], out: CommandOutput
+) -> tuple[list[PruneChoice], dict[str, str]]:
     """What becomes of the checkpoints, and the damaged ones, which neither count nor go: else the
     last good one might go, because a damaged one is newer. Only what stays is looked at."""
     damaged: dict[str, str] = {}
@@ -102,16 +105,16 @@ def _sound_choices(
 
 def _policies(texts: Sequence[str]) -> list[KeepPolicy]:
     if not texts:
-        raise RefusedError(
+        raise CommandUsageError(
             "say what to keep: --keep last=3, or others (--help lists them); nothing was removed"
         )
     try:
         return [parse_keep(text) for text in texts]
     except ValueError as error:
-        raise RefusedError(f"{error}; nothing was removed") from None
+        raise CommandUsageError(f"{error}; nothing was removed") from None
 
 
-def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[Choice]) -> str | None:
+def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[PruneChoice]) -> str | None:
     """A metric or item that no checkpoint has: a policy with a typo would keep nothing."""
     documents = [choice.found.document for choice in choices]
     metrics = sorted({name for d in documents for name in d.header.metrics})
@@ -127,7 +130,7 @@ def unknown_names(policies: Sequence[KeepPolicy], choices: Sequence[Choice]) -> 
     return None
 
 
-def _wait(store: Store, swept: Swept, grace_s: float, out: Out) -> Swept:
+def _wait(store: Store, swept: SweepResult, grace_s: float, out: CommandOutput) -> SweepResult:
     """Sweep once more when what waits for its grace period is old enough."""
     left_s = left(store, swept, grace_s)
     if left_s <= 0:
@@ -148,16 +151,20 @@ def _wait(store: Store, swept: Swept, grace_s: float, out: Out) -> Swept:
     )
 
 
-def left(store: Store, swept: Swept, grace_s: float) -> float:
+def left(store: Store, swept: SweepResult, grace_s: float) -> float:
     """Seconds until the youngest of what waits is past its grace period; 0 if all is."""
     if not swept.waiting or grace_s == 0:
         return 0.0
-    now = leases.storage_time(store)
-    ages = [now - entry.modified for entry, _ in tombs.tombs(store) if entry.key in swept.waiting]
+    now = session_leases.storage_time(store)
+    ages = [
+        now - entry.modified
+        for entry, _ in deletion_marks.list_deletion_marks(store)
+        if entry.key in swept.waiting
+    ]
     return max((grace_s - age for age in ages), default=0.0)
 
 
-def _print_removed(out: Out, result: Pruned) -> None:
+def _print_removed(out: CommandOutput, result: PruneResult) -> None:
     if result.removed:
         out.line(f"removed {count(len(result.removed), 'checkpoint')}: {listing(result.removed)}")
     if result.reduced:
@@ -168,7 +175,7 @@ def _print_removed(out: Out, result: Pruned) -> None:
         out.line(f"spared {id_}: {why}")
 
 
-def _print_swept(out: Out, swept: Swept) -> None:
+def _print_swept(out: CommandOutput, swept: SweepResult) -> None:
     if swept.deleted:
         out.line(f"deleted {count(swept.deleted, 'pack')}, {size(swept.deleted_bytes)}")
     for session in swept.ended:
@@ -182,7 +189,7 @@ def _print_swept(out: Out, swept: Swept) -> None:
         )
 
 
-def _plain(result: Pruned, swept: Swept) -> dict[str, Any]:
+def _plain(result: PruneResult, swept: SweepResult) -> dict[str, Any]:
     return {
         "removed": result.removed,
         "reduced": result.reduced,

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.store.catalog import CheckpointInfo, committed
-from checkpointing.store.gone import Gone, gone
+from checkpointing.store.repair.lost_manifests import LostCheckpoint, lost_checkpoints
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded
-from hpckit.cli.ckpt.options import JsonOption, MaybeStepArg, PlaceArg, RunOption, StepArg
-from hpckit.cli.ckpt.output import Out, count, listing, size
-from hpckit.cli.ckpt.place import Place, opened
-from hpckit.cli.ckpt.select import choose, choose_any, pick
+from hpckit.cli.ckpt.checkpoint_selection import choose, choose_any, pick
+from hpckit.cli.ckpt.store_location import StoreLocation, opened
+from hpckit.cli.common.command_output import CommandOutput, count, listing, size
+from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded
+from hpckit.cli.common.store_options import JsonOption, MaybeStepArg, PlaceArg, RunOption, StepArg
 
 if TYPE_CHECKING:
-    from checkpointing.store.compact import Compacted
+    from checkpointing.store.deletion.pack_compaction import CompactionResult
 
 MOST = 20  # healed or lost things of one checkpoint that are printed; --json has all
 
@@ -38,7 +38,8 @@ def repair(
         bool, typer.Option("--dry-run", help="Only verify, and say what would be healed.")
     ] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Only commit saves of which all ranks had finished.")
+        bool,
+        typer.Option("--adopt", help="Only commit saves of which all ranks had finished."),
     ] = False,
     json: JsonOption = False,
 ) -> int:
@@ -52,9 +53,11 @@ def repair(
 
     With --adopt, saves that only lacked the commit become checkpoints instead.
     """
-    out = Out(json)
+    out = CommandOutput(json)
     if adopt and (step is not None or sources or dry_run):
-        raise RefusedError("--adopt works on a whole run: no STEP, --from or --dry-run with it")
+        raise CommandUsageError(
+            "--adopt works on a whole run: no STEP, --from or --dry-run with it"
+        )
     with ExitStack() as stack:
         at = stack.enter_context(opened(place, run, may_be_new=bool(sources)))
         if adopt:
@@ -63,11 +66,11 @@ def repair(
         return _repair(at, step, others, dry_run, out)
 
 
-def _adopt(at: Place, out: Out) -> int:
-    from checkpointing.store.repair import adopt
+def _adopt(at: StoreLocation, out: CommandOutput) -> int:
+    from checkpointing.store.repair.checkpoint_repair import commit_orphaned_saves
 
     run = at.only_run()
-    saves = adopt(at.store, run)
+    saves = commit_orphaned_saves(at.store, run)
     for save in saves:
         out.line(f"committed step {save.step} ({save.id}) of run {run}")
     if not saves:
@@ -76,8 +79,14 @@ def _adopt(at: Place, out: Out) -> int:
     return 0
 
 
-def _repair(at: Place, step: str | None, others: Sequence[Place], dry_run: bool, out: Out) -> int:
-    from checkpointing.store.repair import repair as heal
+def _repair(
+    at: StoreLocation,
+    step: str | None,
+    others: Sequence[StoreLocation],
+    dry_run: bool,
+    out: CommandOutput,
+) -> int:
+    from checkpointing.store.repair.checkpoint_repair import repair as heal
 
     run, stores = _run(at, others), [other.store for other in others]
     reports: list[dict[str, Any]] = []
@@ -101,7 +110,7 @@ def _repair(at: Place, step: str | None, others: Sequence[Place], dry_run: bool,
     return DAMAGED if is_lost else 0
 
 
-def _run(at: Place, others: Sequence[Place]) -> str:
+def _run(at: StoreLocation, others: Sequence[StoreLocation]) -> str:
     """The run to work on, which this store may have lost every manifest of.
 
     Raises:
@@ -114,18 +123,18 @@ def _run(at: Place, others: Sequence[Place]) -> str:
     if run not in (*at.runs, *elsewhere):
         there = listing(sorted({*at.runs, *elsewhere})) or "none"
         stores = f"{at.store.url} or the stores of --from"
-        raise RefusedError(f"no run {run!r} in {stores}; there are: {there}")
+        raise CommandUsageError(f"no run {run!r} in {stores}; there are: {there}")
     return run
 
 
 def _wanted(
-    at: Place, run: str, step: str | None, others: Sequence[Store], out: Out
-) -> dict[Save, int]:
+    at: StoreLocation, run: str, step: str | None, others: Sequence[Store], out: CommandOutput
+) -> dict[SaveId, int]:
     """What to look at, damaged and lost manifests too, and how many bytes each has, if known."""
     found, unreadable = committed(at.store, run)
     raw = {f.stored.save: sum(i.raw_bytes for i in f.document.items.values()) for f in found}
     raw |= dict.fromkeys(unreadable, 0)
-    elsewhere = gone(at.store, run, others)
+    elsewhere = lost_checkpoints(at.store, run, others)
     if step is not None:
         info = _named(replace(at, run=run), step, raw, elsewhere, out)
         return {info.save: raw.get(info.save, info.raw_bytes)}
@@ -143,7 +152,11 @@ def _steps(infos: Sequence[CheckpointInfo]) -> str:
 
 
 def _named(
-    at: Place, text: str, known: Collection[Save], elsewhere: Sequence[Gone], out: Out
+    at: StoreLocation,
+    text: str,
+    known: Collection[SaveId],
+    elsewhere: Sequence[LostCheckpoint],
+    out: CommandOutput,
 ) -> CheckpointInfo:
     """The checkpoint that is meant: one that is here, or else one that is gone.
 
@@ -152,32 +165,36 @@ def _named(
     """
     try:
         info = choose_any(at, text, out.note)
-    except RefusedError as error:
+    except CommandUsageError as error:
         return _lost(text, elsewhere, error, out)
     if info.save in known:
         return info
-    refusal = RefusedError(
+    refusal = CommandUsageError(
         f"step {info.step} ({info.id}) is no checkpoint: {info.problem}; --adopt commits it if all "
         "its ranks had finished"
     )
     return _lost(text, elsewhere, refusal, out)
 
 
-def _lost(text: str, elsewhere: Sequence[Gone], refusal: RefusedError, out: Out) -> CheckpointInfo:
+def _lost(
+    text: str, elsewhere: Sequence[LostCheckpoint], refusal: CommandUsageError, out: CommandOutput
+) -> CheckpointInfo:
     """One that only other stores have; by its step or id, as the newest that there ever was may
     not be what is meant."""
     if not text[:1].isdecimal():
         raise refusal
     try:
         picked = pick([one.info for one in elsewhere], {}, text, "the stores of --from")
-    except RefusedError:
+    except CommandUsageError:
         raise refusal from None
     if picked.remark:
         out.note(picked.remark)
     return picked.info
 
 
-def _print(out: Out, what: str, healed: list[str], lost: list[str], dry_run: bool) -> None:
+def _print(
+    out: CommandOutput, what: str, healed: list[str], lost: list[str], dry_run: bool
+) -> None:
     if not healed and not lost:
         out.line(f"{what}: nothing to heal")
         return
@@ -198,8 +215,8 @@ def flatten(
 
     Example: hpckit ckpt flatten runs/gpt-1a2b3c4d latest
     """
-    out = Out(json)
-    from checkpointing.store.flatten import flatten as rewrite
+    out = CommandOutput(json)
+    from checkpointing.store.repair.base_removal import flatten as rewrite
 
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
@@ -228,8 +245,8 @@ def compact(
 
     Example: hpckit ckpt compact s3://bucket/ckpts
     """
-    out = Out(json)
-    from checkpointing.store.compact import compact as rewrite
+    out = CommandOutput(json)
+    from checkpointing.store.deletion.pack_compaction import compact as rewrite
 
     with opened(place, run) as at:
         with out.progress("compacting", None) as on_bytes:
@@ -238,7 +255,7 @@ def compact(
         out.document(asdict(result))
 
 
-def _print_compacted(out: Out, result: Compacted) -> None:
+def _print_compacted(out: CommandOutput, result: CompactionResult) -> None:
     if not result.packs:
         out.line("no pack is so full of dead bytes: nothing was rewritten")
         return

@@ -12,17 +12,26 @@ import typer
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.differing import Marked, describe, dump_marked
-from checkpointing.format.table import Spec, Table
-from checkpointing.store.catalog import Found
-from checkpointing.store.diff import matches
-from checkpointing.values import Json, readable
-from hpckit.cli.ckpt.failures import DAMAGED, guarded
+from checkpointing.format.item_table import ItemTable, TensorSpec
+from checkpointing.format.replica_differences import MarkedDifferences, describe, dump_marked
+from checkpointing.format.values.json_values import Json, readable
+from checkpointing.store.catalog import CatalogEntry
+from checkpointing.store.inspection.checkpoint_diff import matches
+from hpckit.cli.ckpt.checkpoint_selection import choose, readable_marks
 from hpckit.cli.ckpt.ls import label
-from hpckit.cli.ckpt.options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
-from hpckit.cli.ckpt.output import Out, clean, count, number, ratio, size, table, when
-from hpckit.cli.ckpt.place import opened
-from hpckit.cli.ckpt.select import choose, readable_marks
+from hpckit.cli.ckpt.store_location import opened
+from hpckit.cli.common.command_output import (
+    CommandOutput,
+    clean,
+    count,
+    number,
+    ratio,
+    size,
+    table,
+    when,
+)
+from hpckit.cli.common.store_errors import DAMAGED, guarded
+from hpckit.cli.common.store_options import JsonOption, PlaceArg, RunOption, StepArg, TensorOption
 
 _NUMBERS = ("raw", "stored", "ratio", "chunks", "depth", "tensors")
 _MOST_DIFFERENCES = 10
@@ -30,7 +39,7 @@ VALUE_WIDTH = 60  # characters of a value in a table
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """One tensor as it is stored."""
 
     name: str
@@ -59,7 +68,7 @@ def show(
 
     Example: hpckit ckpt show runs/gpt-1a2b3c4d best --tensor 'model/*.weight'
     """
-    out = Out(json)
+    out = CommandOutput(json)
     with opened(place, run) as at:
         chosen = choose(at, step, out.note)
         named, _ = readable_marks(at.store, chosen.run)  # problems were noted by `choose`
@@ -83,11 +92,11 @@ def show(
     return DAMAGED if problems else 0
 
 
-def row(name: str, spec: Spec, found: Table) -> Row:
+def row(name: str, spec: TensorSpec, found: ItemTable) -> TensorRow:
     """What a table says of a tensor."""
     placed = list(found.chunks[name].values())
     own: dict[bytes, Chunk] = {chunk.id: chunk for chunk in placed}
-    return Row(
+    return TensorRow(
         name=name,
         shape=spec.shape,
         dtype=spec.dtype,
@@ -99,8 +108,8 @@ def row(name: str, spec: Spec, found: Table) -> Row:
     )
 
 
-def _tables(found: Found) -> tuple[dict[str, Table], list[str]]:
-    tables: dict[str, Table] = {}
+def _tables(found: CatalogEntry) -> tuple[dict[str, ItemTable], list[str]]:
+    tables: dict[str, ItemTable] = {}
     problems = []
     for item in found.document.items:
         try:
@@ -110,7 +119,7 @@ def _tables(found: Found) -> tuple[dict[str, Table], list[str]]:
     return tables, problems
 
 
-def _print_header(out: Out, found: Found, url: str, labels: Sequence[str]) -> None:
+def _print_header(out: CommandOutput, found: CatalogEntry, url: str, labels: Sequence[str]) -> None:
     header, items = found.document.header, found.document.items
     raw = sum(item.raw_bytes for item in items.values())
     stored = sum(item.stored_bytes for item in items.values())
@@ -140,7 +149,7 @@ def _print_header(out: Out, found: Found, url: str, labels: Sequence[str]) -> No
     out.table(rows)
 
 
-def _print_differences(out: Out, marked: Marked | None) -> None:
+def _print_differences(out: CommandOutput, marked: MarkedDifferences | None) -> None:
     if marked is None:
         return
     out.line(f"differing   the ranks' replicas of {count(marked.count, 'tensor')} or values")
@@ -150,7 +159,7 @@ def _print_differences(out: Out, marked: Marked | None) -> None:
         out.line(f"            and {marked.count - _MOST_DIFFERENCES:,} more")
 
 
-def _print_tensors(out: Out, wanted: Sequence[Row], most: int) -> None:
+def _print_tensors(out: CommandOutput, wanted: Sequence[TensorRow], most: int) -> None:
     if not wanted:
         return
     columns = ("tensor", "shape", "dtype", "raw", "stored", "ratio", "codecs", "chunks", "depth")
@@ -180,7 +189,7 @@ def _codecs(codecs: dict[str, int]) -> str:
     return ", ".join(f"{name} {n:,}" for name, n in codecs.items())
 
 
-def _print_values(out: Out, values: dict[str, Json], most: int) -> None:
+def _print_values(out: CommandOutput, values: dict[str, Json], most: int) -> None:
     if not values:
         return
     rows = table("value", "", folded=("value", ""))
@@ -199,9 +208,9 @@ def short(value: Json) -> str:
 
 
 def _plain(
-    found: Found,
+    found: CatalogEntry,
     labels: Sequence[str],
-    rows: Sequence[Row],
+    rows: Sequence[TensorRow],
     tensors: int,
     values: dict[str, Json],
     problems: Sequence[str],

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.address import all_sockets
-from checkpointing.service.starting import status as ask
-from hpckit.cli.ckpt import replicas
-from hpckit.cli.ckpt.failures import guarded
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, clean, count, listing, size, table, when
-from hpckit.cli.exits import FOUND, OUT_OF_REACH
+from checkpointing.service.client.service_start import status as ask
+from checkpointing.service.protocol.socket_address import all_sockets
+from hpckit.cli.ckpt import replica_status
+from hpckit.cli.common.command_output import CommandOutput, clean, count, listing, size, table, when
+from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH
+from hpckit.cli.common.store_errors import guarded
+from hpckit.cli.common.store_options import JsonOption
 
 UNWELL = FOUND  # an error, or more lag than is wanted
 _NUMBERS = ("pid", "lag", "rate")
@@ -31,7 +31,7 @@ RunArg = Annotated[
 
 
 @dataclass(frozen=True)
-class Found:
+class ServiceStatus:
     """A socket, and what its service says of itself."""
 
     socket: Path
@@ -68,7 +68,7 @@ def status(
     Exit status: 0 all is well; 1 a service reports an error, or lags by more than --max-lag; 3 none
     answers, of the run that was named.
     """
-    out = Out(json)
+    out = CommandOutput(json)
     found = [one for one in map(_ask, all_sockets()) if one.is_of(run)]
     there = [one.status for one in found if one.status is not None]
     _print(out, found, there, run)
@@ -82,17 +82,21 @@ def status(
     return OUT_OF_REACH if run is not None and not there else 0
 
 
-def _ask(socket: Path) -> Found:
+def _ask(socket: Path) -> ServiceStatus:
     try:
         answer = ask(socket)
     except ServiceError as error:
-        return Found(socket, None, str(error))
+        return ServiceStatus(socket, None, str(error))
     if answer is None:
-        return Found(socket, None, "it was killed: the run's next trainer starts another one")
-    return Found(socket, answer)
+        return ServiceStatus(
+            socket, None, "it was killed: the run's next trainer starts another one"
+        )
+    return ServiceStatus(socket, answer)
 
 
-def _print(out: Out, found: list[Found], there: list[dict[str, Any]], run: str | None) -> None:
+def _print(
+    out: CommandOutput, found: list[ServiceStatus], there: list[dict[str, Any]], run: str | None
+) -> None:
     if there:
         out.table(_table(there))
     for one in there:
@@ -146,7 +150,7 @@ def _told(one: dict[str, Any]) -> str:
     )
     told = f"{count(one['committed'], 'save')} since {when(one['started'])}"
     ends = "ending" if one["draining"] else ""
-    others = replicas.told(one["replication"])
+    others = replica_status.replica_summary(one["replication"])
     return ", ".join(part for part in (told, counts, _local(one), others, ends) if part)
 
 
@@ -173,7 +177,7 @@ def _problem(one: dict[str, Any], max_lag: float | None) -> str | None:
         return f"error: run {one['run']}: {one['error']}"
     if one["spool_error"]:
         return f"error: run {one['run']}: no local copy: {one['spool_error']}"
-    if why := replicas.problem(one["replication"]):
+    if why := replica_status.problem(one["replication"]):
         return f"error: run {one['run']}: {why}"
     if max_lag is not None and one["lag_s"] > max_lag:
         lag = duration(one["lag_s"])

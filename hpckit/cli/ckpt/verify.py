@@ -10,29 +10,34 @@ from typing import Annotated, Any
 
 import typer
 
-from checkpointing.format.differing import summary
-from checkpointing.format.names import Save
-from checkpointing.store.catalog import Found, committed
-from checkpointing.store.tombs import condemned_packs
-from checkpointing.store.usage import Unneeded, measure, unneeded
-from checkpointing.store.verify import Level, Problem, together, verify_all
-from hpckit.cli.ckpt.failures import DAMAGED, RefusedError, guarded, told_repair
-from hpckit.cli.ckpt.holding import held, is_there
-from hpckit.cli.ckpt.options import JsonOption, MaybeStepArg, PlaceArg, RunOption
-from hpckit.cli.ckpt.output import Out, clean, count, decimal, size, speed, took
-from hpckit.cli.ckpt.place import Place, opened
-from hpckit.cli.ckpt.select import choose
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.replica_differences import summary
+from checkpointing.store.catalog import CatalogEntry, committed
+from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
+from checkpointing.store.inspection.integrity_check import (
+    IntegrityProblem,
+    Level,
+    together,
+    verify_all,
+)
+from checkpointing.store.inspection.space_usage import UnneededSpace, measure, unneeded
+from hpckit.cli.ckpt.checkpoint_selection import choose
+from hpckit.cli.ckpt.read_lease import is_there, read_lease
+from hpckit.cli.ckpt.store_location import StoreLocation, opened
+from hpckit.cli.common.command_output import CommandOutput, clean, count, decimal, size, speed, took
+from hpckit.cli.common.store_errors import DAMAGED, CommandUsageError, guarded, repair_advice
+from hpckit.cli.common.store_options import JsonOption, MaybeStepArg, PlaceArg, RunOption
 
 MOST = 20  # problems of one checkpoint that are printed; --json has all
 
 
 @dataclass
-class Checked:
+class VerifiedCheckpoint:
     """What was found out about one checkpoint."""
 
-    save: Save
+    save: SaveId
     bytes: int  # stored
-    problems: list[Problem]
+    problems: list[IntegrityProblem]
     is_gone: bool = False  # removed while it was read
 
 
@@ -57,9 +62,9 @@ def verify_them(
 
     What no checkpoint needs is not read; without STEP it says how much of the store that is.
     """
-    out = Out(json)
+    out = CommandOutput(json)
     if step is not None and all_:
-        raise RefusedError(f"both --all and the step {step!r} are given: leave one out")
+        raise CommandUsageError(f"both --all and the step {step!r} are given: leave one out")
     with opened(place, run) as at:
         found, unreadable = _wanted(at, step, out)
         started_s = time.monotonic()
@@ -71,18 +76,18 @@ def verify_them(
         out.line(f"damaged: {problem}")
     _print_sum(out, at, checked, len(broken), level, _speed(level, read, seconds))
     if left_out is not None:
-        out.line(told_left_out(left_out))
+        out.line(left_out_message(left_out))
     body = _plain(at, checked, broken, level, seconds)
     out.document({**body, "left_out": None if left_out is None else asdict(left_out)})
     return DAMAGED if broken or any(one.problems for one in checked) else 0
 
 
-def _left_out(at: Place, out: Out) -> Unneeded:
+def _left_out(at: StoreLocation, out: CommandOutput) -> UnneededSpace:
     with out.counting("reading tables", len(at.store.manifests())) as on_checkpoint:
-        return unneeded(measure(at.store, on_checkpoint), condemned_packs(at.store))
+        return unneeded(measure(at.store, on_checkpoint), packs_marked_for_deletion(at.store))
 
 
-def told_left_out(it: Unneeded) -> str:
+def left_out_message(it: UnneededSpace) -> str:
     """What of the store was not looked at, because no checkpoint needs it."""
     if not it.bytes:
         return "left out of the check: nothing; checkpoints need every byte of the store's packs"
@@ -99,7 +104,9 @@ def told_left_out(it: Unneeded) -> str:
     )
 
 
-def _wanted(at: Place, step: str | None, out: Out) -> tuple[Sequence[Found], dict[Save, str]]:
+def _wanted(
+    at: StoreLocation, step: str | None, out: CommandOutput
+) -> tuple[Sequence[CatalogEntry], dict[SaveId, str]]:
     if step is not None:
         return [choose(at, step, out.note).found], {}
     found, unreadable = committed(at.store, at.run)
@@ -107,10 +114,10 @@ def _wanted(at: Place, step: str | None, out: Out) -> tuple[Sequence[Found], dic
 
 
 def _check_all(
-    at: Place, found: Sequence[Found], level: Level, out: Out
-) -> tuple[list[Checked], int]:
+    at: StoreLocation, found: Sequence[CatalogEntry], level: Level, out: CommandOutput
+) -> tuple[list[VerifiedCheckpoint], int]:
     """What was found out about each, and how many bytes were dealt with for all of them."""
-    checked: list[Checked] = []
+    checked: list[VerifiedCheckpoint] = []
     total = 0
     for group in together(found):
         of_group, dealt_with = _check(at, group, level, out)
@@ -119,7 +126,9 @@ def _check_all(
     return checked, total
 
 
-def _check(at: Place, found: Sequence[Found], level: Level, out: Out) -> tuple[list[Checked], int]:
+def _check(
+    at: StoreLocation, found: Sequence[CatalogEntry], level: Level, out: CommandOutput
+) -> tuple[list[VerifiedCheckpoint], int]:
     told: list[int] = []
     with ExitStack() as stack:
         there = [one for one in found if _hold(stack, at, one, out)]
@@ -134,29 +143,34 @@ def _check(at: Place, found: Sequence[Found], level: Level, out: Out) -> tuple[l
     return [_checked(at, one, problems.get(one.stored.save), out) for one in found], sum(told)
 
 
-def _hold(stack: ExitStack, at: Place, found: Found, out: Out) -> bool:
+def _hold(stack: ExitStack, at: StoreLocation, found: CatalogEntry, out: CommandOutput) -> bool:
     """Keep a checkpoint until the stack ends; False if it is gone already."""
     try:
-        stack.enter_context(held(at.store, found, out.note))
-    except RefusedError as error:  # prune was faster: nothing is wrong with it
+        stack.enter_context(read_lease(at.store, found, out.note))
+    except CommandUsageError as error:  # prune was faster: nothing is wrong with it
         out.note(str(error))
         return False
     return True
 
 
-def _title(found: Sequence[Found]) -> str:
+def _title(found: Sequence[CatalogEntry]) -> str:
     first, last = found[0].stored.save.step, found[-1].stored.save.step
     return f"step {first}" if len(found) == 1 else f"steps {first} to {last}"
 
 
-def _checked(at: Place, found: Found, problems: list[Problem] | None, out: Out) -> Checked:
+def _checked(
+    at: StoreLocation,
+    found: CatalogEntry,
+    problems: list[IntegrityProblem] | None,
+    out: CommandOutput,
+) -> VerifiedCheckpoint:
     """What was found out about one, printed."""
     save, total = found.stored.save, _bytes(found)
     if problems is None:
-        return Checked(save, 0, [], is_gone=True)
+        return VerifiedCheckpoint(save, 0, [], is_gone=True)
     if problems and not is_there(at.store, found):
         out.note(f"step {save.step} ({save.id}) was removed while it was read")
-        return Checked(save, 0, [], is_gone=True)
+        return VerifiedCheckpoint(save, 0, [], is_gone=True)
     run = f"run {save.run}, " if at.run is None and len(at.runs) > 1 else ""
     verdict = count(len(problems), "problem") if problems else "ok"
     out.line(f"{run}step {save.step} ({save.id}): {verdict}, {size(total)}")
@@ -166,19 +180,24 @@ def _checked(at: Place, found: Found, problems: list[Problem] | None, out: Out) 
         out.line(f"  damaged: {problem}")
     if len(problems) > MOST:
         out.line(f"  and {len(problems) - MOST:,} more: --json lists them")
-    return Checked(save, total, problems)
+    return VerifiedCheckpoint(save, total, problems)
 
 
-def _bytes(found: Found) -> int:
+def _bytes(found: CatalogEntry) -> int:
     return sum(item.stored_bytes for item in found.document.items.values())
 
 
-def _manifest_problem(save: Save, text: str) -> Problem:
-    return Problem(save.step, save.id, "", text)
+def _manifest_problem(save: SaveId, text: str) -> IntegrityProblem:
+    return IntegrityProblem(save.step, save.id, "", text)
 
 
 def _print_sum(
-    out: Out, at: Place, checked: Sequence[Checked], broken: int, level: Level, speed: str
+    out: CommandOutput,
+    at: StoreLocation,
+    checked: Sequence[VerifiedCheckpoint],
+    broken: int,
+    level: Level,
+    speed: str,
 ) -> None:
     if not checked and not broken:
         out.line(f"no checkpoints in {at.store.url}")
@@ -188,7 +207,7 @@ def _print_sum(
     verdict = f"{bad:,} damaged" if bad else "all whole"
     out.line(f"{looked} checked ({level}): {verdict}{speed}")
     if bad:
-        out.line(told_repair(at.text))
+        out.line(repair_advice(at.text))
 
 
 def _speed(level: Level, read: int, seconds: float) -> str:
@@ -199,7 +218,11 @@ def _speed(level: Level, read: int, seconds: float) -> str:
 
 
 def _plain(
-    at: Place, checked: Sequence[Checked], broken: Sequence[Problem], level: Level, seconds: float
+    at: StoreLocation,
+    checked: Sequence[VerifiedCheckpoint],
+    broken: Sequence[IntegrityProblem],
+    level: Level,
+    seconds: float,
 ) -> dict[str, Any]:
     return {
         "store": at.store.url,

@@ -1,9 +1,11 @@
-"""`hpckit data`: make shards, index, check and read them, and keep them near those who train."""
+"""`hpckit data`: a command per file, and how shards and positions in a stream are found. Imports
+data and cli.ckpt.store_location."""
 
 from __future__ import annotations
 
 import typer
 
+from hpckit.cli.common.exit_status import TOLD
 from hpckit.cli.data import cache
 from hpckit.cli.data.bench import bench
 from hpckit.cli.data.index import index
@@ -13,7 +15,6 @@ from hpckit.cli.data.shuffle_report import shuffle_report
 from hpckit.cli.data.verify import verify_shards
 from hpckit.cli.data.warm import warm
 from hpckit.cli.data.where import where
-from hpckit.cli.exits import TOLD
 
 HELP = (
     "Make WebDataset shards, index, check and measure them, and keep them near those who train.\n\n"

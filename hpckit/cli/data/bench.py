@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, table
-from hpckit.cli.ckpt.sizes import parse_size
-from hpckit.cli.data.failures import guarded
-from hpckit.cli.data.options import MaybeCacheOption, ShardsArg
+from hpckit.cli.common.byte_sizes import parse_size
+from hpckit.cli.common.command_output import CommandOutput, table
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import MaybeCacheOption, ShardsArg
 
 if TYPE_CHECKING:
-    from hpckit.cli.data.benching import Bench, Measured
+    from hpckit.cli.data.reader_benchmark import ReaderBenchmark, ReaderMeasurement
 
 _PEERS = ("webdataset",)
 
@@ -50,25 +50,25 @@ def bench(
 
     The ways take turns, each time in a new process. What was read before comes from memory.
     """
-    from hpckit.cli.data.benching import Bench, arms, measure
-    from hpckit.cli.data.opening import open_shards
-    from hpckit.cli.data.progress import shown
+    from hpckit.cli.common.progress_bar import progress_bar
+    from hpckit.cli.data.dataset_opening import open_shards
+    from hpckit.cli.data.reader_benchmark import ReaderBenchmark, arms, measure
 
-    screen, peers = Out(json), _peers(against or [])
+    screen, peers = CommandOutput(json), _peers(against or [])
     budget = 0 if cache_bytes is None else parse_size(cache_bytes)
     if (cache is None) != (budget == 0):
-        raise RefusedError("--cache and --cache-bytes belong together")
+        raise CommandUsageError("--cache and --cache-bytes belong together")
     dataset = open_shards(shards)
     if len(dataset) == 0:
-        raise RefusedError(f"there are no samples in the {len(dataset.manifest)} shards")
+        raise CommandUsageError(f"there are no samples in the {len(dataset.manifest)} shards")
     urls = tuple(dataset.manifest.urls)
     _check_local(urls, peers)
-    what = Bench(
+    what = ReaderBenchmark(
         tuple(shards), urls, seconds, batch, threads, prefetch, step_ms / 1e3, cache, budget
     )
     names = list(arms(peers))
-    found: dict[str, list[Measured]] = {name: [] for name in names}
-    with shown("measuring") as progress:
+    found: dict[str, list[ReaderMeasurement]] = {name: [] for name in names}
+    with progress_bar("measuring") as progress:
         for turn in range(rounds):
             first = turn % len(names)
             for place, name in enumerate(names[first:] + names[:first]):
@@ -78,7 +78,7 @@ def bench(
     screen.document(_plain(what, found))
 
 
-def ratios(found: Sequence[Measured], base: Sequence[Measured]) -> list[float]:
+def ratios(found: Sequence[ReaderMeasurement], base: Sequence[ReaderMeasurement]) -> list[float]:
     """Bytes per second over those of the base arm, round by round."""
     pairs = zip(found, base, strict=True)
     return [one.mb_per_s / other.mb_per_s for one, other in pairs if other.mb_per_s]
@@ -89,9 +89,9 @@ def _peers(against: Sequence[str]) -> list[str]:
 
     for name in against:
         if name not in _PEERS:
-            raise RefusedError(f"--against {name!r}: there is {', '.join(_PEERS)}")
+            raise CommandUsageError(f"--against {name!r}: there is {', '.join(_PEERS)}")
         if importlib.util.find_spec(name) is None:
-            raise RefusedError(f"--against {name}: it is not installed; pip install {name}")
+            raise CommandUsageError(f"--against {name}: it is not installed; pip install {name}")
     return list(dict.fromkeys(against))
 
 
@@ -99,11 +99,11 @@ def _check_local(urls: Sequence[str], peers: Sequence[str]) -> None:
     from data.source.address import Address
 
     if peers and any(Address.parse(url).local is None for url in urls):
-        raise RefusedError("--against reads files of this machine, and some shards are none")
+        raise CommandUsageError("--against reads files of this machine, and some shards are none")
 
 
-def _print(screen: Out, found: dict[str, list[Measured]]) -> None:
-    from hpckit.cli.data.benching import OURS, RAW
+def _print(screen: CommandOutput, found: dict[str, list[ReaderMeasurement]]) -> None:
+    from hpckit.cli.data.reader_benchmark import OURS, RAW
 
     columns = ("samples/s", "MB/s", "of raw", "waiting", "first batch")
     rows = table("", *columns, right=columns)
@@ -129,8 +129,8 @@ def _median(values: Any) -> float | None:
     return median(found) if found else None
 
 
-def _plain(what: Bench, found: dict[str, list[Measured]]) -> dict[str, Any]:
-    from hpckit.cli.data.benching import OURS, RAW
+def _plain(what: ReaderBenchmark, found: dict[str, list[ReaderMeasurement]]) -> dict[str, Any]:
+    from hpckit.cli.data.reader_benchmark import OURS, RAW
 
     settings = {name: value for name, value in asdict(what).items() if name != "urls"}
     return {

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.ckpt.failures import DAMAGED
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, clean, count, size, table
-from hpckit.cli.ckpt.sizes import parse_size
-from hpckit.cli.data.failures import guarded
-from hpckit.cli.data.options import CacheOption
-from hpckit.report.words import ago, span
+from hpckit.cli.common.byte_sizes import parse_size
+from hpckit.cli.common.command_output import CommandOutput, clean, count, size, table
+from hpckit.cli.common.store_errors import DAMAGED
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import CacheOption
+from hpckit.text.quantities import ago, span
 
 if TYPE_CHECKING:
-    from data.cache.upkeep import Listed
+    from data.cache.cache_maintenance import CachedShardInfo
 
 app = typer.Typer(
     help="Look into a node's cache of shards, check it, make it smaller.", no_args_is_help=True
@@ -34,9 +34,9 @@ def ls(
 
     Example: hpckit data cache ls --cache /nvme/cache
     """
-    from data.cache.upkeep import listed
+    from data.cache.cache_maintenance import listed
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     found = listed(cache)
     rows = table("size", "state", "last used", "next use", "url", right=("size",))
     for one in found[:most]:
@@ -73,15 +73,15 @@ def verify(cache: CacheOption, json: JsonOption = False) -> int:
 
     Example: hpckit data cache verify --cache /nvme/cache
     """
-    from data.cache.upkeep import listed, verified
-    from hpckit.cli.data.progress import shown
+    from data.cache.cache_maintenance import listed, verified
+    from hpckit.cli.common.progress_bar import progress_bar
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     found = listed(cache)
     urls = {one.entry.stem: one.url for one in found}
     damaged: list[str] = []
     checked = total = 0
-    with shown("verifying") as progress:
+    with progress_bar("verifying") as progress:
         for entry, right in verified(cache):
             checked += 1
             total += entry.bytes
@@ -114,9 +114,9 @@ def prune(
 
     Shards that are open stay.
     """
-    from data.cache.upkeep import listed, prunable, prune
+    from data.cache.cache_maintenance import listed, prunable, prune
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     budget = 0 if to.strip() == "0" else parse_size(to)
     gained = prunable(cache, budget) if dry_run else prune(cache, budget)
     left = listed(cache)
@@ -128,7 +128,7 @@ def prune(
     screen.document({"dry_run": dry_run, "gained": gained, "bytes": holds})
 
 
-def _next(one: Listed) -> str:
+def _next(one: CachedShardInfo) -> str:
     if one.next_use_s is None:
         return ""
     return "now" if one.next_use_s <= 0 else f"in {span(one.next_use_s)}"

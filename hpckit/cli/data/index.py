@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, count, size
-from hpckit.cli.data.failures import guarded
+from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
 
 if TYPE_CHECKING:
-    from data.indexing.manifest import Manifest
+    from data.index.manifest import Manifest
 
 
 @guarded
@@ -53,13 +53,13 @@ def index(
 
     Example: hpckit data index '/data/train-{000000..000127}.tar'
     """
-    from data.indexing.build import build_index
+    from data.index.index_build import build_index
     from data.source.sources import Sources
-    from hpckit.cli.data.progress import shown
+    from hpckit.cli.common.progress_bar import progress_bar
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     started_s = time.monotonic()
-    with shown("indexing") as progress:
+    with progress_bar("indexing") as progress:
         manifest = build_index(
             shards,
             out,
@@ -94,7 +94,7 @@ def sentence(manifest: Manifest) -> str:
     return f"{samples} in {count(len(manifest), 'shard')}, {total}{tokens}"
 
 
-def _print(screen: Out, manifest: Manifest, seconds: float) -> None:
+def _print(screen: CommandOutput, manifest: Manifest, seconds: float) -> None:
     screen.line(f"{sentence(manifest)}, in {seconds:.1f} s")
     screen.fact("manifest", str(manifest.place))
     screen.fact("fingerprint", manifest.fingerprint)

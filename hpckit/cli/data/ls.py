@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, clean, size, table
-from hpckit.cli.data.failures import guarded
+from hpckit.cli.common.command_output import CommandOutput, clean, size, table
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
 from hpckit.cli.data.index import facts, sentence
 from hpckit.cli.data.verify import DatasetArg
 
 if TYPE_CHECKING:
-    from data.indexing.manifest import Manifest
-    from data.indexing.shard import ShardIndex
+    from data.index.manifest import Manifest
+    from data.index.shard.shard_index import ShardIndex
 
 
 @guarded
@@ -35,10 +35,10 @@ def ls(
 
     Example: hpckit data ls shards --shard 3
     """
-    from data.indexing.manifest import open_manifest
+    from data.index.manifest import open_manifest
     from data.source.sources import Sources
 
-    screen, source = Out(json), Sources()
+    screen, source = CommandOutput(json), Sources()
     manifest = open_manifest(dataset, source=source)
     if shard is None:
         _list_shards(screen, manifest, most)
@@ -46,10 +46,10 @@ def ls(
         index = manifest.open_shard(shard, source=source, index_folder=index_folder)
         _list_samples(screen, index, most)
     else:
-        raise RefusedError(f"there is no shard {shard}: the last one is {len(manifest) - 1}")
+        raise CommandUsageError(f"there is no shard {shard}: the last one is {len(manifest) - 1}")
 
 
-def _list_shards(screen: Out, manifest: Manifest, most: int) -> None:
+def _list_shards(screen: CommandOutput, manifest: Manifest, most: int) -> None:
     rows = table("shard", "samples", "size", "tokens", "url", right=("shard", "samples", "tokens"))
     listed = [manifest.row(i) for i in range(min(most, len(manifest)))]
     for i, row in enumerate(listed):
@@ -65,7 +65,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "tag"}
 
 
-def _list_samples(screen: Out, index: ShardIndex, most: int) -> None:
+def _list_samples(screen: CommandOutput, index: ShardIndex, most: int) -> None:
     rows = table("sample", "offset", "tokens", "key", "members", right=("sample", "offset"))
     listed: list[dict[str, Any]] = []
     for i in range(min(most, len(index))):
@@ -84,6 +84,6 @@ def _list_samples(screen: Out, index: ShardIndex, most: int) -> None:
     screen.document({"samples": len(index), "listed": listed})
 
 
-def _tell_rest(screen: Out, more: int) -> None:
+def _tell_rest(screen: CommandOutput, more: int) -> None:
     if more > 0:
         screen.line(f"and {more:,} more: --most shows them")

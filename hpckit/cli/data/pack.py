@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, count, size
-from hpckit.cli.data.failures import guarded
+from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
 
 if TYPE_CHECKING:
-    from data.writing.report import PackReport
+    from data.write.pack_report import PackReport
 
 
 @guarded
@@ -52,18 +52,18 @@ def pack(
     Example: hpckit data pack texts shards --suffix .txt
     """
     # here, because it takes longer than the help of other commands
-    from data.stdlib import python_stdlib
-    from data.writing.pack import pack_folder
-    from data.writing.tokenising import Tokeniser
-    from hpckit.cli.data.progress import shown
+    from data.write.folder_pack import pack_folder
+    from data.write.stdlib_corpus import python_stdlib
+    from data.write.tokeniser import Tokeniser
+    from hpckit.cli.common.progress_bar import progress_bar
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     if end is not None and tokenizer is None:
-        raise RefusedError(f"--end {end}: is a token of --tokenizer, which is not given")
+        raise CommandUsageError(f"--end {end}: is a token of --tokenizer, which is not given")
     tokeniser = Tokeniser(tokenizer, end) if tokenizer else None
     folder, left_out = python_stdlib() if source == "stdlib" else (Path(source), ())
     suffixes = suffix or ([".py"] if source == "stdlib" else [])
-    with shown("packing") as progress:
+    with progress_bar("packing") as progress:
         report = pack_folder(
             folder,
             out,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, count, size
-from hpckit.cli.data.failures import guarded
-from hpckit.cli.data.options import SeedOption, ShardsArg, StreamsOption, WindowOption
+from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import SeedOption, ShardsArg, StreamsOption, WindowOption
 
 if TYPE_CHECKING:
-    from data.ordering.quality import ShuffleReport
+    from data.order.shuffle_quality import ShuffleReport
 
 GOOD = 0.9  # of what a full shuffle gives
 
@@ -36,18 +36,18 @@ def shuffle_report(
 
     Example: hpckit data shuffle-report shards --window 16
     """
-    from data.ordering.quality import shuffle_report as measure
-    from hpckit.cli.data.opening import Knobs, open_shards, order_of
+    from data.order.shuffle_quality import shuffle_report as measure
+    from hpckit.cli.data.dataset_opening import OrderOverrides, open_shards, order_of
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     dataset = open_shards(shards)
-    order = order_of(dataset, None, Knobs(seed, streams, window)).order
+    order = order_of(dataset, None, OrderOverrides(seed, streams, window)).order
     taken = batch or min(1024, order.samples)
     try:
         with screen.waiting("shuffling"):
             found = measure(order, batch=taken, epoch=epoch)
     except ValueError as error:
-        raise RefusedError(str(error)) from None
+        raise CommandUsageError(str(error)) from None
     each = dataset.manifest.bytes
     most = int(each[each.argsort()[-found.live_shards :]].sum())
     _print(screen, found, taken, most)
@@ -65,7 +65,7 @@ def shuffle_report(
     )
 
 
-def _print(screen: Out, found: ShuffleReport, batch: int, live_bytes: int) -> None:
+def _print(screen: CommandOutput, found: ShuffleReport, batch: int, live_bytes: int) -> None:
     reunion = "too large to tell" if found.reunion_ratio is None else f"{found.reunion_ratio:.3f}"
     rows = {
         "shards": f"{found.shards_per_batch:.1f} in a batch of {batch:,}: "

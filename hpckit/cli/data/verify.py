@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from hpckit.cli.ckpt.failures import DAMAGED
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, count, size
-from hpckit.cli.data.failures import guarded
+from hpckit.cli.common.command_output import CommandOutput, count, size
+from hpckit.cli.common.store_errors import DAMAGED
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
 
 MOST = 20  # damaged shards that are printed; --json has all
 
@@ -38,12 +38,12 @@ def verify_shards(
 
     Example: hpckit data verify shards --full
     """
-    from data.indexing.verify import verify
+    from data.index.dataset_verification import verify
     from data.source.sources import Sources
-    from hpckit.cli.data.progress import shown
+    from hpckit.cli.common.progress_bar import progress_bar
 
-    screen = Out(json)
-    with shown("verifying") as progress:
+    screen = CommandOutput(json)
+    with progress_bar("verifying") as progress:
         verdicts = verify(
             dataset, full=full, source=Sources(), index_folder=index_folder, progress=progress
         )

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, count, size, speed, took
-from hpckit.cli.ckpt.sizes import parse_size
-from hpckit.cli.data.failures import guarded
-from hpckit.cli.data.options import (
+from hpckit.cli.common.byte_sizes import parse_size
+from hpckit.cli.common.command_output import CommandOutput, count, size, speed, took
+from hpckit.cli.common.exit_status import NOT_ALL, OUT_OF_REACH
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import (
     CacheOption,
     SeedOption,
     ShardsArg,
@@ -22,12 +23,11 @@ from hpckit.cli.data.options import (
     StreamsOption,
     WindowOption,
 )
-from hpckit.cli.exits import NOT_ALL, OUT_OF_REACH
 
 if TYPE_CHECKING:
-    from data.cache.entry import ShardRef
-    from data.cache.warming import Warmed
-    from data.reader.stream import One
+    from data.cache.cache_warming import CacheWarmingReport
+    from data.cache.files.cache_entry import ShardRef
+    from data.read.sample_stream import SingleStream
 
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?/(\d{1,9})")
 _MOST = 20  # failures that are printed; --json has all
@@ -75,17 +75,23 @@ def warm(
 
     It goes on where it was cut short, and may run while jobs of this node read from the cache.
     """
-    from data.cache.warming import warm as warm_cache
-    from hpckit.cli.data.opening import Knobs, open_shards, order_of, position_of, read_state
-    from hpckit.cli.data.progress import reported
+    from data.cache.cache_warming import warm as warm_cache
+    from hpckit.cli.common.progress_bar import progress_report
+    from hpckit.cli.data.dataset_opening import (
+        OrderOverrides,
+        open_shards,
+        order_of,
+        position_of,
+        read_state,
+    )
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     budget = parse_size(cache_bytes)
     ranks = None if streams_of is None else _ranks(streams_of, global_batch)
     told = None if state is None else read_state(state)
     dataset = open_shards(shards, cache, budget, "auto" if mounted else False)
     with dataset.store as store:
-        stream = order_of(dataset, told, Knobs(seed, streams, window))
+        stream = order_of(dataset, told, OrderOverrides(seed, streams, window))
         begin = position_of(told) if told and position is None else position or 0
         numbers = {dataset.ref(shard): shard for shard in _first_used(stream, begin, ranks)}
         refs = list(numbers)
@@ -95,7 +101,7 @@ def warm(
                 dataset.index(numbers[ref], opened)
 
         started_s = time.monotonic()
-        with reported("warming", screen, lambda: store.metrics.bytes_fetched) as progress:
+        with progress_report("warming", screen, lambda: store.metrics.bytes_fetched) as progress:
             warmed = warm_cache(
                 store,
                 refs,
@@ -117,19 +123,21 @@ def _ranks(text: str, global_batch: int | None) -> tuple[int, int, int, int]:
     """(first, last + 1, world, batch)."""
     match = _RANKS.fullmatch(text.strip())
     if match is None:
-        raise RefusedError(f"--streams-of {text!r}: write RANKS/WORLD, as 0-7/64 or 3/16")
+        raise CommandUsageError(f"--streams-of {text!r}: write RANKS/WORLD, as 0-7/64 or 3/16")
     first, last, world = int(match[1]), int(match[2] or match[1]), int(match[3])
     if not first <= last < world:
-        raise RefusedError(f"--streams-of {text!r}: ranks are 0..{world - 1} of {world}")
+        raise CommandUsageError(f"--streams-of {text!r}: ranks are 0..{world - 1} of {world}")
     if global_batch is None:
-        raise RefusedError("--streams-of needs --global-batch: on it depends who reads what")
+        raise CommandUsageError("--streams-of needs --global-batch: on it depends who reads what")
     return first, last + 1, world, global_batch
 
 
-def _first_used(stream: One, position: int, ranks: tuple[int, int, int, int] | None) -> list[int]:
+def _first_used(
+    stream: SingleStream, position: int, ranks: tuple[int, int, int, int] | None
+) -> list[int]:
     """Shards, each once, by their first use."""
-    from data.ordering.ahead import shards_ahead
-    from data.ordering.placement import streams_of_ranks
+    from data.order.rank_shares import streams_of_ranks
+    from data.order.shard_uses import shards_ahead
 
     only = None
     if ranks is not None and stream.streams > 1:
@@ -137,11 +145,16 @@ def _first_used(stream: One, position: int, ranks: tuple[int, int, int, int] | N
     try:
         return [shard for _, shard in shards_ahead(stream.order, position, only)]
     except ValueError as error:
-        raise RefusedError(str(error)) from None
+        raise CommandUsageError(str(error)) from None
 
 
 def _print(
-    screen: Out, warmed: Warmed, total: int, fetched: int, seconds: float, trouble: Counter[str]
+    screen: CommandOutput,
+    warmed: CacheWarmingReport,
+    total: int,
+    fetched: int,
+    seconds: float,
+    trouble: Counter[str],
 ) -> None:
     for error in warmed.errors[:_MOST]:
         screen.note(f"failed: {error}")
@@ -161,7 +174,7 @@ def _print(
 
 
 def _plain(
-    warmed: Warmed, total: int, fetched: int, seconds: float, trouble: Counter[str]
+    warmed: CacheWarmingReport, total: int, fetched: int, seconds: float, trouble: Counter[str]
 ) -> dict[str, Any]:
     return {
         "shards": total,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.options import JsonOption
-from hpckit.cli.ckpt.output import Out, clean, count, size, table
-from hpckit.cli.data.failures import guarded
-from hpckit.cli.data.options import (
+from hpckit.cli.common.command_output import CommandOutput, clean, count, size, table
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.common.store_options import JsonOption
+from hpckit.cli.data.dataset_errors import guarded
+from hpckit.cli.data.dataset_options import (
     SeedOption,
     ShardsArg,
     StateOption,
@@ -22,15 +22,15 @@ from hpckit.cli.data.options import (
 )
 
 if TYPE_CHECKING:
-    from data.ordering.placement import Tail, Uneven
-    from data.reader.dataset import Dataset
-    from data.reader.stream import One
+    from data.order.rank_shares import Tail, Uneven
+    from data.read.dataset import Dataset
+    from data.read.sample_stream import SingleStream
 
 _RIGHT = ("position", "rank", "sequence", "tokens", "shard", "sample", "offset", "size")
 
 
 @dataclass(frozen=True)
-class Row:
+class SampleRow:
     """One sample of a step."""
 
     position: int
@@ -115,20 +115,20 @@ def where(
 
     Its --step K is the step that a run's log calls K.
     """
-    from hpckit.cli.data.opening import Knobs, open_shards, order_of
+    from hpckit.cli.data.dataset_opening import OrderOverrides, open_shards, order_of
 
-    screen = Out(json)
+    screen = CommandOutput(json)
     if (rank is not None) and (world is None or rank >= world):
-        raise RefusedError(f"--rank {rank} needs a --world of more than {rank} ranks")
+        raise CommandUsageError(f"--rank {rank} needs a --world of more than {rank} ranks")
     begin = _begin(state, position, run, step, global_batch)
     dataset = open_shards(shards)
-    stream = order_of(dataset, begin.state, Knobs(seed, streams, window))
+    stream = order_of(dataset, begin.state, OrderOverrides(seed, streams, window))
     try:
         rows = list(
             _rows(stream, begin, cast("Tail", tail), cast("Uneven", uneven), world or 1, rank)
         )
     except ValueError as error:
-        raise RefusedError(str(error)) from None
+        raise CommandUsageError(str(error)) from None
     finally:
         dataset.close()
     _print(screen, rows, begin, world is not None, most)
@@ -139,35 +139,37 @@ def where(
 def _begin(
     state: str | None, position: int | None, run: str | None, step: int | None, batch: int | None
 ) -> _Begin:
-    from hpckit.cli.data.moment import moment
-    from hpckit.cli.data.opening import position_of, read_state
+    from hpckit.cli.data.dataset_opening import position_of, read_state
+    from hpckit.cli.data.step_position import find_step_position
 
     if sum(given is not None for given in (state, position, run)) != 1:
-        raise RefusedError("say of what: one of --run PLACE, --state FILE and --position P")
+        raise CommandUsageError("say of what: one of --run PLACE, --state FILE and --position P")
     if run is not None:
         if step == 0:
-            raise RefusedError("--step 0: the steps of a run are numbered from 1")
-        found = moment(run, None, step, batch)
+            raise CommandUsageError("--step 0: the steps of a run are numbered from 1")
+        found = find_step_position(run, None, step, batch)
         if found.batch is None:
-            raise RefusedError(f"how many samples has step {found.step}? say it: --global-batch")
+            raise CommandUsageError(
+                f"how many samples has step {found.step}? say it: --global-batch"
+            )
         return _Begin(found.state, found.position, found.batch, found.step, found.later)
     if batch is None:
-        raise RefusedError("--global-batch is needed: how many samples a step has")
+        raise CommandUsageError("--global-batch is needed: how many samples a step has")
     told = None if state is None else read_state(state)
     at = position_of(told) if told is not None else position or 0
     return _Begin(told, at, batch, later=step or 0)
 
 
 def _rows(
-    stream: One, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
-) -> Iterator[Row]:
+    stream: SingleStream, begin: _Begin, tail: Tail, uneven: Uneven, world: int, rank: int | None
+) -> Iterator[SampleRow]:
     """Of each rank in turn. Raises ValueError, ShardError."""
     if begin.state is not None and "pack" in begin.state:
         yield from _packed(stream, begin, str(begin.state["pack"]), tail, uneven, world, rank)
         return
     import numpy as np
 
-    from data.ordering.placement import position_after, share
+    from data.order.rank_shares import position_after, share
 
     at = position_after(begin.position, begin.later, begin.batch, stream.samples, tail)
     for each in range(world) if rank is None else (rank,):
@@ -181,24 +183,24 @@ def _rows(
 
 
 def _packed(
-    stream: One,
+    stream: SingleStream,
     begin: _Begin,
     pack: str,
     tail: Tail,
     uneven: Uneven,
     world: int,
     rank: int | None,
-) -> Iterator[Row]:
+) -> Iterator[SampleRow]:
     """Documents by sequence. Raises DataError."""
-    from data.reader.packed import Packing, PackPlan, Pieces
-    from data.reader.plan import Topology
+    from data.read.batches.batch_plan import Topology
+    from data.read.sequences.packed_batches import PackedPieces, Packing, PackPlan
 
     for each in range(world) if rank is None else (rank,):
         topology = Topology(begin.batch, each, world, uneven, tail, None)
         plan = PackPlan.of(stream, topology, Packing.of_state(pack))
         work = next(islice(plan.work(begin.position), begin.later, None))
         pieces = work.extra
-        assert isinstance(pieces, Pieces)
+        assert isinstance(pieces, PackedPieces)
         positions, shards, samples = work.share.positions, work.places.shards, work.places.samples
         columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
         for sequence, row, start, length in zip(*columns, strict=True):
@@ -214,12 +216,12 @@ def _packed(
 
 
 def _row(
-    stream: One, position: int, rank: int | None, shard: int, sample: int, repeat: bool
-) -> Row:
+    stream: SingleStream, position: int, rank: int | None, shard: int, sample: int, repeat: bool
+) -> SampleRow:
     dataset: Dataset = stream.datasets[0]
     index = dataset.opened(shard).index
     begin, end = index.span(sample)
-    return Row(
+    return SampleRow(
         position=position,
         epoch=position // stream.samples,
         rank=rank,
@@ -233,7 +235,9 @@ def _row(
     )
 
 
-def _print(screen: Out, rows: list[Row], begin: _Begin, by_rank: bool, most: int) -> None:
+def _print(
+    screen: CommandOutput, rows: list[SampleRow], begin: _Begin, by_rank: bool, most: int
+) -> None:
     is_packed = any(row.sequence is not None for row in rows)
     more = [*(["rank"] if by_rank else []), *(["sequence", "tokens"] if is_packed else [])]
     shown = table(

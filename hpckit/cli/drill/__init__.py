@@ -1,15 +1,15 @@
-"""`hpckit drill`: a fault in a run of one's own, or a campaign of them in runs made for it."""
+"""`hpckit drill`: one fault in a run, or a campaign. Imports faults."""
 
 from __future__ import annotations
 
 import typer
 
-from hpckit.cli.defaulting import Defaulting
+from hpckit.cli.common.default_command import DefaultCommandGroup
 from hpckit.cli.drill.campaign import campaign, judge
 from hpckit.cli.drill.single import single
 
 
-class _Single(Defaulting):
+class _Single(DefaultCommandGroup):
     default = "run"
 
 

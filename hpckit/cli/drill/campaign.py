@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.exits import FOUND
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.exit_status import FOUND
+from hpckit.cli.common.run_argument import JsonOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.campaign import Outcome, Stage
-    from hpckit.drill.outcome import Result
-    from hpckit.drill.schedule import Planned
-    from hpckit.drill.site import Site
-    from hpckit.run.directory import RunDir
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.faults.campaign.campaign_result import CampaignResult
+    from hpckit.faults.campaign.campaign_runner import CampaignOutcome, CampaignSetup
+    from hpckit.faults.campaign.fault_schedule import ScheduledFault
+    from hpckit.faults.site_faults import SiteFaultSet
+    from hpckit.rundir.directory import RunDir
 
 
 def campaign(
@@ -44,7 +44,8 @@ def campaign(
         typer.Option(help="Faults by commands of yours, see slurm/devcluster/faults.yaml."),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="The undisturbed run of an earlier campaign of this config.")
+        Path | None,
+        typer.Option(help="The undisturbed run of an earlier campaign of this config."),
     ] = None,
     folder: Annotated[
         Path, typer.Option(help="For its runs and results; not there yet, seen by all nodes.")
@@ -65,13 +66,13 @@ def campaign(
     not so. FOLDER has the faults as they were planned (for --replay) and as they came (for hpckit
     drill judge), result.json and result.md.
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.beginning import CampaignError, new_folder
-    from hpckit.drill.campaign import Stage
-    from hpckit.drill.schedule import STEP_S
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.faults.campaign.campaign_runner import CampaignSetup
+    from hpckit.faults.campaign.campaign_runs import CampaignError, new_folder
+    from hpckit.faults.campaign.fault_schedule import STEP_S
 
-    with refusing(json):
-        out, steps = Out(json), max(1, round(60 * minutes / STEP_S))
+    with reported_errors(json):
+        out, steps = CommandOutput(json), max(1, round(60 * minutes / STEP_S))
         own = _site(site)
         schedule = _schedule(seed, steps, every / STEP_S, faults, replay, own)
         words = ["experiment=campaign", f"train.steps={steps}", *(overrides or ())]
@@ -82,7 +83,7 @@ def campaign(
             with new_folder(place):
                 out.note(f"{len(schedule)} faults in {steps:,} steps; first, a run without any")
                 whole = _undisturbed(place, words, reference, out.note)
-                stage = Stage(words, whole, own, out.note)
+                stage = CampaignSetup(words, whole, own, out.note)
                 result = _play(place / "1", schedule, stage)
                 if result.problems and tries:
                     _minimise(place, schedule, stage, tries)
@@ -101,12 +102,12 @@ def judge(
     Its run must have ended, too, and is judged as far as it came. The faults that came are those
     that the campaign had written down. Exit status 1: something was not so.
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.beginning import CampaignError
-    from hpckit.drill.campaign import judge as judged
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.faults.campaign.campaign_runner import judge as judged
+    from hpckit.faults.campaign.campaign_runs import CampaignError
 
-    with refusing(json):
-        out, place = Out(json), folder.absolute()
+    with reported_errors(json):
+        out, place = CommandOutput(json), folder.absolute()
         try:
             with out.waiting("reading what the campaign left"):
                 result = _result(place / "1", judged(place / "1"))
@@ -118,27 +119,32 @@ def judge(
 def _undisturbed(
     place: Path, words: Sequence[str], known: Path | None, tell: Callable[[str], None]
 ) -> RunDir:
-    from hpckit.drill.campaign import known_reference, undisturbed
-    from hpckit.run.directory import RunDir
+    from hpckit.faults.campaign.campaign_runner import known_reference, run_reference
+    from hpckit.rundir.directory import RunDir
 
     if known is not None:
         return known_reference(RunDir(known), words)
-    return undisturbed(place, words, tell)
+    return run_reference(place, words, tell)
 
 
-def _site(path: Path | None) -> Site:
-    from hpckit.drill.site import Site, load_site
+def _site(path: Path | None) -> SiteFaultSet:
+    from hpckit.faults.site_faults import SiteFaultSet, load_site
 
     try:
-        return Site({}, Path()) if path is None else load_site(path)
+        return SiteFaultSet({}, Path()) if path is None else load_site(path)
     except ValueError as error:
         raise CommandError(str(error)) from None
 
 
 def _schedule(
-    seed: int, steps: int, every: float, faults: str | None, replay: Path | None, site: Site
-) -> Sequence[Planned]:
-    from hpckit.drill.schedule import USUAL, load_schedule, make_schedule, parse_rates
+    seed: int, steps: int, every: float, faults: str | None, replay: Path | None, site: SiteFaultSet
+) -> Sequence[ScheduledFault]:
+    from hpckit.faults.campaign.fault_schedule import (
+        USUAL,
+        load_schedule,
+        make_schedule,
+        parse_rates,
+    )
 
     usual = {**USUAL, **{name: fault.rate for name, fault in site.faults.items()}}
     try:
@@ -150,18 +156,18 @@ def _schedule(
         raise CommandError(str(error)) from None
 
 
-def _play(place: Path, schedule: Sequence[Planned], stage: Stage) -> Result:
-    from hpckit.drill.campaign import campaign
-    from hpckit.drill.schedule import save_schedule
+def _play(place: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup) -> CampaignResult:
+    from hpckit.faults.campaign.campaign_runner import run_campaign
+    from hpckit.faults.campaign.fault_schedule import save_schedule
 
     place.mkdir()
     save_schedule(place / "faults.jsonl", schedule)
-    return _result(place, campaign(place, schedule, stage))
+    return _result(place, run_campaign(place, schedule, stage))
 
 
-def _result(place: Path, outcome: Outcome) -> Result:
-    from hpckit.drill.outcome import markdown, result_of
-    from hpckit.run.durable import write_json
+def _result(place: Path, outcome: CampaignOutcome) -> CampaignResult:
+    from hpckit.faults.campaign.campaign_result import markdown, result_of
+    from hpckit.system.atomic_files import write_json
 
     result = result_of(outcome)
     write_json(place / "result.json", result.record())
@@ -169,15 +175,17 @@ def _result(place: Path, outcome: Outcome) -> Result:
     return result
 
 
-def _minimise(place: Path, schedule: Sequence[Planned], stage: Stage, tries: int) -> None:
+def _minimise(
+    place: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup, tries: int
+) -> None:
     from itertools import count
 
-    from hpckit.drill.minimise import minimise
-    from hpckit.drill.schedule import save_schedule
+    from hpckit.faults.campaign.fault_schedule import save_schedule
+    from hpckit.faults.campaign.schedule_minimizer import minimise
 
     numbers = count(2)
 
-    def fails(part: Sequence[Planned]) -> bool:
+    def fails(part: Sequence[ScheduledFault]) -> bool:
         stage.tell(f"once more, with {len(part)} faults")
         return bool(_play(place / str(next(numbers)), part, stage).problems)
 
@@ -186,9 +194,9 @@ def _minimise(place: Path, schedule: Sequence[Planned], stage: Stage, tries: int
     stage.tell(f"{len(shortest)} faults fail as well: --replay {place / 'shortest.jsonl'}")
 
 
-def _tell(out: Out, place: Path, result: Result) -> None:
-    from hpckit.cli.ckpt.output import table
-    from hpckit.drill.outcome import PARTS, cells
+def _tell(out: CommandOutput, place: Path, result: CampaignResult) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.faults.campaign.campaign_result import PARTS, cells
 
     out.fact("faults", f"{result.faults} in {result.steps:,} steps, {result.seconds:,.0f} s")
     told = f"({result.predicted:.3f} by the seconds of each kind of fault)"

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption, RunPath, YesOption, submitted_run
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption, RunPath, YesOption, submitted_run
 
 _KINDS = (
     "preempt, timeout, worker, agent, node, hang, slow, service, full, enospc, eio, cache,"
@@ -46,21 +46,21 @@ def single(
     while, by strace. cache flips bits of a shard in data.cache. Those with _term send SIGTERM,
     those with _stop SIGSTOP (service and supervisor go on after 8 s), and requeue is scontrol's.
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.drill.faults import DrillError, DrillKind, plan_drill
-    from hpckit.drill.playing import play
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.faults.fault_plan import DrillError, DrillKind, plan_drill
+    from hpckit.faults.plan_execution import execute_fault_plan
     from hpckit.report.overview import Queue, look
 
-    with refusing(json):
+    with reported_errors(json):
         if kind not in list(DrillKind):
             raise CommandError(f"{kind}: a drill is {_KINDS}")
-        out, it = Out(json), look(submitted_run(run), Queue())
+        out, it = CommandOutput(json), look(submitted_run(run), Queue())
         try:
             plan = plan_drill(it, DrillKind(kind), rank, node)
             out.fact("fault", plan.what)
             out.fact("expect", plan.expect)
             _confirm(out.is_asking() and not json, yes)
-            done = play(it, plan)
+            done = execute_fault_plan(it, plan)
         except DrillError as error:
             raise CommandError(str(error)) from None
         out.document(

@@ -1,15 +1,15 @@
-"""`hpckit plan`: what a run will need, before it starts; and how a large one would fare."""
+"""`hpckit plan`: estimate and simulate. Imports planner."""
 
 from __future__ import annotations
 
 import typer
 
-from hpckit.cli.defaulting import Defaulting
+from hpckit.cli.common.default_command import DefaultCommandGroup
 from hpckit.cli.plan.estimate import estimate
 from hpckit.cli.plan.simulate import simulate
 
 
-class _Estimating(Defaulting):
+class _Estimating(DefaultCommandGroup):
     default = "estimate"
     is_default_alone = True
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.refusal import CommandError, refusing
-from hpckit.cli.runpath import JsonOption
-from hpckit.plan.assumed import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
+from hpckit.cli.common.command_errors import CommandError, reported_errors
+from hpckit.cli.common.run_argument import JsonOption
+from hpckit.planner.assumptions import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
 
 if TYPE_CHECKING:
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.plan.cards import Card
-    from hpckit.plan.estimate import Plan
-    from hpckit.run.spec import RunSpec
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.config.spec import RunSpec
+    from hpckit.planner.gpu_cards import GpuCard
+    from hpckit.planner.run_estimate import RunEstimate
 
 COMMON = "H100"
 """Where nobody says which card."""
@@ -65,16 +65,16 @@ def estimate(
     by tensor for the GPU that has most; times come from the card's data sheet and
     from what is assumed, which is told, too.
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.launch.compose import compose_spec
-    from hpckit.plan.documents import KINDS, write
-    from hpckit.plan.estimate import Assumptions, is_known
-    from hpckit.plan.estimate import estimate as estimated
-    from hpckit.plan.facts import problems
-    from hpckit.run.entries import IMAGES, LANGUAGE_MODEL
-    from hpckit.run.parse import SpecError
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
+    from hpckit.config.spec_parser import SpecError
+    from hpckit.planner.plan_document import KINDS, write
+    from hpckit.planner.plan_text import problems
+    from hpckit.planner.run_estimate import Assumptions, is_known
+    from hpckit.planner.run_estimate import estimate as estimated
+    from hpckit.submit.compose import compose_spec
 
-    with refusing(json):
+    with reported_errors(json):
         if output is not None and output.suffix not in KINDS:
             raise CommandError(f"--output: {output} must end in {' or '.join(KINDS)}")
         spec = compose_spec(overrides or [])
@@ -84,22 +84,22 @@ def estimate(
                 f"{IMAGES} train is known"
             )
         made = estimated(spec, _card(card, spec), Assumptions(mfu, mtbf_hours, storage_gbps))
-        out = Out(json)
+        out = CommandOutput(json)
         _tell(out, made)
         if output is not None:
             write(made, spec.name, output)
             out.note(f"written: {output}")
         found = list(problems(made))
-    with refusing():  # the document is out
+    with reported_errors():  # the document is out
         if found and not force:
             raise SpecError([f"{problem}, or plan on with --force" for problem in found])
         for problem in found:
             out.note(problem)
 
 
-def _card(name: str | None, spec: RunSpec) -> Card:
-    from hpckit.launch.card import card_of
-    from hpckit.plan.cards import CARDS, find_card
+def _card(name: str | None, spec: RunSpec) -> GpuCard:
+    from hpckit.planner.gpu_cards import CARDS, find_card
+    from hpckit.submit.gpu_card import card_of
 
     if name is None:
         if found := card_of(spec):
@@ -112,9 +112,9 @@ def _card(name: str | None, spec: RunSpec) -> Card:
         raise CommandError(f"--card: no {name}; there are {', '.join(CARDS)}") from None
 
 
-def _tell(out: Out, made: Plan) -> None:
-    from hpckit.cli.ckpt.output import table
-    from hpckit.plan.facts import facts, memory_table
+def _tell(out: CommandOutput, made: RunEstimate) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.planner.plan_text import facts, memory_table
 
     out.document(made.record())
     for name, text in facts(made):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpckit.cli.runpath import JsonOption
-from hpckit.plan.assumed import NODE_MTBF_HOURS
+from hpckit.cli.common.run_argument import JsonOption
+from hpckit.planner.assumptions import NODE_MTBF_HOURS
 
 if TYPE_CHECKING:
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.plan.tiers import Fleet, Outcome
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.planner.goodput.snapshot_tiers import Fleet, TierOutcome
 
 _LOST_SHARE = 0.78
 """Of 419 unexpected interruptions, those put down to hardware (Grattafiori et al. 2024, section
@@ -98,8 +98,8 @@ def simulate(
     of Llama 3 (419 in 54 days on 16,384 GPUs); seconds to detect and restart are a guess: give your
     own. What published figures and measured faults make of it is in docs/scale.md.
     """
-    from hpckit.cli.ckpt.output import Out
-    from hpckit.plan.tiers import TIERS, Fleet, outcome
+    from hpckit.cli.common.command_output import CommandOutput
+    from hpckit.planner.goodput.snapshot_tiers import TIERS, Fleet, outcome
 
     if lost_share + hang_share > 1:
         raise typer.BadParameter("--lost-share and --hang-share are more than 1 together")
@@ -128,7 +128,7 @@ def simulate(
         interval_s=interval,
         stall_s=stall,
     )
-    out = Out(json)
+    out = CommandOutput(json)
     with out.counting("simulating", len(TIERS)) as advance:
         found = []
         for tier in TIERS:
@@ -137,9 +137,9 @@ def simulate(
     _tell(out, fleet, found)
 
 
-def _tell(out: Out, fleet: Fleet, found: list[Outcome]) -> None:
-    from hpckit.cli.ckpt.output import table
-    from hpckit.report.words import decimal, span
+def _tell(out: CommandOutput, fleet: Fleet, found: list[TierOutcome]) -> None:
+    from hpckit.cli.common.command_output import table
+    from hpckit.text.quantities import decimal, span
 
     out.fact("failures", f"one every {span(fleet.mtbf_s)}, {fleet.nodes:,} nodes")
     rate, state = decimal(fleet.store_gbps * 1e9, "B/s"), decimal(fleet.state_gb * 1e9)

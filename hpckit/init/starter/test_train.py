@@ -8,8 +8,8 @@ import pytest
 import torch
 from train import NextByte, loss_of
 
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.entry import entry_problems
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.preflight.entry_point import entry_problems
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,1 +1,2 @@
-"""One page about a run, or about several beside each other: gathered, told, and written."""
+"""One page about a run or several beside each other: content read, arranged into sections, and put
+into a file. Imported by cli."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from checkpointing.containers import RECORD, branches_of
-from checkpointing.dtypes import copy_bits, dtype_name
 from checkpointing.errors import StructureError
-from checkpointing.state import LoadTarget, to_save
-from checkpointing.structure import Inventory, difference
+from checkpointing.format.torch_dtypes import copy_bits, dtype_name
+from checkpointing.format.values.branch_kinds import RECORD, branches_of
+from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.structure_comparison import Inventory, difference
 
 
 def stored(state: dict[str, Any]) -> tuple[Inventory, dict[str, Any]]:

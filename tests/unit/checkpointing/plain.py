@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from checkpointing import register
-from checkpointing.dtypes import as_bytes
+from checkpointing.format.torch_dtypes import as_bytes
 
 
 @register

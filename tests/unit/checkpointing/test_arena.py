@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing import arena as arena_module
-from checkpointing.arena import Arena
 from checkpointing.errors import StageError
-from checkpointing.slots import PAGE, layout
+from checkpointing.staging import arena as arena_module
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.slot_layout import PAGE, layout
 from tests.descriptors import links
 
 
@@ -45,10 +45,10 @@ def test_size_is_in_whole_pages_of_zeros() -> None:
 def test_another_process_sees_it_and_needs_no_torch() -> None:
     program = (
         "import sys\n"
-        "from checkpointing.arena import Arena\n"
-        "from checkpointing.slots import Staged\n"
-        "from checkpointing.buckets import divide\n"
-        "import checkpointing.hostmemory\n"
+        "from checkpointing.staging.arena import Arena\n"
+        "from checkpointing.staging.slot_layout import StagedSnapshot\n"
+        "from checkpointing.staging.buckets import divide\n"
+        "import checkpointing.staging.host_memory\n"
         "assert 'torch' not in sys.modules\n"
         "arena = Arena.attach(int(sys.argv[1]))\n"
         "assert arena.view(7, 2).tolist() == [4, 2]\n"

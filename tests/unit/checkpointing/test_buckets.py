@@ -11,8 +11,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from checkpointing.bucketed import BucketStager
-from checkpointing.buckets import (
+from checkpointing.errors import StageError
+from checkpointing.format.element_types import element
+from checkpointing.format.tiles import Box, Shape, tile_shape, tiles, whole
+from checkpointing.staging.bucket_stager import BucketStager
+from checkpointing.staging.buckets import (
     MIN_BUCKET,
     Bucket,
     bucket_sizes,
@@ -20,11 +23,8 @@ from checkpointing.buckets import (
     divide,
     largest_tile,
 )
-from checkpointing.errors import StageError
-from checkpointing.format.elements import element
-from checkpointing.format.tiles import Box, Shape, tile_shape, tiles, whole
-from checkpointing.slots import PAGE
-from checkpointing.staging import StagePiece
+from checkpointing.staging.slot_layout import PAGE
+from checkpointing.staging.stager import StagePiece
 
 MIB = 1 << 20
 

@@ -10,40 +10,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.canonical import Reader
 from checkpointing.errors import DamagedError
-from checkpointing.format.differing import (
+from checkpointing.format.canonical_json import JsonReader
+from checkpointing.format.replica_differences import (
     MOST,
     NOT_TAKEN,
-    Difference,
-    Group,
-    Marked,
-    Replicas,
+    MarkedDifferences,
+    RankFingerprints,
+    ReplicaDifference,
+    ReplicaGroup,
     compare,
     describe,
     dump_groups,
     dump_marked,
+    event_fields,
     from_bytes,
     load_groups,
     load_marked,
-    marked,
+    mark_of,
     ranges,
     summary,
-    tell,
     to_bytes,
 )
 
 NAMES = ("model/a", "model/b", "model/c")
 
 
-def replicas(content: Mapping[int, list[int]], kind: str = "tensor") -> dict[int, Replicas]:
+def replicas(content: Mapping[int, list[int]], kind: str = "tensor") -> dict[int, RankFingerprints]:
     """Of one group whose ranks hold `NAMES`; the ranks take turns in saving them."""
     told = {}
     for place, (rank, prints) in enumerate(sorted(content.items())):
         names = NAMES if place == 0 else ()
         savers = tuple(i % len(content) for i in range(len(NAMES))) if place == 0 else ()
-        group = Group("0" * 16, place, kind, len(NAMES), names, savers)
-        told[rank] = Replicas((group,), np.array(prints, np.uint64))
+        group = ReplicaGroup("0" * 16, place, kind, len(NAMES), names, savers)
+        told[rank] = RankFingerprints((group,), np.array(prints, np.uint64))
     return told
 
 
@@ -54,7 +54,7 @@ def test_what_all_hold_alike_does_not_differ() -> None:
 
 def test_the_odd_rank_is_named_where_there_is_a_majority() -> None:
     (found,) = compare(replicas({0: [1, 2, 3], 1: [1, 9, 3], 2: [1, 2, 3]}))
-    assert found == Difference("model/b", "tensor", ((0, 2), (1,)), 1)
+    assert found == ReplicaDifference("model/b", "tensor", ((0, 2), (1,)), 1)
     assert found.odd == (1,)
     assert describe(found) == (
         "tensor model/b: rank 1 differs from ranks 0,2; the checkpoint has rank 1's"
@@ -63,7 +63,7 @@ def test_the_odd_rank_is_named_where_there_is_a_majority() -> None:
 
 def test_of_two_nobody_is_the_odd_one() -> None:
     (found,) = compare(replicas({0: [1, 2, 3], 1: [8, 2, 3]}))
-    assert found == Difference("model/a", "tensor", ((0,), (1,)), 0)
+    assert found == ReplicaDifference("model/a", "tensor", ((0,), (1,)), 0)
     assert found.odd == ()
     assert "rank 0 and rank 1 differ" in describe(found)
 
@@ -116,13 +116,13 @@ def test_a_group_whose_first_rank_says_nothing_is_not_compared() -> None:
     assert compare(told) == []
 
 
-def divided(second: list[int]) -> dict[int, Replicas]:
+def divided(second: list[int]) -> dict[int, RankFingerprints]:
     """One tensor of which two ranks save a half each: rank 0 holds 1 and 2."""
-    first = Group("0" * 16, 0, "tensor", 2, ("w", "w"), (0, 1))
+    first = ReplicaGroup("0" * 16, 0, "tensor", 2, ("w", "w"), (0, 1))
     other = replace(first, place=1, names=(), savers=())
     return {
-        0: Replicas((first,), np.array([1, 2], np.uint64)),
-        1: Replicas((other,), np.array(second, np.uint64)),
+        0: RankFingerprints((first,), np.array([1, 2], np.uint64)),
+        1: RankFingerprints((other,), np.array(second, np.uint64)),
     }
 
 
@@ -133,7 +133,7 @@ def test_a_tensor_in_parts_is_one_replica_or_said_to_be_a_mixture(
     second: list[int], stored: int | None
 ) -> None:
     (found,) = compare(divided(second))
-    assert found == Difference("w", "tensor", ((0,), (1,)), stored)
+    assert found == ReplicaDifference("w", "tensor", ((0,), (1,)), stored)
     assert ("mixture" in describe(found)) == (stored is None)
 
 
@@ -144,16 +144,16 @@ def test_shards_of_a_tensor_come_from_one_replica() -> None:
         shard, place = rank % 2, rank // 2
         names = ("w",) if place == 0 else ()
         savers = (1,) if place == 0 else ()
-        group = Group(f"{shard:016x}", place, "tensor", 1, names, savers)
-        told[rank] = Replicas((group,), np.array([10 * place + shard + 1], np.uint64))
+        group = ReplicaGroup(f"{shard:016x}", place, "tensor", 1, names, savers)
+        told[rank] = RankFingerprints((group,), np.array([10 * place + shard + 1], np.uint64))
     (found,) = compare(told)
-    assert found == Difference("w", "tensor", ((0, 1), (2, 3)), 2)
+    assert found == ReplicaDifference("w", "tensor", ((0, 1), (2, 3)), 2)
 
 
 def test_what_makes_a_checkpoint_suspect() -> None:
-    assert marked([]) is None
-    buffer = marked(compare(replicas({0: [1, 2, 3], 1: [8, 2, 3]}, "buffer")))
-    tensor = marked(compare(replicas({0: [1, 2, 3], 1: [8, 2, 3]}, "tensor")))
+    assert mark_of([]) is None
+    buffer = mark_of(compare(replicas({0: [1, 2, 3], 1: [8, 2, 3]}, "buffer")))
+    tensor = mark_of(compare(replicas({0: [1, 2, 3], 1: [8, 2, 3]}, "tensor")))
     assert buffer is not None
     assert tensor is not None
     assert not buffer.is_suspect
@@ -162,38 +162,38 @@ def test_what_makes_a_checkpoint_suspect() -> None:
 
 def test_plain_data_and_back() -> None:
     differences = [
-        Difference(f"t{i:03}", "tensor", ((0, 1, 2, 7), (4,)), None if i % 2 else 4)
+        ReplicaDifference(f"t{i:03}", "tensor", ((0, 1, 2, 7), (4,)), None if i % 2 else 4)
         for i in range(MOST + 20)
     ]
-    mark = marked([Difference("a", "buffer", ((0,), (1,)), 0), *differences])
+    mark = mark_of([ReplicaDifference("a", "buffer", ((0,), (1,)), 0), *differences])
     assert mark is not None
     assert (mark.count, len(mark.differences)) == (MOST + 21, MOST)
     assert mark.differences[0].kind == "tensor", "a buffer is of least weight"
-    assert load_marked(Reader(dump_marked(mark), "it")) == mark
+    assert load_marked(JsonReader(dump_marked(mark), "it")) == mark
     assert summary(mark).endswith("; and 118 more")
-    assert tell(mark)["odd_ranks"] == [4]
+    assert event_fields(mark)["odd_ranks"] == [4]
     (told,) = replicas({0: [1, 2, 3]}).values()
-    groups = load_groups(Reader({"groups": dump_groups(told.groups)}, "it"), "groups")
+    groups = load_groups(JsonReader({"groups": dump_groups(told.groups)}, "it"), "groups")
     assert groups == told.groups
     assert from_bytes(to_bytes(told.fingerprints), groups, "it").tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("ranks", ["", "x", "1-", "3,,4", "0-99999999999", "1 2"])
 def test_what_are_no_ranks_is_damage(ranks: str) -> None:
-    mark = Marked(1, (Difference("a", "tensor", ((0,), (1,)), 0),))
+    mark = MarkedDifferences(1, (ReplicaDifference("a", "tensor", ((0,), (1,)), 0),))
     plain = dump_marked(mark)
     plain["first"][0]["ranks"] = [ranks]
     with pytest.raises(DamagedError, match="are no ranks"):
-        load_marked(Reader(plain, "it"))
+        load_marked(JsonReader(plain, "it"))
 
 
 def test_ranks_beyond_measure_are_damage() -> None:
     """Or a manifest of a few bytes would take all of the memory."""
-    mark = Marked(1, (Difference("a", "tensor", ((0,), (1,)), 0),))
+    mark = MarkedDifferences(1, (ReplicaDifference("a", "tensor", ((0,), (1,)), 0),))
     plain = dump_marked(mark)
     plain["first"][0]["ranks"] = ["0-9999999"] * 1000
     with pytest.raises(DamagedError, match="more than 16,777,216 ranks"):
-        load_marked(Reader(plain, "it"))
+        load_marked(JsonReader(plain, "it"))
 
 
 def test_fingerprints_are_as_many_as_the_groups_have_entries() -> None:
@@ -204,6 +204,8 @@ def test_fingerprints_are_as_many_as_the_groups_have_entries() -> None:
 
 @given(st.sets(st.integers(0, 99), min_size=1))
 def test_ranges(ranks: set[int]) -> None:
-    mark = Marked(1, (Difference("a", "tensor", (tuple(sorted(ranks)), (100,)), 0),))
-    assert load_marked(Reader(dump_marked(mark), "it")) == mark
+    mark = MarkedDifferences(
+        1, (ReplicaDifference("a", "tensor", (tuple(sorted(ranks)), (100,)), 0),)
+    )
+    assert load_marked(JsonReader(dump_marked(mark), "it")) == mark
     assert ranges([0, 1, 2, 7]) == "0-2,7"

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from checkpointing import exchange as module
-from checkpointing.exchange import exchange, tree
-from checkpointing.layout import Structure
-from checkpointing.placement import structure
-from checkpointing.plan import Plan
-from checkpointing.ranks import Ranks
+from checkpointing.layout.dtensor_placement import structure
+from checkpointing.layout.global_plan import GlobalPlan
+from checkpointing.layout.tensor_layout import Structure
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore import read_broadcast as module
+from checkpointing.restore.read_broadcast import broadcast_reads, tree
 
 
 class Wires:
@@ -41,7 +41,7 @@ class Wires:
         self.heard[self.mine.rank].append(tensor.nbytes)
 
 
-class Members(Ranks):
+class Members(RankGroup):
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.control = rank, world_size, mock.sentinel.group
 
@@ -63,13 +63,13 @@ def tensors() -> dict[str, Tensor]:
 def test_every_rank_ends_up_with_everything(world_size: int, message: int) -> None:
     whole = tensors()
     alike: list[Structure] = [structure(whole, ())] * world_size
-    plan, wires = Plan(alike), Wires(world_size)
+    plan, wires = GlobalPlan(alike), Wires(world_size)
     largest = max(t.nbytes for t in whole.values())
 
     def one(rank: int) -> tuple[int, dict[str, Tensor]]:
         wires.mine.rank = rank
         own, held = read_by(plan, rank, whole)
-        exchange(Members(rank, world_size), plan.read_groups(rank), held)
+        broadcast_reads(Members(rank, world_size), plan.read_groups(rank), held)
         return own, held
 
     with (
@@ -89,7 +89,7 @@ def test_every_rank_ends_up_with_everything(world_size: int, message: int) -> No
     assert sum(own for own, _ in ends) == total
 
 
-def read_by(plan: Plan, rank: int, whole: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
+def read_by(plan: GlobalPlan, rank: int, whole: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
     """What the rank has after its own reads, and their bytes: the rest is not there yet."""
     size = 0
     held = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}

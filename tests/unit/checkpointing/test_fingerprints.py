@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from checkpointing.fingerprints import PIECE, WHOLE, Sample, fingerprint, finished, weighed
+from checkpointing.staging.fingerprints import (
+    PIECE,
+    WHOLE,
+    TensorSample,
+    combine_fingerprints,
+    device_fingerprint,
+    fingerprint,
+)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8]
 
@@ -24,7 +31,7 @@ def random(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 def by_device(cells: Tensor) -> int:
     """As a device that is no CPU computes it."""
-    return finished([weighed(cells)])
+    return combine_fingerprints([device_fingerprint(cells)])
 
 
 @pytest.mark.parametrize("take", [lambda cells: fingerprint([cells]), by_device])
@@ -72,7 +79,9 @@ def test_a_device_tells_an_order_apart() -> None:
 def test_several_tensors_are_in_order() -> None:
     one, other = torch.ones(3), torch.zeros(3)
     assert fingerprint([one, other]) != fingerprint([other, one])
-    assert finished([weighed(one), weighed(other)]) != finished([weighed(other), weighed(one)])
+    assert combine_fingerprints(
+        [device_fingerprint(one), device_fingerprint(other)]
+    ) != combine_fingerprints([device_fingerprint(other), device_fingerprint(one)])
 
 
 def test_large_and_not_contiguous_is_as_if_it_were() -> None:
@@ -89,7 +98,7 @@ LENGTHS = [0, 1, PIECE, WHOLE, WHOLE + 1, 3 * WHOLE, 7 * WHOLE - 5, 40 << 20]
 @pytest.mark.parametrize("phase", [0, 1, 5])
 def test_a_change_of_everything_is_seen(stride: int, phase: int) -> None:
     tensors = [torch.zeros(length, dtype=torch.uint8) for length in LENGTHS]
-    sample = Sample(tensors, stride, phase)
+    sample = TensorSample(tensors, stride, phase)
     assert sample.changed(tensors) == []
     for number, tensor in enumerate(tensors):
         tensor += 1
@@ -104,7 +113,7 @@ def test_a_change_of_one_byte_is_seen_in_its_turn(stride: int) -> None:
     for at in range(PIECE // 2, tensor.numel(), PIECE):
         seen = 0
         for phase in range(stride):
-            sample = Sample([tensor], stride, phase)
+            sample = TensorSample([tensor], stride, phase)
             tensor[at] = 1
             seen += sample.changed([tensor]) == [0]
             tensor[at] = 0
@@ -116,7 +125,7 @@ def test_a_change_of_a_block_in_a_row_is_seen(
     stride: int, phase: int, piece: int, byte: int
 ) -> None:
     tensor = torch.zeros(1 << 20, dtype=torch.uint8)
-    sample = Sample([tensor], stride, phase)
+    sample = TensorSample([tensor], stride, phase)
     start = piece * PIECE + byte
     tensor[start : start + (stride + 1) * PIECE] = 1
     assert sample.changed([tensor]) == [0]
@@ -126,7 +135,7 @@ def test_a_change_of_a_column_is_seen() -> None:
     """Rows are 16 pieces each."""
     matrix = torch.zeros(512, 4096)
     for phase in range(17):
-        sample = Sample([matrix], 17, phase)
+        sample = TensorSample([matrix], 17, phase)
         matrix[:, 3333] = 1
         assert sample.changed([matrix]) == [0]
         matrix[:, 3333] = 0
@@ -134,13 +143,13 @@ def test_a_change_of_a_column_is_seen() -> None:
 
 def test_large_tensors_are_read_by_several_threads_to_the_same_end() -> None:
     tensors = [torch.zeros(length, dtype=torch.uint8) for length in (70 << 20, 33 << 20, 1 << 20)]
-    sample = Sample(tensors, 2, 1)
+    sample = TensorSample(tensors, 2, 1)
     tensors[0][-1], tensors[2][0] = 1, 1
     assert sample.changed(tensors) == [0, 2]
 
 
 def test_what_is_small_is_sampled_whole() -> None:
     tensors = [torch.zeros(WHOLE, dtype=torch.uint8) for _ in range(3)]
-    sample = Sample(tensors, 64, 17)
+    sample = TensorSample(tensors, 64, 17)
     tensors[1][-1] = 1
     assert sample.changed(tensors) == [1]

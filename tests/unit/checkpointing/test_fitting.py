@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from checkpointing.errors import CheckpointError, FormatError, StructureError
-from checkpointing.per_rank import PerRank
-from checkpointing.state import LoadTarget, to_save
-from checkpointing.structure import Inventory
-from checkpointing.tree import children, is_branch, rebuilt
-from checkpointing.values import Json
+from checkpointing.format.values.json_values import Json
+from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.per_rank import PerRank
+from checkpointing.state.structure_comparison import Inventory
+from checkpointing.state.tree import children, is_branch, rebuilt
 from tests.effort import times
 from tests.unit.checkpointing.carrying import carry, stored
 from tests.unit.checkpointing.plain import TREES, Frozen, Point, Progress, same

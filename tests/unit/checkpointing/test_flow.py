@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from checkpointing.errors import SaveError
-from checkpointing.flow import Flow
+from checkpointing.save.bucket_flow_control import BucketFlowControl
 
 
-def flow_of(buckets: int = 2, patience_s: float = 60.0) -> Flow:
-    flow = Flow(rank=1, patience_s=patience_s)
+def flow_of(buckets: int = 2, patience_s: float = 60.0) -> BucketFlowControl:
+    flow = BucketFlowControl(rank=1, patience_s=patience_s)
     flow.renew(buckets)
     flow.begin(5)
     return flow
@@ -21,7 +21,7 @@ def emptied(bucket: int, step: int = 5, rank: int = 1) -> dict[str, object]:
     return {"kind": "emptied", "step": step, "of": rank, "bucket": bucket}
 
 
-def fill_all(flow: Flow, count: int = 2) -> list[int]:
+def fill_all(flow: BucketFlowControl, count: int = 2) -> list[int]:
     taken = [flow.free() for _ in range(count)]
     for bucket in taken:
         flow.fill(bucket)

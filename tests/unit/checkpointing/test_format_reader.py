@@ -23,18 +23,18 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Checkpointer, Last, Only, Store
-from checkpointing.canonical import dump
-from checkpointing.codec import Codec, Encoder, Layout, encode
-from checkpointing.format.manifest import Header
+from checkpointing.codec import AdaptiveEncoder, Codec, WordLayout, encode
+from checkpointing.format.canonical_json import dump
+from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.tiles import tile_shape
 from checkpointing.interop.dcp import StoreWriter
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.index import Known
-from checkpointing.store.marks import pin
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
-from checkpointing.store.writer import Options, Piece, write
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.pins_and_labels import pin
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, write
 from tests.unit.checkpointing import format_reader
 from tests.unit.checkpointing.format_reader import SIZES, Array, Other, decode, keys
 from tests.unit.checkpointing.format_reader import Store as Reader
@@ -401,7 +401,7 @@ def test_it_reads_chunks_of_every_codec_and_bases_of_bases(tmp_path: Path) -> No
     generator = np.random.default_rng(2)
     for codec in (c for c in Codec if c is not Codec.CONSTANT):
         array = np.cumsum(generator.integers(-3, 4, (900, 64)), axis=0).astype(np.uint16)
-        encoder = ChunkEncoder(Encoder(Always(codec)), depth=3)
+        encoder = ChunkEncoder(AdaptiveEncoder(Always(codec)), depth=3)
         for step in range(4):
             array = array.copy()
             array[generator.integers(0, 900, 9)] += np.uint16(step)
@@ -424,10 +424,10 @@ def test_it_reads_chunks_of_every_codec_and_bases_of_bases(tmp_path: Path) -> No
 def save(store: Store, run: str, step: int, arrays: dict[str, Array], how: ChunkEncoder) -> None:
     with Session(store, run) as session:
         begun = session.begin(step)
-        pieces = [Piece(n, "bfloat16", a.shape, (0,) * a.ndim, a) for n, a in arrays.items()]
-        index, options = Known(store, run).index(), Options(encoder=how)
+        pieces = [TensorPiece(n, "bfloat16", a.shape, (0,) * a.ndim, a) for n, a in arrays.items()]
+        index, options = RunChunkIndex(store, run).index(), WriteOptions(encoder=how)
         written = write(store, begun, pieces, {}, index, options)
-        write_part(store, Header(begun, time.time(), 1), 0, written)
+        write_part(store, ManifestHeader(begun, time.time(), 1), 0, written)
         commit(store, begun, 1)
         session.end(begun.manifest())
 
@@ -437,7 +437,7 @@ def save(store: Store, run: str, step: int, arrays: dict[str, Array], how: Chunk
 def test_it_decodes_what_every_codec_makes_of_any_words(word: int, is_float: bool) -> None:
     generator = np.random.default_rng(word)
     for count in (0, 1, 6, 600, 6000):
-        layout = Layout(word, is_float, row=word * (3 if count % 3 == 0 else 1))
+        layout = WordLayout(word, is_float, row=word * (3 if count % 3 == 0 else 1))
         noise = generator.integers(0, 256, count * word, np.uint8)
         few = np.where(generator.random(count * word) < 0.1, noise, 0).astype(np.uint8)
         mixed = (np.arange(count, dtype=f"<u{word}") >> 3).view(np.uint8) ^ (few & 3)
@@ -456,7 +456,7 @@ def test_it_decodes_what_every_codec_makes_of_any_words(word: int, is_float: boo
 
 def test_rows_of_which_none_or_all_are_stored_have_no_flags() -> None:
     base = np.arange(60, dtype="<u2").tobytes()
-    layout = Layout(2, False, row=12)
+    layout = WordLayout(2, False, row=12)
     none = bytes(encode(Codec.ROWS, base, layout, base))
     assert none == struct.pack("<B3xII", 1, 12, 0)
     assert decode(5, none, len(base), 2, base) == base

@@ -16,14 +16,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from checkpointing import overlap as overlap_module
-from checkpointing import staging as staging_module
-from checkpointing.copying import copy_quietly
 from checkpointing.errors import StageError
-from checkpointing.guard import StepHooks, Versions, is_counted
-from checkpointing.overlap import Overlap
-from checkpointing.slots import Staged
-from checkpointing.staging import StagePiece, Stager
+from checkpointing.staging import overlapped_copy as overlap_module
+from checkpointing.staging import stager as staging_module
+from checkpointing.staging.overlap_guard import StepHooks, Versions, is_counted
+from checkpointing.staging.overlapped_copy import Overlap
+from checkpointing.staging.slot_layout import StagedSnapshot
+from checkpointing.staging.stager import StagePiece, Stager
+from checkpointing.staging.tensor_copy import copy_quietly
 from tests.unit.checkpointing.silent_world import silent_world
 
 PATIENCE_S = 30.0  # before a test that hangs fails
@@ -92,7 +92,7 @@ class Training:
         return [StagePiece(name, buffer) for name, buffer in self.model.named_buffers()]
 
 
-def staged_arrays(stager: Stager, staged: Staged) -> list[NDArray[np.uint8]]:
+def staged_arrays(stager: Stager, staged: StagedSnapshot) -> list[NDArray[np.uint8]]:
     found = []
     for entry in staged.entries:
         size = getattr(torch, entry.dtype).itemsize * int(np.prod(entry.shape))
@@ -372,7 +372,7 @@ def test_what_is_not_counted_is_as_documented() -> None:
 
 def test_the_first_verdict_stands() -> None:
     tensor = torch.zeros(3)
-    overlap = Overlap(Staged(1, 0, 0, (), 0), Versions([("t", tensor)]), None, None)
+    overlap = Overlap(StagedSnapshot(1, 0, 0, (), 0), Versions([("t", tensor)]), None, None)
     overlap.before_step()
     tensor.add_(1)  # what the optimizer does after its hook
     overlap.settle()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import StageError
-from checkpointing.hostmemory import Free, available, gib, need, require
+from checkpointing.staging.host_memory import FreeMemory, available, gib, need, require
 
 GIB = 1 << 30
 MEMINFO = (
@@ -65,17 +65,17 @@ Limit = Callable[..., None]
 
 
 def test_without_cgroups_it_is_what_the_machine_has(root: Path) -> None:
-    assert available(root) == Free(100 * GIB, "the machine has 125.0 GiB")
+    assert available(root) == FreeMemory(100 * GIB, "the machine has 125.0 GiB")
 
 
 def test_v1_limit_minus_usage(root: Path) -> None:
     limit_v1(v1(root, "/job") / "job", 64 * GIB, 60 * GIB)
-    assert available(root) == Free(4 * GIB, "cgroup limit 64.0 GiB")
+    assert available(root) == FreeMemory(4 * GIB, "cgroup limit 64.0 GiB")
 
 
 def test_v2_limit_minus_usage(root: Path) -> None:
     limit_v2(v2(root, "/job") / "job", 64 * GIB, 60 * GIB)
-    assert available(root) == Free(4 * GIB, "cgroup limit 64.0 GiB")
+    assert available(root) == FreeMemory(4 * GIB, "cgroup limit 64.0 GiB")
 
 
 def test_unused_file_cache_is_free(root: Path) -> None:
@@ -87,7 +87,7 @@ def test_unused_file_cache_is_free(root: Path) -> None:
 
 def test_v2_throttling_counts_as_a_limit(root: Path) -> None:
     limit_v2(v2(root, "/job") / "job", 64 * GIB, 10 * GIB, high=12 * GIB)
-    assert available(root) == Free(2 * GIB, "cgroup limit 12.0 GiB")
+    assert available(root) == FreeMemory(2 * GIB, "cgroup limit 12.0 GiB")
 
 
 @pytest.mark.parametrize("tightest", ["slurm", "slurm/uid_0", "slurm/uid_0/job_1"])
@@ -95,7 +95,7 @@ def test_every_cgroup_above_counts(root: Path, tightest: str) -> None:
     top = v1(root, "/slurm/uid_0/job_1")
     for folder in ("slurm", "slurm/uid_0", "slurm/uid_0/job_1"):
         limit_v1(top / folder, (8 if folder == tightest else 50) * GIB, GIB)
-    assert available(root) == Free(7 * GIB, "cgroup limit 8.0 GiB")
+    assert available(root) == FreeMemory(7 * GIB, "cgroup limit 8.0 GiB")
 
 
 def test_no_limit_is_none(root: Path) -> None:
@@ -143,11 +143,11 @@ def test_of_this_machine() -> None:
 
 def test_what_fits_is_taken() -> None:
     assert need(3, 2, 4) == 24
-    require(3, 2, 4, Free(24, "b"))
+    require(3, 2, 4, FreeMemory(24, "b"))
 
 
 def test_the_refusal_says_all() -> None:
-    free = Free(int(13.1 * GIB), "cgroup limit 64.0 GiB")
+    free = FreeMemory(int(13.1 * GIB), "cgroup limit 64.0 GiB")
     with pytest.raises(StageError) as caught:
         require(int(3.1 * GIB), 2, 4, free)
     assert str(caught.value) == (
@@ -158,9 +158,9 @@ def test_the_refusal_says_all() -> None:
 
 def test_slots_1_is_proposed_only_where_it_helps() -> None:
     with pytest.raises(StageError, match=r"\(2 slots\).*: use staging='buckets'$"):
-        require(10 * GIB, 2, 1, Free(9 * GIB, "b"))
+        require(10 * GIB, 2, 1, FreeMemory(9 * GIB, "b"))
     with pytest.raises(StageError, match=r"1 × 10.0 GiB .*\(1 slot\).*: use staging='buckets'$"):
-        require(10 * GIB, 1, 1, Free(9 * GIB, "b"))
+        require(10 * GIB, 1, 1, FreeMemory(9 * GIB, "b"))
 
 
 def test_sizes() -> None:
@@ -169,5 +169,5 @@ def test_sizes() -> None:
 
 def test_the_refusal_of_buckets_says_what_they_need() -> None:
     with pytest.raises(StageError, match=r"needs 2.0 GiB .*\(buckets of 2 ranks\), 1.0 GiB are"):
-        require(GIB, 1, 2, Free(GIB, "b"), is_bucketed=True)
-    require(GIB, 1, 2, Free(2 * GIB, "b"), is_bucketed=True)
+        require(GIB, 1, 2, FreeMemory(GIB, "b"), is_bucketed=True)
+    require(GIB, 1, 2, FreeMemory(2 * GIB, "b"), is_bucketed=True)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from checkpointing import FormatError
-from checkpointing.integrations import randomness
-from checkpointing.integrations.packing import MAX_BYTES, pack, unpack
-from checkpointing.values import decode, encode
+from checkpointing.format.values.json_values import decode, encode
+from checkpointing.state import rng_state
+from checkpointing.state.packed_values import MAX_BYTES, pack, unpack
 
 
 def through_a_store(value: Any) -> Any:
@@ -73,16 +73,16 @@ def test_random_numbers_go_on() -> None:
         return [random.random(), random.gauss(0, 1), np.random.rand(), torch.rand(()).item()]
 
     random.gauss(0, 1)  # of a pair; the other one is part of the state
-    states = through_a_store(randomness.capture())
+    states = through_a_store(rng_state.capture())
     expected = [draw(), draw()]
-    randomness.restore(states)
+    rng_state.restore(states)
     assert [draw(), draw()] == expected
 
 
 def test_a_framework_is_imported_by_its_integration_alone_and_missed_with_a_hint() -> None:
     program = (
         "import sys, checkpointing, checkpointing.checkpointer, checkpointing.integrations\n"
-        "import checkpointing.integrations.randomness, checkpointing.integrations.ending\n"
+        "import checkpointing.state.rng_state, checkpointing.integrations.final_save\n"
         "assert not {'lightning', 'transformers', 'accelerate'} & set(sys.modules)\n"
         "sys.modules |= {'lightning': None, 'transformers': None}\n"
         "for name in ('lightning', 'huggingface'):\n"

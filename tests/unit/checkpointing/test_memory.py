@@ -7,41 +7,51 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.arena import Arena
-from checkpointing.memory import Whole, load, newest_part, newest_whole, own
-from checkpointing.planning import Planner
-from checkpointing.ranks import Ranks
-from checkpointing.service.holdings import Found
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore.memory_restore import (
+    CompleteSnapshot,
+    load,
+    newest_complete,
+    newest_part,
+    own,
+)
+from checkpointing.save.save_plan import Planner
+from checkpointing.service.client.held_snapshots import HeldSnapshot
 from checkpointing.service.snapshots import Generation
-from checkpointing.staging import Stager
-from checkpointing.tree import Leaves
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.stager import Stager
+from checkpointing.state.tree import Leaves
 
 OLD, NEW = Generation("aaaaaaaa", 2), Generation("bbbbbbbb", 3)
 
 
-def found(generation: Generation, rank: int, step: int) -> Found:
-    return Found(generation, rank, step, 0, "digest", "waiting")
+def found(generation: Generation, rank: int, step: int) -> HeldSnapshot:
+    return HeldSnapshot(generation, rank, step, 0, "digest", "waiting")
 
 
 def test_the_newest_whole_one_has_all_ranks_of_one_generation() -> None:
     parts = [found(OLD, 0, 5), found(OLD, 1, 5), found(NEW, 0, 7), found(NEW, 1, 7)]
-    assert newest_whole(parts) == Whole(5, OLD)
-    assert newest_whole([*parts, found(NEW, 2, 7)]) == Whole(7, NEW)
-    assert newest_whole(parts[:1]) is None
-    assert newest_whole([found(OLD, 0, 5), found(NEW, 1, 5)]) is None
+    assert newest_complete(parts) == CompleteSnapshot(5, OLD)
+    assert newest_complete([*parts, found(NEW, 2, 7)]) == CompleteSnapshot(7, NEW)
+    assert newest_complete(parts[:1]) is None
+    assert newest_complete([found(OLD, 0, 5), found(NEW, 1, 5)]) is None
 
 
 def test_a_part_counts_only_if_the_missing_ranks_may_be_elsewhere() -> None:
     parts = [found(NEW, rank, 6) for rank in range(3)]
-    assert newest_part([*parts, found(NEW, 0, 7)]) == Whole(6, NEW), "rank 1 and 2 are here"
-    assert newest_part([found(NEW, 0, 7), found(NEW, 1, 6)]) == Whole(7, NEW), "rank 2 is not"
+    assert newest_part([*parts, found(NEW, 0, 7)]) == CompleteSnapshot(6, NEW), (
+        "rank 1 and 2 are here"
+    )
+    assert newest_part([found(NEW, 0, 7), found(NEW, 1, 6)]) == CompleteSnapshot(7, NEW), (
+        "rank 2 is not"
+    )
     assert newest_part([]) is None
 
 
 @given(st.sets(st.tuples(st.sampled_from([OLD, NEW]), st.integers(0, 2), st.integers(0, 4))))
 def test_a_whole_one_is_never_older_than_another(chosen: set[tuple[Generation, int, int]]) -> None:
     parts = [found(g, r, step) for g, r, step in chosen if r < g.world_size]
-    whole, part = newest_whole(parts), newest_part(parts)
+    whole, part = newest_complete(parts), newest_part(parts)
     complete = {
         (g, step)
         for g, _, step in chosen
@@ -57,9 +67,9 @@ def test_a_whole_one_is_never_older_than_another(chosen: set[tuple[Generation, i
 
 def test_ones_own_part_is_of_that_rank_generation_and_step() -> None:
     parts = [found(OLD, 0, 5), found(OLD, 1, 5), found(OLD, 1, 6)]
-    assert own(parts, Whole(5, OLD), 1) is parts[1]
-    assert own(parts, Whole(6, OLD), 0) is None
-    assert own(parts, Whole(5, NEW), 1) is None
+    assert own(parts, CompleteSnapshot(5, OLD), 1) is parts[1]
+    assert own(parts, CompleteSnapshot(6, OLD), 0) is None
+    assert own(parts, CompleteSnapshot(5, NEW), 1) is None
 
 
 @pytest.mark.parametrize("slot", [0, 1])
@@ -73,7 +83,7 @@ def test_what_was_staged_is_loaded_bit_for_bit(slot: int) -> None:
     }
     leaves = Leaves()
     leaves.tensors.update(tensors)
-    planned = Planner(Ranks()).plan(leaves, [])
+    planned = Planner(RankGroup()).plan(leaves, [])
     stager = Stager(2)
     pieces = planned.pieces(tensors)
     staged = stager.stage(pieces, slot)

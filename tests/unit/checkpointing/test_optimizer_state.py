@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from checkpointing.dtypes import dtype_name
 from checkpointing.errors import StructureError
-from checkpointing.optimizer_state import parameter_names
-from checkpointing.state import LoadTarget, to_save
-from checkpointing.structure import Inventory, difference
+from checkpointing.format.torch_dtypes import dtype_name
+from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.optimizer_state import parameter_names
+from checkpointing.state.structure_comparison import Inventory, difference
 from tests.effort import times
 from tests.unit.checkpointing.carrying import carry
 from tests.unit.checkpointing.plain import Point, Progress, same

@@ -9,17 +9,17 @@ import pytest
 
 from checkpointing.errors import SaveError
 from checkpointing.events import Events
-from checkpointing.outcomes import Fate, Outcome, Outcomes
-from checkpointing.ranks import Ranks
-from checkpointing.waiting import wait_together
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.save.commit_wait import wait_together
+from checkpointing.save.save_outcomes import OutcomeListener, SaveOutcome, SaveStatus
 
 COMMITTED = {"kind": "committed", "step": 1, "id": "x", "bytes": 5, "new_bytes": 3}
 
 
-def outcomes() -> tuple[Outcomes, list[tuple[str, dict[str, Any]]]]:
+def outcomes() -> tuple[OutcomeListener, list[tuple[str, dict[str, Any]]]]:
     events: list[tuple[str, dict[str, Any]]] = []
     emit = Events(lambda kind, **fields: events.append((kind, fields)), rank=0)
-    return Outcomes(emit, "file:///store"), events
+    return OutcomeListener(emit, "file:///store"), events
 
 
 def test_a_commit_is_told_once_and_nothing_worse_after_it() -> None:
@@ -33,7 +33,7 @@ def test_a_commit_is_told_once_and_nothing_worse_after_it() -> None:
         {"kind": "dropped", "step": 1},
     ):
         found.hear(message)
-    assert found.of(1) == Outcome(Fate.COMMITTED)
+    assert found.of(1) == SaveOutcome(SaveStatus.COMMITTED)
     assert [kind for kind, _ in events] == ["checkpoint_failed", "checkpoint_committed"]
     assert events[1][1] == {
         **{"step": 1, "store": "file:///store"},
@@ -54,10 +54,10 @@ def test_a_step_may_be_saved_again_after_going_back() -> None:
     found.begin(1)
     found.hear(COMMITTED)
     found.clear()
-    assert found.of(1).fate is Fate.GONE
+    assert found.of(1).fate is SaveStatus.GONE
     assert found.durable is None
     found.begin(1)
-    assert found.of(1).fate is Fate.UNDER_WAY
+    assert found.of(1).fate is SaveStatus.UNDER_WAY
     found.hear(COMMITTED)
     assert [kind for kind, _ in events] == ["checkpoint_committed"] * 2
 
@@ -70,7 +70,7 @@ def test_what_was_dropped_or_displaced_is_gone() -> None:
     found.hear({**COMMITTED, "step": 2})
     found.hear({"kind": "displaced"})
     assert found.of(1).why == "dropped for a newer one: the store is slower than the saves"
-    assert found.of(2).fate is Fate.COMMITTED
+    assert found.of(2).fate is SaveStatus.COMMITTED
     assert found.of(3).why.startswith("another process has joined")
     assert [kind for kind, _ in events] == ["save_dropped", "checkpoint_committed"]
 
@@ -79,11 +79,11 @@ def test_a_service_that_cannot_be_started_fails_what_is_under_way_for_now() -> N
     found, events = outcomes()
     found.begin(1)
     found.hear({"kind": "service_lost"})
-    assert found.of(1).fate is Fate.UNDER_WAY
+    assert found.of(1).fate is SaveStatus.UNDER_WAY
     found.hear({"kind": "service_failed", "error": "no memory"})
-    assert found.of(1) == Outcome(Fate.FAILED, "the node's checkpoint service: no memory")
+    assert found.of(1) == SaveOutcome(SaveStatus.FAILED, "the node's checkpoint service: no memory")
     found.hear(COMMITTED)
-    assert found.of(1).fate is Fate.COMMITTED
+    assert found.of(1).fate is SaveStatus.COMMITTED
     kinds = ["service_lost", "checkpoint_failed", "checkpoint_committed"]
     assert [kind for kind, _ in events] == kinds
 
@@ -91,12 +91,12 @@ def test_a_service_that_cannot_be_started_fails_what_is_under_way_for_now() -> N
 def test_waiting_ends_when_something_becomes_of_it() -> None:
     found, _ = outcomes()
     found.begin(1)
-    assert found.wait(1, 0.0).fate is Fate.UNDER_WAY
+    assert found.wait(1, 0.0).fate is SaveStatus.UNDER_WAY
     threading.Timer(0.05, found.hear, [COMMITTED]).start()
-    assert found.wait(1, 60.0).fate is Fate.COMMITTED
+    assert found.wait(1, 60.0).fate is SaveStatus.COMMITTED
 
 
-class Said(Ranks):
+class Said(RankGroup):
     """Ranks of which the others have an answer ready."""
 
     def __init__(self, *others: object) -> None:
@@ -111,11 +111,11 @@ def test_all_ranks_wait_for_the_same() -> None:
     found, _ = outcomes()
     found.begin(1)
     found.hear(COMMITTED)
-    done = Outcome(Fate.COMMITTED)
+    done = SaveOutcome(SaveStatus.COMMITTED)
     wait_together(Said((1, done), (1, done)), found, 1)
     wait_together(Said((None, None)), found, None)
     with pytest.raises(SaveError, match="saving step 1: rank 2: no room"):
-        wait_together(Said((1, done), (1, Outcome(Fate.FAILED, "no room"))), found, 1)
+        wait_together(Said((1, done), (1, SaveOutcome(SaveStatus.FAILED, "no room"))), found, 1)
     with pytest.raises(SaveError, match=r"different steps, in order of rank: \[1, 2\]"):
         wait_together(Said((2, done)), found, 1)
     with pytest.raises(SaveError, match=r"different steps, in order of rank: \[1, None\]"):
@@ -126,8 +126,8 @@ def test_one_that_was_skipped_is_told_when_those_before_it_have_ended() -> None:
     found, _ = outcomes()
     found.begin(1)
     found.begin(2)
-    found.end(2, Fate.GONE, "no place")
-    assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place", is_behind=True)
+    found.end(2, SaveStatus.GONE, "no place")
+    assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.GONE, "no place", is_behind=True)
     looks = 0
 
     class Looking(Said):
@@ -139,25 +139,25 @@ def test_one_that_was_skipped_is_told_when_those_before_it_have_ended() -> None:
             return [thing, *self._others]
 
     with pytest.raises(SaveError, match="saving step 2: rank 0: no place; rank 1: no place"):
-        wait_together(Looking((2, Outcome(Fate.GONE, "no place"))), found, 2)
+        wait_together(Looking((2, SaveOutcome(SaveStatus.GONE, "no place"))), found, 2)
     assert looks == 3
-    assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place")
+    assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
 
 
 def test_nobody_waits_for_a_place_behind_what_fails() -> None:
     found, _ = outcomes()
     found.begin(1)
     found.begin(2)
-    found.end(2, Fate.GONE, "no place")
+    found.end(2, SaveStatus.GONE, "no place")
     with pytest.raises(SaveError, match="saving step 2: rank 0: no place; rank 1: no room"):
-        wait_together(Said((2, Outcome(Fate.FAILED, "no room"))), found, 2)
+        wait_together(Said((2, SaveOutcome(SaveStatus.FAILED, "no room"))), found, 2)
     found.hear({"kind": "failed", "step": 1, "error": "no room"})
-    assert found.wait(2, 0.0) == Outcome(Fate.FAILED, "no place; no room")
-    behind = Outcome(Fate.GONE, "no place", is_behind=True)
+    assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.FAILED, "no place; no room")
+    behind = SaveOutcome(SaveStatus.GONE, "no place", is_behind=True)
     with pytest.raises(SaveError, match="rank 0: no place; no room; rank 1: no place"):
         wait_together(Said((2, behind)), found, 2)
     found.hear({**COMMITTED, "step": 1})
-    assert found.wait(2, 0.0) == Outcome(Fate.GONE, "no place")
+    assert found.wait(2, 0.0) == SaveOutcome(SaveStatus.GONE, "no place")
 
 
 def test_a_rank_that_is_gone_is_a_failure_for_who_waits_for_a_step() -> None:

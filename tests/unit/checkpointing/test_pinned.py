@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from checkpointing.arena import Arena
-from checkpointing.copying import place_for
-from checkpointing.guard import Versions
-from checkpointing.overlap import Overlap
-from checkpointing.pinned import DeviceCopy, Pinned
-from checkpointing.slots import PAGE, Staged
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.overlap_guard import Versions
+from checkpointing.staging.overlapped_copy import Overlap
+from checkpointing.staging.pinned_memory import DeviceCopy, PinnedArena
+from checkpointing.staging.slot_layout import PAGE, StagedSnapshot
+from checkpointing.staging.tensor_copy import place_for
 
 
 class FakeCuda:
@@ -75,7 +75,7 @@ def test_all_of_an_arena_is_registered_and_given_back_once() -> None:
     cuda = FakeCuda()
     with Arena.create(3 * PAGE) as arena:
         address = arena.view(0, 1).ctypes.data
-        pinned = Pinned(arena, cuda)
+        pinned = PinnedArena(arena, cuda)
         pinned.close()
         pinned.close()
     assert cuda.calls == [("register", address, 3 * PAGE, 1), ("unregister", address)]
@@ -83,7 +83,7 @@ def test_all_of_an_arena_is_registered_and_given_back_once() -> None:
 
 def test_what_cuda_refuses_is_raised() -> None:
     with Arena.create(PAGE) as arena, pytest.raises(RuntimeError, match="CUDA error 2"):
-        Pinned(arena, FakeCuda(code=2))
+        PinnedArena(arena, FakeCuda(code=2))
 
 
 def test_copies_wait_for_the_work_before_them_and_the_step_for_the_copies() -> None:
@@ -113,7 +113,7 @@ def test_a_step_beside_device_copies_keeps_the_cpu_going() -> None:
     cuda, source = FakeCuda(), torch.arange(5.0)
     versions = Versions([("t", source)])
     copying = DeviceCopy([torch.empty(5)], [source], cuda=cuda)
-    overlap = Overlap(Staged(1, 0, 0, (), 20), versions, None, copying)
+    overlap = Overlap(StagedSnapshot(1, 0, 0, (), 20), versions, None, copying)
     cuda.calls.clear()
     overlap.before_step()
     assert cuda.calls == [("current", "waits for", "end")]

@@ -26,11 +26,17 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from checkpointing.format.cover import as_array, gap
+from checkpointing.format.box_coverage import as_array, gap
 from checkpointing.format.tiles import Box
-from checkpointing.layout import Cells, Part
-from checkpointing.placement import IS_WORD_KNOWN, Held, _decoded, held, structure
-from checkpointing.state import to_save
+from checkpointing.layout.dtensor_placement import (
+    IS_WORD_KNOWN,
+    LocalShard,
+    _decoded,
+    local_shard,
+    structure,
+)
+from checkpointing.layout.tensor_layout import Cells, ShardPart
+from checkpointing.state.item_adapters import to_save
 
 
 @contextmanager
@@ -54,7 +60,7 @@ def numbered(shape: Sequence[int]) -> torch.Tensor:
     return torch.arange(math.prod(shape)).reshape(tuple(shape))
 
 
-def filled(full: torch.Tensor, parts: Sequence[Part], shape: Sequence[int]) -> torch.Tensor:
+def filled(full: torch.Tensor, parts: Sequence[ShardPart], shape: Sequence[int]) -> torch.Tensor:
     """A local tensor of this shape made of these parts; -1 where there are none."""
     local = torch.full(tuple(shape), -1)
     for box, at in parts:
@@ -104,9 +110,9 @@ def test_parts_are_what_torch_has_cut_off(
             shard = cut(full, init_device_mesh("cpu", mesh), placements)
             if not IS_WORD_KNOWN and _decoded(placements, mesh) is None:
                 with pytest.raises(TypeError, match=r"cannot save 'w': torch .* may cut"):
-                    held("w", shard)
+                    local_shard("w", shard)
                 return
-            found = held("w", shard)
+            found = local_shard("w", shard)
             assert found is not None
             assert torch.equal(filled(full, found.parts, shard.to_local().shape), shard.to_local())
             assert (found.dtype, found.shape) == ("int64", shape)
@@ -120,7 +126,9 @@ def test_what_lies_together_is_one_part() -> None:
         mesh = init_device_mesh("cpu", (2, 2))
         shard = cut(numbered((8, 2)), mesh, FSDP_AND_TP)
         box = Box((6, 0), (2, 2))
-        assert held("w", shard) == Held("int64", (8, 2), (Part(box, Box((0, 0), (2, 2))),))
+        assert local_shard("w", shard) == LocalShard(
+            "int64", (8, 2), (ShardPart(box, Box((0, 0), (2, 2))),)
+        )
 
 
 old_cuts = pytest.mark.xfail(
@@ -133,21 +141,27 @@ def test_a_shard_may_be_several_parts() -> None:
     with rank_of(4, 3):
         mesh = init_device_mesh("cpu", (2, 2))
         shard = cut(numbered((8, 2)), mesh, (Replicate(), _StridedShard(0, split_factor=2)))
-        assert held("w", shard) == Held(
+        assert local_shard("w", shard) == LocalShard(
             "int64",
             (8, 2),
             (
-                Part(Box((2, 0), (2, 2)), Box((0, 0), (2, 2))),
-                Part(Box((6, 0), (2, 2)), Box((2, 0), (2, 2))),
+                ShardPart(Box((2, 0), (2, 2)), Box((0, 0), (2, 2))),
+                ShardPart(Box((6, 0), (2, 2)), Box((2, 0), (2, 2))),
             ),
         )
 
 
 def test_a_plain_tensor_is_held_whole() -> None:
     box, scalar = Box((0, 0), (3, 2)), Box((), ())
-    assert held("w", torch.zeros(3, 2)) == Held("float32", (3, 2), (Part(box, box),))
-    assert held("n", torch.tensor(1)) == Held("int64", (), (Part(scalar, scalar),))
-    assert held("p", torch.nn.Parameter(torch.zeros(0, 2))) == Held("float32", (0, 2), ())
+    assert local_shard("w", torch.zeros(3, 2)) == LocalShard(
+        "float32", (3, 2), (ShardPart(box, box),)
+    )
+    assert local_shard("n", torch.tensor(1)) == LocalShard(
+        "int64", (), (ShardPart(scalar, scalar),)
+    )
+    assert local_shard("p", torch.nn.Parameter(torch.zeros(0, 2))) == LocalShard(
+        "float32", (0, 2), ()
+    )
 
 
 # --- any layout ---------------------------------------------------------------------------------
@@ -275,7 +289,7 @@ def test_a_shard_of_another_size_than_its_placements_say_is_refused() -> None:
             stride=(2, 1),
         )
         with pytest.raises(TypeError, match=r"cannot save 'w': this rank holds \(3, 2\)"):
-            held("w", odd)
+            local_shard("w", odd)
 
 
 @old_cuts
@@ -287,7 +301,7 @@ def test_uneven_shards_that_were_cut_in_another_order_are_refused() -> None:
         shard = cut(numbered((13, 1)), mesh, FSDP_AND_TP)
         assert shard.to_local().flatten().tolist() == [6, 11]
         with pytest.raises(TypeError, match=r"cannot save 'w': this rank holds \(2, 1\) of it"):
-            held("w", shard)
+            local_shard("w", shard)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), ()])
@@ -299,7 +313,7 @@ def test_of_other_ranks_tensors_nothing_is_held(shape: tuple[int, ...]) -> None:
         away = DTensor.from_local(
             local, mesh, [Replicate()], run_check=False, shape=torch.Size(shape), stride=stride
         )
-        assert held("w", away) is None
+        assert local_shard("w", away) is None
         assert structure({"w": away}, ()).tensors == {}
 
 

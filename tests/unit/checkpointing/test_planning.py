@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from checkpointing.errors import SaveError
-from checkpointing.planning import Planned, Planner
-from checkpointing.ranks import Ranks
-from checkpointing.state import optimizers, to_save
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.save.save_plan import Planner, SavePlan
+from checkpointing.state.item_adapters import optimizers, to_save
 
 
-class Alike(Ranks):
+class Alike(RankGroup):
     """Ranks whose states are all like this one's; counts how often they talk."""
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -40,7 +40,7 @@ def step(state: dict[str, Any]) -> None:
     state["optimizer"].step()
 
 
-def plan(planner: Planner, state: dict[str, Any]) -> Planned:
+def plan(planner: Planner, state: dict[str, Any]) -> SavePlan:
     return planner.plan(to_save(state), optimizers(state))
 
 

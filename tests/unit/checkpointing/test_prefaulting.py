@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from checkpointing import prefaulting
-from checkpointing.arena import Arena
 from checkpointing.errors import StageError
-from checkpointing.prefaulting import Prefault
-from checkpointing.slots import PAGE
+from checkpointing.staging import page_prefault
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.page_prefault import Prefault
+from checkpointing.staging.slot_layout import PAGE
 
 SIZE, FIRST = 40 * PAGE, 10 * PAGE
 
 
 @pytest.fixture
 def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
-    monkeypatch.setattr(prefaulting, "_STEP", 4 * PAGE)
+    monkeypatch.setattr(page_prefault, "_STEP", 4 * PAGE)
     with Arena.create(SIZE) as made:
         yield made
 

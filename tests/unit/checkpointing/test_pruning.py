@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from checkpointing.events import Events
-from checkpointing.pruning import Pruner
 from checkpointing.retention import Best, Every, KeepPolicy, Last
+from checkpointing.retention_pruner import Pruner
 from checkpointing.store.catalog import list_checkpoints
-from checkpointing.store.marks import marks, put_mark
+from checkpointing.store.pins_and_labels import marks, put_mark
 from checkpointing.store.store import Store
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.ckpt.select import pick
+from hpckit.cli.ckpt.checkpoint_selection import pick
+from hpckit.cli.common.store_errors import CommandUsageError
 from tests.unit.checkpointing.store.saves import save_all
 
 RUN = "a"
@@ -55,5 +55,5 @@ def test_a_mark_of_what_is_gone_gives_way_to_the_metric(tmp_path: Path) -> None:
     left = [info for info in infos if info.step != 1]
     assert pick(left, named, "best", "here").info.step == 3
     put_mark(store, save_all(store, RUN, {9: {"model/w": 9}})[0], "mine", "")
-    with pytest.raises(RefusedError, match="'mine'"):
+    with pytest.raises(CommandUsageError, match="'mine'"):
         pick(left, marks(store, RUN), "mine", "here")

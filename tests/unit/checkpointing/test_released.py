@@ -12,13 +12,13 @@ import torch
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from checkpointing import Checkpointer, Store
+from checkpointing.format.values.json_values import decode
 from checkpointing.interop.dcp import StoreReader
-from checkpointing.state import to_save
+from checkpointing.state.item_adapters import to_save
 from checkpointing.store.catalog import committed, newest_first
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.marks import pins
-from checkpointing.store.verify import verify
-from checkpointing.values import decode
+from checkpointing.store.inspection.integrity_check import verify
+from checkpointing.store.pins_and_labels import pins
 from tests.unit.checkpointing.format_reader import Store as Reader
 from tests.unit.checkpointing.released.writing import described, model_and_optimizer
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.peeraddress import LOOPBACK, Standing, choose, route
-from checkpointing.replication import Listening, check_replica_count, ring_of, why_not
+from checkpointing.ranks.peer_address import LOOPBACK, NetworkLocation, choose_address, route
+from checkpointing.restore.peer_replicas import PeerEndpoint, check_replica_count, ring_of, why_not
 
 
 def standing(
     node: str, network: str = "", told: str | None = None, routed: str | None = None
-) -> Standing:
-    return Standing(node, network or node, told, routed)
+) -> NetworkLocation:
+    return NetworkLocation(node, network or node, told, routed)
 
 
 def test_what_is_told_counts_most() -> None:
     found = [standing("a", told="10.1.1.1", routed="10.0.0.1"), standing("b", routed="10.0.0.2")]
-    assert [choose(found, rank) for rank in (0, 1)] == ["10.1.1.1", "10.0.0.2"]
+    assert [choose_address(found, rank) for rank in (0, 1)] == ["10.1.1.1", "10.0.0.2"]
 
 
 def test_nodes_that_share_a_loopback_use_it() -> None:
     found = [standing("a", "n", routed="10.0.0.1"), standing("b", "n")]
-    assert [choose(found, rank) for rank in (0, 1)] == [LOOPBACK, LOOPBACK]
+    assert [choose_address(found, rank) for rank in (0, 1)] == [LOOPBACK, LOOPBACK]
 
 
 def test_no_way_to_another_node_is_refused_with_the_remedy() -> None:
     with pytest.raises(ServiceError, match=r"node a: .*HPCKIT_PEER_ADDRESS"):
-        choose([standing("a"), standing("b", routed="no.such.host.invalid")], 0)
+        choose_address([standing("a"), standing("b", routed="no.such.host.invalid")], 0)
 
 
 def test_a_way_over_the_loopback_is_none() -> None:
@@ -38,7 +38,7 @@ def test_a_way_over_the_loopback_is_none() -> None:
 def test_a_ring_is_in_the_order_of_first_ranks() -> None:
     names = ["x", "x", "b", "b", "a"]
     everybody = [
-        Listening(standing(name), f"10.0.0.{rank}", rank) for rank, name in enumerate(names)
+        PeerEndpoint(standing(name), f"10.0.0.{rank}", rank) for rank, name in enumerate(names)
     ]
     nodes, me = ring_of(everybody, 3)
     assert [(node.name, node.address, node.port, node.ranks) for node in nodes] == [
@@ -50,9 +50,9 @@ def test_a_ring_is_in_the_order_of_first_ranks() -> None:
 
 
 def test_why_there_are_no_replicas() -> None:
-    there = [Listening(standing("a"), "h", 1), Listening(standing("b"), "h", 1)]
+    there = [PeerEndpoint(standing("a"), "h", 1), PeerEndpoint(standing("b"), "h", 1)]
     assert why_not(there) is None
-    broken = Listening(standing("b"), problem="rank 1: no")
+    broken = PeerEndpoint(standing("b"), problem="rank 1: no")
     assert why_not([there[0], broken]) == "rank 1: no"
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from checkpointing.dtypes import as_bytes
-from checkpointing.staging import Staging
+from checkpointing.format.torch_dtypes import as_bytes
+from checkpointing.staging.stager import StagingBuffers
 from tests.unit.checkpointing.test_staging import KNOWN, random_bits
 
 MIB = 1 << 20
@@ -18,7 +18,7 @@ SHAPES = [(), (0,), (3, 0), (5,), (2, 3, 4), (5 * MIB,)]
 def test_what_is_in_them_comes_back_bit_for_bit(dtype: str) -> None:
     saved = {str(shape): random_bits(dtype, shape, seed=len(shape)) for shape in SHAPES}
     live = {str(shape): random_bits(dtype, shape, seed=9) for shape in SHAPES}
-    staging = Staging()
+    staging = StagingBuffers()
     for name, buffer in staging.buffers(live).items():
         assert (buffer.shape, buffer.dtype) == (saved[name].shape, saved[name].dtype)
         as_bytes(buffer)[:] = as_bytes(saved[name])
@@ -30,7 +30,7 @@ def test_what_is_in_them_comes_back_bit_for_bit(dtype: str) -> None:
 
 def test_released_ones_are_not_used_again() -> None:
     live = {"w": torch.zeros(MIB)}
-    staging = Staging()
+    staging = StagingBuffers()
     held = staging.buffers(live)["w"]
     assert staging.buffers(live)["w"].data_ptr() == held.data_ptr()
     staging.release()
@@ -46,7 +46,7 @@ def test_what_is_lent_is_used_as_far_as_it_goes() -> None:
         "d": torch.zeros(0),
     }
     memory = np.zeros(400, np.uint8)
-    staging = Staging()
+    staging = StagingBuffers()
     staging.lend(memory)
     buffers = staging.buffers(live)
     start = memory.__array_interface__["data"][0]

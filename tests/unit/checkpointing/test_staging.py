@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from checkpointing.arena import Arena
 from checkpointing.errors import StageError
-from checkpointing.format.elements import element
+from checkpointing.format.element_types import element
 from checkpointing.format.tiles import Box
-from checkpointing.slots import Entry, Staged
-from checkpointing.staging import StagePiece, Stager
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.slot_layout import SlotEntry, StagedSnapshot
+from checkpointing.staging.stager import StagePiece, Stager
 from tests.unit.checkpointing.silent_world import silent_world
 
 DTYPES = sorted(name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype))
@@ -49,7 +49,7 @@ def random_bits(dtype: str, shape: Sequence[int], seed: int = 0) -> Tensor:
     return torch.from_numpy(drawn).view(getattr(torch, dtype)).reshape(tuple(shape))
 
 
-def content(arena: Arena, staged: Staged, entry: Entry) -> NDArray[np.generic]:
+def content(arena: Arena, staged: StagedSnapshot, entry: SlotEntry) -> NDArray[np.generic]:
     kind = element(entry.dtype)
     length = int(np.prod(entry.shape)) * kind.itemsize
     cells = arena.view(staged.start + entry.offset, length)
@@ -66,7 +66,7 @@ def bits(tensor: Tensor) -> NDArray[np.generic]:
     return held.view(-1).view(torch.uint8).numpy().view(kind.bits).reshape(tuple(held.shape))
 
 
-def assert_staged(stager: Stager, staged: Staged, pieces: Sequence[StagePiece]) -> None:
+def assert_staged(stager: Stager, staged: StagedSnapshot, pieces: Sequence[StagePiece]) -> None:
     assert [entry.name for entry in staged.entries] == [piece.name for piece in pieces]
     for entry, piece in zip(staged.entries, pieces, strict=True):
         tensor = piece.tensor if piece.box is None else piece.tensor[piece.box.slices]
@@ -75,7 +75,7 @@ def assert_staged(stager: Stager, staged: Staged, pieces: Sequence[StagePiece]) 
     assert staged.bytes == sum(entry_bytes(entry) for entry in staged.entries)
 
 
-def entry_bytes(entry: Entry) -> int:
+def entry_bytes(entry: SlotEntry) -> int:
     return int(np.prod(entry.shape)) * element(entry.dtype).itemsize
 
 
@@ -97,11 +97,11 @@ def test_every_dtype_bit_for_bit(stager: Stager, dtype: str, overlapped: bool) -
     assert_staged(stager, stage(stager, pieces), pieces)
 
 
-def stage_blocking(stager: Stager, pieces: Sequence[StagePiece]) -> Staged:
+def stage_blocking(stager: Stager, pieces: Sequence[StagePiece]) -> StagedSnapshot:
     return stager.stage(pieces, 1)
 
 
-def stage_beside(stager: Stager, pieces: Sequence[StagePiece]) -> Staged:
+def stage_beside(stager: Stager, pieces: Sequence[StagePiece]) -> StagedSnapshot:
     overlap = stager.stage_overlapped([], pieces, 1)
     stager.settle()
     return overlap.result()
@@ -281,7 +281,7 @@ def test_memory_is_asked_for_before_it_is_taken() -> None:
 
 
 def test_nothing_to_stage(stager: Stager) -> None:
-    assert stager.stage([]) == Staged(1, 0, 0, (), 0)
+    assert stager.stage([]) == StagedSnapshot(1, 0, 0, (), 0)
     assert stager.stage_overlapped([], []).result().entries == ()
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from checkpointing.dtypes import dtype_name
-from checkpointing.state import LoadTarget, to_save
-from checkpointing.structure import Inventory, difference
+from checkpointing.format.torch_dtypes import dtype_name
+from checkpointing.state.item_adapters import LoadTarget, to_save
+from checkpointing.state.structure_comparison import Inventory, difference
 
 
 def adam(module: nn.Module) -> torch.optim.Optimizer:

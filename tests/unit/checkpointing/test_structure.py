@@ -1,4 +1,4 @@
-from checkpointing.structure import Inventory, Wants, difference
+from checkpointing.state.structure_comparison import Inventory, StateRequirements, difference
 
 SPEC = ((2,), "float32")
 
@@ -7,8 +7,8 @@ def inventory(*names: str, values: tuple[str, ...] = ()) -> Inventory:
     return Inventory(dict.fromkeys(names, SPEC), dict.fromkeys(values))
 
 
-def wants(*names: str, values: tuple[str, ...] = ()) -> Wants:
-    return Wants(dict.fromkeys(names, SPEC), frozenset(values))
+def wants(*names: str, values: tuple[str, ...] = ()) -> StateRequirements:
+    return StateRequirements(dict.fromkeys(names, SPEC), frozenset(values))
 
 
 def test_ranks_may_each_want_a_part() -> None:
@@ -20,7 +20,7 @@ def test_ranks_may_each_want_a_part() -> None:
 
 
 def test_everything_that_differs_is_listed() -> None:
-    other = Wants({"a": ((2, 1), "int8"), "new": ((), "bool")}, frozenset({"v"}))
+    other = StateRequirements({"a": ((2, 1), "int8"), "new": ((), "bool")}, frozenset({"v"}))
     assert difference([other], inventory("a", "old", values=("w",))) == (
         "\n  tensors missing in the checkpoint (1):\n    new"
         "\n  tensors not in the state (1):\n    old"
@@ -39,7 +39,7 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_what_else_does_not_fit_is_said_first_and_once() -> None:
-    mine = Wants({"a": SPEC}, frozenset(), ("optimizer 'o' was saved as SGD",))
+    mine = StateRequirements({"a": SPEC}, frozenset(), ("optimizer 'o' was saved as SGD",))
     assert difference([mine, mine], inventory("a", "b")) == (
         "\n  optimizer 'o' was saved as SGD\n  tensors not in the state (1):\n    b"
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from checkpointing.tree import Branch, Leaves, flatten, unflatten, update_in_place
+from checkpointing.state.tree import Branch, Leaves, flatten, unflatten, update_in_place
 from tests.unit.checkpointing.plain import Undeclared
 
 INT4: torch.dtype = vars(torch)["int4"]  # which mypy does not know

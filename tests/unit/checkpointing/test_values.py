@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 
 from checkpointing import DamagedError, FormatError, register
-from checkpointing.kinds import MAX_BYTES
-from checkpointing.values import decode, encode, readable
+from checkpointing.format.values.json_values import decode, encode, readable
+from checkpointing.format.values.tagged_types import MAX_BYTES
 from tests.effort import times
 from tests.unit.checkpointing.plain import VALUES, Point, Progress, Undeclared, same
 

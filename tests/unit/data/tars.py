@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.indexing.shard import ShardIndex
-from data.naming import split_name
+from data.index.shard.shard_index import ShardIndex
+from data.index.tar.member_names import split_name
 
 Files = Sequence[tuple[str, bytes]]
 

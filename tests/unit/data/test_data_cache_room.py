@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from data.cache import room
-from data.cache.entry import Entry
-from data.cache.folder import Folder
+from data.cache.files.cache_entry import CacheEntry
+from data.cache.files.cache_folder import CacheFolder
+from data.cache.space import space_reservation
 
-ENTRY = Entry("0" * 24, "1" * 12, 5, "s.tar")
+ENTRY = CacheEntry("0" * 24, "1" * 12, 5, "s.tar")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    folder = Folder(tmp_path)
+def folder(tmp_path: Path) -> CacheFolder:
+    folder = CacheFolder(tmp_path)
     for kind in ("part", "json"):
         folder.path(ENTRY, kind).write_bytes(b"12345")
     return folder
 
 
-def become_whole(folder: Folder) -> None:
+def become_whole(folder: CacheFolder) -> None:
     folder.path(ENTRY, "part").rename(folder.path(ENTRY, "shard"))
 
 
 @pytest.mark.parametrize("kinds", [("part", "json"), ("json",), ("json", "part", "shard")])
 def test_a_part_that_becomes_a_shard_is_counted_once(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
 ) -> None:
     """Whichever of its names the kernel gave while the folder was read."""
     list_folder = os.scandir
@@ -42,11 +42,13 @@ def test_a_part_that_becomes_a_shard_is_counted_once(
             yield [folder.path(ENTRY, kind) for kind in kinds]
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert [(one.entry, one.kind) for one in room.held(folder)] == [(ENTRY, "shard")]
+    assert [(one.entry, one.kind) for one in space_reservation.cached_files(folder)] == [
+        (ENTRY, "shard")
+    ]
 
 
 def test_a_part_that_becomes_a_shard_while_it_is_looked_up(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = Path.lstat
 
@@ -58,9 +60,9 @@ def test_a_part_that_becomes_a_shard_while_it_is_looked_up(
                 become_whole(folder)
 
     monkeypatch.setattr(Path, "lstat", lstat)
-    assert [one.kind for one in room.held(folder)] == ["shard"]
+    assert [one.kind for one in space_reservation.cached_files(folder)] == ["shard"]
 
 
-def test_what_is_gone_is_not_counted(folder: Folder) -> None:
+def test_what_is_gone_is_not_counted(folder: CacheFolder) -> None:
     folder.path(ENTRY, "part").unlink()
-    assert room.held(folder) == []
+    assert space_reservation.cached_files(folder) == []

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from data import DataError, FetchError, Loader, ShardError, open_dataset, pack_folder
-from data.indexing.manifest import Manifest
-from data.indexing.shard import ShardIndex
-from data.reader import dataset as dataset_module
-from data.reader import loader as loader_module
-from data.reader import opened as opened_module
-from data.reader.dataset import Dataset
-from data.reader.descriptors import SHARDS, Descriptors
+from data.index.manifest import Manifest
+from data.index.shard.shard_index import ShardIndex
+from data.read import dataset as dataset_module
+from data.read import loader as loader_module
+from data.read.dataset import Dataset
+from data.read.shards import shard_samples as opened_module
+from data.read.shards.open_descriptors import SHARDS, Descriptors
 from tests.descriptors import links, opened
 
 

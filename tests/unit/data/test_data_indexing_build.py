@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from data.errors import DataError, IndexFileError, IndexingError, ShardError
-from data.indexing import scan, sidecar
-from data.indexing.build import build_index
-from data.indexing.manifest import NAME, open_manifest
-from data.indexing.scan import scan_shard, shard_index
-from data.indexing.verify import verify
-from data.source.protocol import Origin
+from data.index.dataset_verification import verify
+from data.index.index_build import build_index
+from data.index.manifest import NAME, open_manifest
+from data.index.shard import shard_scan, sidecar
+from data.index.shard.shard_scan import scan_shard, shard_index
+from data.source.protocol import ObjectVersion
 from tests.unit.data.tars import Files, by_index, tar_bytes, write_tar
 
 
@@ -27,13 +27,13 @@ class Scans:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []
-        real = scan._scan
+        real = shard_scan._scan
 
         def counted(shard: str, *rest: object) -> object:
             self.seen.append(Path(shard).name)
             return real(shard, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(scan, "_scan", counted)
+        monkeypatch.setattr(shard_scan, "_scan", counted)
 
     def take(self) -> list[str]:
         seen, self.seen = sorted(self.seen), []
@@ -57,10 +57,10 @@ class Store:
         self.files = files
         self.reads = 0
 
-    def stat(self, url: str) -> Origin:
+    def stat(self, url: str) -> ObjectVersion:
         if url not in self.files:
             raise DataError(f"{url} is not there")
-        return Origin(bytes=len(self.files[url]), tag=f"etag{hash(self.files[url])}")
+        return ObjectVersion(bytes=len(self.files[url]), tag=f"etag{hash(self.files[url])}")
 
     def read(self, url: str, start: int, size: int, tag: str | None) -> bytes:
         self.reads += 1

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import IndexFileError
-from data.indexing import columns
-from data.indexing.columns import MAGIC, Columns, narrow, pack, unpack
+from data.index import column_container
+from data.index.column_container import MAGIC, IndexColumns, narrow, pack, unpack
 
 dtypes = st.sampled_from(["u1", "u2", "u4", "u8", "i8"])
 values = st.tuples(dtypes, st.lists(st.integers(0, 200), max_size=20))
-Loader = Callable[[Path, str], Columns]
-LOADERS: list[Loader] = [columns.load, columns.load_mapped]
+Loader = Callable[[Path, str], IndexColumns]
+LOADERS: list[Loader] = [column_container.load, column_container.load_mapped]
 
 
 def sealed(body: bytes) -> bytes:

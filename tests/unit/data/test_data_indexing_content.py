@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import IndexFileError
-from data.indexing import sidecar
-from data.indexing.content import ContentSums, content_sum
-from data.indexing.scan import PassingIndex, scan_shard
-from data.indexing.shard import ShardIndex, checked
+from data.index.shard import sidecar
+from data.index.shard.shard_index import ShardIndex, checked
+from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard
+from data.index.tar.content_checksums import ContentSums, content_sum
 from tests.unit.data.tars import Files, tar_bytes, write_tar
 
 FILES: Files = [
@@ -35,7 +35,7 @@ def test_they_are_the_low_bits_of_xxh3() -> None:
 
 @given(st.lists(st.integers(1, 15_000), max_size=12))
 def test_however_the_bytes_come(steps: list[int]) -> None:
-    content, passing = tar_bytes(FILES), PassingIndex("s.tar")
+    content, passing = tar_bytes(FILES), StreamedShardIndexer("s.tar")
     at = 0
     for step in [*steps, len(content)]:
         passing.feed(memoryview(content)[at : at + step])

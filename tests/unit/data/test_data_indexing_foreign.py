@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data.indexing.foreign import compare
-from data.indexing.scan import scan_shard
-from data.indexing.shard import ShardIndex
+from data.index.shard.foreign_indexes import compare
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard.shard_scan import scan_shard
 from tests.unit.data.tars import Files, write_tar
 
 FILES: Files = [("a 1.txt", b"12"), ("a 1.json", b"{}"), ("b.txt", b"x" * 600)]

@@ -12,17 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.errors import DataError, IndexFileError, ShardError
-from data.indexing import columns
-from data.indexing.build import build_index
-from data.indexing.manifest import (
-    NAME,
-    Manifest,
-    is_manifest,
-    open_manifest,
-    save_manifest,
-)
-from data.indexing.rows import KIND, ShardRow
-from data.indexing.urls import Urls
+from data.index import column_container
+from data.index.index_build import build_index
+from data.index.manifest import NAME, Manifest, is_manifest, open_manifest, save_manifest
+from data.index.manifest_rows import KIND, ShardRow
+from data.index.shard_urls import ShardUrls
 from data.source.protocol import short_tag
 from tests.unit.data.tars import write_tar
 
@@ -182,13 +176,13 @@ def changed(**changes: Any) -> dict[str, Any]:
 )
 def test_columns_that_cannot_be_are_refused(tmp_path: Path, listed: dict[str, Any]) -> None:
     path = tmp_path / "d.index"
-    path.write_bytes(columns.pack(KIND, {}, listed))
+    path.write_bytes(column_container.pack(KIND, {}, listed))
     with pytest.raises(IndexFileError, match="is no manifest"):
         open_manifest(path)
 
 
 def test_the_columns_that_the_others_are_made_from_will_do(tmp_path: Path) -> None:
-    (tmp_path / "d.index").write_bytes(columns.pack(KIND, {}, changed()))
+    (tmp_path / "d.index").write_bytes(column_container.pack(KIND, {}, changed()))
     assert list(open_manifest(tmp_path / "d.index").urls) == [f"{tmp_path}/a", f"{tmp_path}/b"]
 
 
@@ -209,16 +203,16 @@ def test_a_url_needs_a_source(tmp_path: Path) -> None:
 def test_one_url_among_many_paths_is_found(
     monkeypatch: pytest.MonkeyPatch, at: int, other: str
 ) -> None:
-    monkeypatch.setattr("data.indexing.urls._PIECE", 16)
+    monkeypatch.setattr("data.index.shard_urls._PIECE", 16)
     names = [f"/a/{number}.tar" for number in range(30)]
     assert urls_of(names, "/a/").are_plain
     assert not urls_of([*names[:at], other, *names[at:]], "/a/").are_plain
     assert not urls_of(["a.tar"], "s3://b/").are_plain
 
 
-def urls_of(names: list[str], base: str) -> Urls:
+def urls_of(names: list[str], base: str) -> ShardUrls:
     ends = np.cumsum([0, *map(len, names)])
-    return Urls(ends, np.frombuffer("".join(names).encode(), np.uint8), base)
+    return ShardUrls(ends, np.frombuffer("".join(names).encode(), np.uint8), base)
 
 
 def test_opening_shards_does_not_draw_the_manifest_into_memory(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from data.errors import IndexFileError
-from data.indexing import sidecar
-from data.indexing.scan import PassingIndex, scan_shard, with_tokens
-from data.indexing.shard import ShardIndex, checked
+from data.index.shard import sidecar
+from data.index.shard.shard_index import ShardIndex, checked
+from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard, with_tokens
 from tests.unit.data.tars import Files, by_index, by_tarfile, tar_bytes, write_tar
 
 FILES: Files = [("a.txt", b"12"), ("a.json", b"{}"), ("b.txt", b""), ("c.txt", b"3" * 700)]
@@ -20,7 +20,7 @@ LONG = "d" * 90 + "/" + "f" * 90
 
 
 def index_of(files: Files, format: int = tarfile.PAX_FORMAT) -> ShardIndex:
-    passing = PassingIndex("s.tar")
+    passing = StreamedShardIndexer("s.tar")
     passing.feed(tar_bytes(files, format))
     return passing.finish()
 

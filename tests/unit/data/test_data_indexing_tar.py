@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import ShardError
-from data.indexing.scan import PassingIndex, scan_shard
-from data.indexing.shard import ShardIndex
-from data.indexing.tar import MOST_EXTENDED
-from data.indexing.window import Window
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard.shard_scan import StreamedShardIndexer, scan_shard
+from data.index.tar.read_window import ReadWindow
+from data.index.tar.tar_walk import MOST_EXTENDED
 from tests.unit.data.tars import by_index, by_tarfile, tar_bytes, write_tar
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -39,7 +39,7 @@ def members(draw: st.DrawFn) -> list[tuple[str, bytes]]:
 
 
 def passed(content: bytes, step: int) -> ShardIndex:
-    passing = PassingIndex("s.tar")
+    passing = StreamedShardIndexer("s.tar")
     for at in range(0, len(content), step):
         passing.feed(memoryview(content)[at : at + step])
     return passing.finish()
@@ -289,7 +289,7 @@ def test_a_window_gives_the_bytes_of_the_file(
     steps: list[tuple[int, int]], near: int, far: int
 ) -> None:
     content = bytes(i % 251 for i in range(20_000))
-    window = Window(lambda o, s: content[o : o + s], len(content), near, far)
+    window = ReadWindow(lambda o, s: content[o : o + s], len(content), near, far)
     offset = 0
     for step, size in steps:
         offset = min(offset + step, len(content))

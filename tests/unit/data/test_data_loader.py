@@ -27,9 +27,9 @@ from data import (
     open_dataset,
     pack_folder,
 )
-from data.reader.grouping import Grouped
-from data.reader.loader import _grouping
-from data.reader.prefetch import prefetching
+from data.read.batches.grouped_prefetch import GroupedPrefetcher
+from data.read.batches.thread_prefetch import prefetching
+from data.read.loader import _grouping
 
 N = 23
 
@@ -371,7 +371,7 @@ def test_threads_end_with_what_they_have_to_do(last: type[DataError] | None, mos
     gc.collect()
     gc.disable()
     try:
-        made = Grouped(load, iter(range(10)), most=most, depth=2, threads=2)
+        made = GroupedPrefetcher(load, iter(range(10)), most=most, depth=2, threads=2)
         with suppress(StopIteration, DataError):
             while True:
                 made.next()
@@ -401,7 +401,7 @@ def test_groups_change_neither_the_order_nor_where_an_error_comes(threads: int, 
     def load(number: int) -> int:
         return number // (number != 41)
 
-    made = Grouped(load, iter(range(60)), most=most, depth=2, threads=threads)
+    made = GroupedPrefetcher(load, iter(range(60)), most=most, depth=2, threads=threads)
     assert [made.next() for _ in range(41)] == list(range(41))
     with pytest.raises(ZeroDivisionError):
         made.next()

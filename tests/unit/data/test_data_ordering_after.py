@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.ordering.placement import Tail, position_after, step_at
+from data.order.rank_shares import Tail, position_after, step_at
 
 
 @given(

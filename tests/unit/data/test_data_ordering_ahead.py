@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.ordering.ahead import NEVER, Use, next_use, shards_ahead, uses_ahead
-from data.ordering.order import Order
+from data.order.sample_order import Order
+from data.order.shard_uses import NEVER, ShardUse, next_use, shards_ahead, uses_ahead
 
 
 @st.composite
@@ -38,7 +38,7 @@ def test_uses_tell_of_every_read_and_shards_ahead_of_the_first(
     uses = list(takewhile(lambda use: use.first <= end, uses_ahead(order, position, subset)))
     assert [use.first for use in uses] == sorted(use.first for use in uses)
     assert all(use.first >= position for use in uses)
-    spans: dict[int, list[Use]] = {}
+    spans: dict[int, list[ShardUse]] = {}
     for use in uses:
         spans.setdefault(use.shard, []).append(use)
     for at, shard in zip(positions.tolist(), shards.tolist(), strict=True):

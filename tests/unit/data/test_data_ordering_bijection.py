@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.ordering.bijection import (
+from data.order.keyed_permutation import (
     MAX_SEED,
     MAX_SIZE,
     SMALL,

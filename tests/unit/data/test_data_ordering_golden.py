@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.ordering.bijection import permute
-from data.ordering.mixing import MIX, Mixture, Segment
-from data.ordering.order import ORDER, Order
-from data.ordering.packing import PACK, Packer
+from data.order.keyed_permutation import permute
+from data.order.mixture import MIX, Mixture, MixtureSegment
+from data.order.sample_order import ORDER, Order
+from data.order.sequence_packing import PACK, SequencePacker
 
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(
     Path(__file__).with_name("ordering_golden.json").read_text()
@@ -42,7 +42,7 @@ def test_order(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", GOLDEN["mixture"])
 def test_mixture(case: dict[str, Any]) -> None:
-    segments = [Segment(position, tuple(parts)) for position, parts in case["segments"]]
+    segments = [MixtureSegment(position, tuple(parts)) for position, parts in case["segments"]]
     mixture = Mixture(segments, seed=case["seed"], block=case["block"])
     datasets, own = mixture.locate(np.arange(len(case["datasets"])))
     assert (datasets.tolist(), own.tolist()) == (case["datasets"], case["own"])
@@ -52,7 +52,7 @@ def test_mixture(case: dict[str, Any]) -> None:
 def test_packs(case: dict[str, Any]) -> None:
     assert case["tokens"] == "37 p mod 23 + 3 (p mod 2)"
     order = Order(case["counts"], **{k: case[k] for k in ("seed", "streams", "window")})
-    packer = Packer(
+    packer = SequencePacker(
         order, lambda p: 37 * p % 23 + 3 * (p % 2), length=case["length"], block=case["block"]
     )
     step = packer.step(0, len(case["packs"]))

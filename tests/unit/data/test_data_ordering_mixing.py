@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.ordering.mixing import PARTS, MixedOrder, Mixture, Segment, segment
-from data.ordering.order import Order
-from data.ordering.placement import share
+from data.order.mixture import PARTS, MixedOrder, Mixture, MixtureSegment, segment
+from data.order.rank_shares import share
+from data.order.sample_order import Order
 from tests.unit.data import ordering_reference as reference
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1, 2]), min_size=1, max_size=5).filter(any)
@@ -67,7 +67,7 @@ def test_the_document_says_what_is_done(weights: list[float], seed: int, block: 
 def test_weights_become_exact_parts() -> None:
     assert segment(0, [0.7, 0.3]).parts == (700_000_000, 300_000_000)
     assert segment(0, [1, 1, 1]).parts == (333_333_334, 333_333_333, 333_333_333)
-    assert segment(5, [0, 2]) == Segment(5, (0, PARTS))
+    assert segment(5, [0, 2]) == MixtureSegment(5, (0, PARTS))
 
 
 def test_blocks_are_shuffled() -> None:
@@ -104,11 +104,13 @@ def test_wrong_weights_are_refused(weights: list[float]) -> None:
         ([], 64, "begin at 0"),
         ([segment(1, [1])], 64, "begin at 0"),
         ([segment(0, [1]), segment(0, [1])], 64, "rising"),
-        ([Segment(0, (1, 2))], 64, "sum to"),
+        ([MixtureSegment(0, (1, 2))], 64, "sum to"),
         ([segment(0, [1, 99])], 64, "at least 100"),
         ([segment(0, [1])], 0, "block must be"),
     ],
 )
-def test_impossible_mixtures_are_refused(segments: list[Segment], block: int, text: str) -> None:
+def test_impossible_mixtures_are_refused(
+    segments: list[MixtureSegment], block: int, text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         Mixture(segments, block=block)

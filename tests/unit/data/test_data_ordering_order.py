@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.ordering.order import MAX_POSITION, ORDER, Order
-from data.ordering.placement import share
-from data.ordering.streams import stream_cuts
+from data.order.rank_shares import share
+from data.order.sample_order import MAX_POSITION, ORDER, Order
+from data.order.virtual_streams import stream_cuts
 from tests.unit.data import ordering_reference as reference
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -195,7 +195,7 @@ def test_many_threads_may_read_far_apart_epochs() -> None:
 
 COLD = """
 import numpy as np
-from data.ordering.order import Order
+from data.order.sample_order import Order
 order = Order(np.full(10**6, 1000), seed=1)
 shards, samples = order.locate(np.arange(9 * 10**8, 9 * 10**8 + 1024))
 print(len(set(shards.tolist())))

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.ordering.bijection import Ints
-from data.ordering.mixing import MixedOrder, Mixture, segment
-from data.ordering.order import Order
-from data.ordering.packing import Long, Packer
-from data.ordering.placement import Tail, take
-from data.ordering.sequences import boundaries
+from data.order.document_boundaries import boundaries
+from data.order.keyed_permutation import Ints
+from data.order.mixture import MixedOrder, Mixture, segment
+from data.order.rank_shares import Tail, take
+from data.order.sample_order import Order
+from data.order.sequence_packing import Long, SequencePacker
 from tests.unit.data import ordering_reference as reference
 
 
@@ -38,7 +38,9 @@ def test_every_token_comes_once_per_epoch_under_any_batch_and_from_any_cursor(
     got = np.zeros(3 * n, dtype=np.int64)
     seen: set[tuple[int, int]] = set()
     while cursor < 2 * -(-n // block) << 24:
-        packer = Packer(order, tokens, length=length, block=block)  # resumed from the cursor alone
+        packer = SequencePacker(
+            order, tokens, length=length, block=block
+        )  # resumed from the cursor alone
         step = packer.step(cursor, sizes[number % len(sizes)])
         for pack in step.packs:
             assert 0 < pack.lengths.sum() <= length
@@ -58,7 +60,7 @@ def test_the_document_says_what_is_done(
     counts: list[int], streams: int, length: int, block: int
 ) -> None:
     order = Order([*counts, 2], streams=streams)
-    packer = Packer(order, tokens, length=length, block=block)
+    packer = SequencePacker(order, tokens, length=length, block=block)
     positions = range(min(block, order.samples))
     expected = reference.packs(
         positions,
@@ -77,7 +79,7 @@ def test_the_document_says_what_is_done(
 def test_documents_longer_than_a_sequence(long: Long, kept: int) -> None:
     lengths = np.array([25, 6, 17])
     order = Order([3], shuffle=False)
-    packer = Packer(order, lambda p: lengths[p % 3], length=10, long=long)
+    packer = SequencePacker(order, lambda p: lengths[p % 3], length=10, long=long)
     step = packer.step(0, 9, "pad")
     real = [pack for pack, mask in zip(step.packs, step.mask, strict=True) if mask]
     assert sum(int(pack.lengths.sum()) for pack in real) == kept
@@ -88,7 +90,7 @@ def test_documents_longer_than_a_sequence(long: Long, kept: int) -> None:
 @pytest.mark.parametrize("tail", ["pad", "drop"])
 def test_tails_keep_epochs_apart(tail: Tail) -> None:
     order = Order([40, 23], seed=4, streams=4)
-    packer = Packer(order, tokens, length=32, block=20)
+    packer = SequencePacker(order, tokens, length=32, block=20)
     cursor, got = 0, 0
     while (step := packer.step(cursor, 5, tail)).packs[0].positions[0] < 63:
         assert len(step.packs) == 5
@@ -103,7 +105,7 @@ def test_tails_keep_epochs_apart(tail: Tail) -> None:
 
 def test_ranks_read_packs_of_streams_next_to_one_another() -> None:
     order = Order([4000], streams=8)
-    packer = Packer(order, tokens, length=64, block=1600)
+    packer = SequencePacker(order, tokens, length=64, block=1600)
     step = packer.step(0, 64)
     streams = np.array([pack.stream for pack in step.packs])
     assert np.bincount(streams, minlength=8).min() >= 6
@@ -115,19 +117,19 @@ def test_ranks_read_packs_of_streams_next_to_one_another() -> None:
 
 def test_packs_are_nearly_full() -> None:
     order = Order([40_000], seed=1)
-    packer = Packer(order, tokens, length=256, block=32768)
+    packer = SequencePacker(order, tokens, length=256, block=32768)
     packs = packer.step(0, 1800).packs
     assert np.mean([pack.lengths.sum() for pack in packs]) > 0.98 * 256
 
 
 def test_mixtures_can_be_packed() -> None:
     mixed = MixedOrder([Order([50]), Order([70])], Mixture([segment(0, [1, 2])]))
-    step = Packer(mixed, tokens, length=40, block=300).step(0, 50)
+    step = SequencePacker(mixed, tokens, length=40, block=300).step(0, 50)
     assert len(step.packs) == 50
 
 
 def test_packs_without_tokens_are_an_error() -> None:
-    packer = Packer(Order([50]), lambda p: p * 0, length=8)
+    packer = SequencePacker(Order([50]), lambda p: p * 0, length=8)
     for tail in ("straddle", "pad", "drop"):
         with pytest.raises(ValueError, match=r"no token|never full"):
             packer.step(0, 1, tail)
@@ -137,18 +139,18 @@ def test_impossible_arguments_are_refused() -> None:
     order = Order([50])
     for options in ({"length": 0}, {"length": 1, "block": 0}, {"length": 1, "long": "no"}):
         with pytest.raises(ValueError, match="must be"):
-            Packer(order, tokens, **options)
-    packer = Packer(order, tokens, length=8)
+            SequencePacker(order, tokens, **options)
+    packer = SequencePacker(order, tokens, length=8)
     for cursor in (-1, 2**23):
         with pytest.raises(ValueError, match="no cursor"):
             packer.step(cursor, 1)
     with pytest.raises(ValueError, match="size"):
         packer.step(0, 0)
-    huge = Packer(order, lambda p: p * 0 + 2**31, length=1)
+    huge = SequencePacker(order, lambda p: p * 0 + 2**31, length=1)
     with pytest.raises(ValueError, match="smaller block"):
         huge.step(0, 1)
     with pytest.raises(ValueError, match="-3 tokens"):
-        Packer(order, lambda p: p * 0 - 3, length=1).step(0, 1)
+        SequencePacker(order, lambda p: p * 0 - 3, length=1).step(0, 1)
 
 
 def test_boundaries_of_a_sequence() -> None:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data.ordering.mixing import MixedOrder, Mixture, segment
-from data.ordering.order import MAX_POSITION, Order
-from data.ordering.placement import (
+from data.order.mixture import MixedOrder, Mixture, segment
+from data.order.rank_shares import (
     Tail,
     Uneven,
     mixed_streams_of_rank,
@@ -17,8 +16,9 @@ from data.ordering.placement import (
     step_at,
     streams_of_ranks,
 )
-from data.reader.plan import SamplePlan, Topology
-from data.reader.stream import One
+from data.order.sample_order import MAX_POSITION, Order
+from data.read.batches.batch_plan import SamplePlan, Topology
+from data.read.sample_stream import SingleStream
 
 SIZES = st.integers(1, 200)
 WORLDS = st.integers(1, 40)
@@ -75,7 +75,7 @@ def test_every_rank_ends_after_the_same_step(
     if tail == "drop" and size > samples:
         return
     order = Order([samples], streams=5)
-    stream = One(_NoDataset(), order)  # type: ignore[arg-type]
+    stream = SingleStream(_NoDataset(), order)  # type: ignore[arg-type]
     every = [
         list(SamplePlan(stream, Topology(size, rank, world, uneven, tail, epochs)).work(begin))
         for rank in range(world)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data.ordering.order import Order
-from data.ordering.quality import shuffle_report
+from data.order.sample_order import Order
+from data.order.shuffle_quality import shuffle_report
 
 
 def test_one_window_over_all_is_a_full_shuffle() -> None:

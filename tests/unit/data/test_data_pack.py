@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data import DataError, open_dataset, pack_folder, python_stdlib
-from data.naming import split_name
+from data.index.tar.member_names import split_name
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:

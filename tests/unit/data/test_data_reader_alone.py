@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import DataError
-from data.reader.alone import Alone, Cost, leaves_time
-from data.reader.prefetch import Inline, Prefetcher, prefetching
+from data.read.batches.inline_reads import InlineReadDecision, ReadCost, leaves_time
+from data.read.batches.thread_prefetch import InlinePrefetcher, ThreadPrefetcher, prefetching
 
 
-class Told(Alone):
+class Told(InlineReadDecision):
     """Reads alone when it is told to."""
 
     def __init__(self, turns: Iterator[bool]) -> None:
@@ -24,13 +24,13 @@ class Told(Alone):
 
 
 def test_a_read_that_waits_is_left_to_threads() -> None:
-    assert Cost(wall_s=5.0, cpu_s=1.0, sleeps=3).waited
-    assert not Cost(wall_s=5.0, cpu_s=1.0, sleeps=0).waited  # another program had the processor
-    assert not Cost(wall_s=1.5, cpu_s=1.0, sleeps=1).waited
+    assert ReadCost(wall_s=5.0, cpu_s=1.0, sleeps=3).waited
+    assert not ReadCost(wall_s=5.0, cpu_s=1.0, sleeps=0).waited  # another program had the processor
+    assert not ReadCost(wall_s=1.5, cpu_s=1.0, sleeps=1).waited
 
 
 def test_threads_read_while_the_consumer_is_busy() -> None:
-    cost = Cost(wall_s=1.0, cpu_s=1.0, sleeps=0)
+    cost = ReadCost(wall_s=1.0, cpu_s=1.0, sleeps=0)
     assert leaves_time(0.6, cost)
     assert not leaves_time(0.4, cost)
 
@@ -38,10 +38,10 @@ def test_threads_read_while_the_consumer_is_busy() -> None:
 def test_after_a_read_alone_that_waited_threads_read_for_a_while_and_then_for_twice_as_long() -> (
     None
 ):
-    alone = Alone()
+    alone = InlineReadDecision()
     rests = []
     for _ in range(2):
-        alone._cost = Cost(wall_s=5e3, cpu_s=1e3, sleeps=9)
+        alone._cost = ReadCost(wall_s=5e3, cpu_s=1e3, sleeps=9)
         alone.given(True)
         rested = 0
         while not alone.now:
@@ -53,8 +53,8 @@ def test_after_a_read_alone_that_waited_threads_read_for_a_while_and_then_for_tw
 
 
 def test_the_cost_of_what_threads_make_is_seen_and_a_quick_consumer_reads_then() -> None:
-    alone = Alone()
-    made = Prefetcher(
+    alone = InlineReadDecision()
+    made = ThreadPrefetcher(
         lambda _: sum(range(100_000)), iter(range(50)), depth=2, threads=2, alone=alone
     )
     was_alone = False
@@ -71,7 +71,7 @@ def test_order_end_and_errors_are_the_same_whoever_reads(turns: list[bool], thre
     def load(number: int) -> int:
         return number // (number != 30)
 
-    made = Prefetcher(
+    made = ThreadPrefetcher(
         load, iter(range(40)), depth=2, threads=threads, alone=Told(iter([*turns, True]))
     )
     assert [made.next() for _ in range(30)] == list(range(30))
@@ -79,7 +79,9 @@ def test_order_end_and_errors_are_the_same_whoever_reads(turns: list[bool], thre
         made.next()
     with pytest.raises(DataError, match="ended with an error"):
         made.next()
-    texts = Prefetcher(str, iter(range(40)), depth=2, threads=threads, alone=Told(iter(turns)))
+    texts = ThreadPrefetcher(
+        str, iter(range(40)), depth=2, threads=threads, alone=Told(iter(turns))
+    )
     assert [texts.next() for _ in range(40)] == [str(number) for number in range(40)]
     for _ in range(2):
         with pytest.raises(StopIteration):
@@ -88,7 +90,7 @@ def test_order_end_and_errors_are_the_same_whoever_reads(turns: list[bool], thre
 
 
 def test_alone_it_is_the_consumers_thread_that_reads_and_it_can_be_closed() -> None:
-    made = Prefetcher(
+    made = ThreadPrefetcher(
         lambda _: threading.get_ident(),
         iter(range(50)),
         depth=2,
@@ -114,7 +116,7 @@ def test_what_is_interrupted_in_the_consumers_thread_does_not_go_on_without_its_
 
     alone = Told(iter([]))
     made = prefetching(load, iter(range(20)), depth=2, threads=threads, alone=alone)
-    assert isinstance(made, Prefetcher if threads else Inline)
+    assert isinstance(made, ThreadPrefetcher if threads else InlinePrefetcher)
     assert [made.next() for _ in range(5)] == list(range(5))
     with pytest.raises(KeyboardInterrupt):
         made.next()

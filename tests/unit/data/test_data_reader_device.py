@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from data import Batch, DataError, Loader, open_dataset, pack_folder
-from data.reader.device import _Ahead, moved, to_device
+from data.read.device_transfer import _Ahead, moved, to_device
 
 Pair = namedtuple("Pair", "left right")
 N = 40

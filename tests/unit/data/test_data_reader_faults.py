@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import Batch, DataError, Loader, Sample, SampleContext, SampleError, open_dataset
-from data.reader.fetch import substitute
+from data.read.batches.batch_fetcher import substitute
 from tests.unit.data.tars import write_tar
 
 N = 24

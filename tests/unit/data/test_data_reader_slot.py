@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from data.errors import DataError, FetchError, SampleError
-from data.reader.carried import carry, restore
-from data.reader.slot import Parcel, Slot
+from data.read.processes.remote_errors import rebuild_error, record_error
+from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlot
 
 Pair = namedtuple("Pair", "left right")
 
@@ -42,10 +42,10 @@ def same(one: Any, other: Any) -> bool:
 
 @given(st.lists(THINGS, min_size=1, max_size=4))
 def test_one_after_another_comes_out_as_it_went_in(things: list[Any]) -> None:
-    slot, other = Slot.make(), None
+    slot, other = SharedMemorySlot.make(), None
     for thing in things:
         parcel = slot.put(thing)
-        other = other or Slot(os.dup(slot.fd))  # mapped before the slot grows
+        other = other or SharedMemorySlot(os.dup(slot.fd))  # mapped before the slot grows
         found = other.take(pickle.loads(pickle.dumps(parcel)))
         slot.put([b"\xff" * parcel.end])  # what is in it next does not reach what was taken
         assert same(thing, found)
@@ -53,7 +53,7 @@ def test_one_after_another_comes_out_as_it_went_in(things: list[Any]) -> None:
 
 @given(st.integers(1, 10**6), st.lists(st.integers(1, 10**5), max_size=6))
 def test_buffers_neither_overlap_nor_begin_anywhere(pickled: int, sizes: list[int]) -> None:
-    parcel = Parcel(pickled, tuple(sizes))
+    parcel = PickleLayout(pickled, tuple(sizes))
     at = pickled
     for (begin, end), size in zip(parcel.spans, sizes, strict=True):
         assert begin % 64 == 0
@@ -69,7 +69,7 @@ def test_bytes_of_arrays_and_tensors_are_not_pickled() -> None:
         "t": half,
         "p": Pair(torch.ones(3000), [half[:, ::2]]),
     }
-    slot = Slot.make()
+    slot = SharedMemorySlot.make()
     parcel = slot.put(thing)
     assert parcel.pickled < 1500
     assert len(parcel.buffers) == 4
@@ -97,7 +97,7 @@ def test_bytes_of_arrays_and_tensors_are_not_pickled() -> None:
     ids=["grad", "empty", "scalar", "sparse", "conj", "bool"],
 )
 def test_unusual_tensors(tensor: torch.Tensor) -> None:
-    slot = Slot.make()
+    slot = SharedMemorySlot.make()
     found = slot.take(slot.put(tensor))
     assert (found.dtype, found.shape, found.layout) == (tensor.dtype, tensor.shape, tensor.layout)
     assert found.requires_grad == tensor.requires_grad
@@ -105,7 +105,7 @@ def test_unusual_tensors(tensor: torch.Tensor) -> None:
 
 
 def test_a_slot_grows_and_says_so() -> None:
-    slot = Slot.make()
+    slot = SharedMemorySlot.make()
     slot.put(np.zeros(10_000))
     assert slot.grown == 0
     big = np.arange(10**6)
@@ -118,7 +118,7 @@ def test_a_slot_grows_and_says_so() -> None:
 
 
 def test_who_borrows_writes_to_pages_of_his_own() -> None:
-    slot = Slot.make()
+    slot = SharedMemorySlot.make()
     parcel = slot.put({"a": np.arange(10_000), "b": b"x"})
     one, other = slot.borrow(parcel), slot.borrow(parcel)
     one["a"][:] = 0
@@ -128,7 +128,7 @@ def test_who_borrows_writes_to_pages_of_his_own() -> None:
 
 
 def test_a_slot_is_private_and_leaves_nothing() -> None:
-    slot = Slot.make()
+    slot = SharedMemorySlot.make()
     assert os.fstat(slot.fd).st_mode & 0o777 == 0o600
     assert os.fstat(slot.fd).st_nlink == 0
     fd = slot.fd
@@ -154,7 +154,7 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 def test_errors_keep_type_cause_and_place() -> None:
     cause = raised(KeyError("jpg"))
     error = raised(SampleError(3, "key", "shard", "KeyError: 'jpg'"), cause)
-    found = restore(pickle.loads(pickle.dumps(carry(error))), "process 7")
+    found = rebuild_error(pickle.loads(pickle.dumps(record_error(error))), "process 7")
     assert isinstance(found, SampleError)
     assert (found.position, str(found)) == (3, str(error))
     assert isinstance(found.__cause__, KeyError)
@@ -165,7 +165,7 @@ def test_errors_keep_type_cause_and_place() -> None:
 
 @pytest.mark.parametrize("odd", [UnmakeableError(1, 2), ValueError("1 and 2", lambda: 0)])
 def test_errors_that_cannot_be_pickled_keep_their_name_and_text(odd: Exception) -> None:
-    found = restore(carry(raised(odd)), "there")
+    found = rebuild_error(record_error(raised(odd)), "there")
     assert isinstance(found, DataError)
     assert type(odd).__name__ in str(found)
     assert "1 and 2" in str(found)
@@ -173,6 +173,6 @@ def test_errors_that_cannot_be_pickled_keep_their_name_and_text(odd: Exception) 
 
 def test_errors_of_our_own_all_come_through() -> None:
     error = FetchError("http://x", "is gone", ["first try"])
-    assert restore(carry(error), "") is not error
-    assert str(restore(carry(error), "")) == str(error)
+    assert rebuild_error(record_error(error), "") is not error
+    assert str(rebuild_error(record_error(error), "")) == str(error)
     assert copy.copy(error).attempts == ("first try",)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data.reader.metrics import Usage
+from data.read.loader_metrics import Usage
 
 
 def past(**fields: Any) -> Usage:

@@ -4,17 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.cache.entry import Entry, ShardRef, url_key
-from data.cache.mounts import find_kind
-from data.cache.pace import LEAST_ROUND_TRIP_S, NEAR_BYTES, Pace, is_borne, is_quicker
+from data.cache.downloads.download_pace import (
+    LEAST_ROUND_TRIP_S,
+    NEAR_BYTES,
+    DownloadPace,
+    is_affordable,
+    is_quicker,
+)
+from data.cache.files.cache_entry import CacheEntry, ShardRef, url_key
+from data.cache.files.filesystem_type import find_kind
 from data.errors import DataError
 from data.source.address import Address, masked
+from data.source.host_limits import HostTokenBucket, Limits
 from data.source.http import divided
-from data.source.limits import Limits, TokenBucket
-from data.source.objects import judge
-from data.source.protocol import FinalError, PassingError
+from data.source.object_requests import judge
+from data.source.protocol import PermanentSourceError, TransientSourceError
 from data.source.retry import Retry, next_wait_s
-from data.source.s3_options import S3Options, settings
+from data.source.s3_options import SourceS3Options, settings
 
 
 class TestAddresses:
@@ -57,8 +63,8 @@ class TestAddresses:
 
     @given(st.text(), st.integers(0, 2**60), st.text())
     def test_file_names_come_back_as_entries(self, path: str, size: int, tag: str) -> None:
-        entry = Entry.of(ShardRef(f"gs://b/{path}".replace("::", "")), size, tag)
-        assert Entry.parse(f"{entry.stem}.shard") == (entry, "shard")
+        entry = CacheEntry.of(ShardRef(f"gs://b/{path}".replace("::", "")), size, tag)
+        assert CacheEntry.parse(f"{entry.stem}.shard") == (entry, "shard")
         assert len(entry.stem) < 200
         assert "/" not in entry.stem
 
@@ -66,7 +72,7 @@ class TestAddresses:
         "name", ["ledger.lock", "x.shard", "plans", "", "..part", "a-b-1-c.json"]
     )
     def test_other_files_are_none(self, name: str) -> None:
-        assert Entry.parse(name) is None
+        assert CacheEntry.parse(name) is None
 
 
 class TestRetries:
@@ -87,7 +93,7 @@ class TestRetries:
     )
     def test_which_answers_pass(self, status: int, final: int) -> None:
         error = judge(f"Server returned non-2xx status code: {status} x", "GenericError")
-        assert isinstance(error, FinalError if final else PassingError)
+        assert isinstance(error, PermanentSourceError if final else TransientSourceError)
         assert str(status) in str(error)
 
     def test_no_query_is_shown_of_an_answer(self) -> None:
@@ -100,7 +106,7 @@ class TestLimits:
         self, requests: list[tuple[int, float]]
     ) -> None:
         rate, now_s, taken = 1000.0, 0.0, 0
-        bucket = TokenBucket(rate, now_s)
+        bucket = HostTokenBucket(rate, now_s)
         for size, pause_s in requests:
             now_s += pause_s
             now_s += bucket.take(size, now_s)
@@ -116,9 +122,9 @@ class TestLimits:
 class TestS3Options:
     def test_the_environment_is_obeyed_and_options_come_first(self) -> None:
         env = {"AWS_ENDPOINT_URL": "http://e:1/", "AWS_REGION": "r", "AWS_ACCESS_KEY_ID": "k"}
-        config, provider, _ = settings(S3Options(), env, "b")
+        config, provider, _ = settings(SourceS3Options(), env, "b")
         assert (config["endpoint"], config["region"], provider) == ("http://e:1", "r", None)
-        options = S3Options(endpoint="https://f", anonymous=True, virtual_host=True)
+        options = SourceS3Options(endpoint="https://f", anonymous=True, virtual_host=True)
         config, provider, _ = settings(options, env, "b")
         assert config["endpoint"] == "https://b.f"
         assert config["skip_signature"]
@@ -126,14 +132,14 @@ class TestS3Options:
     @pytest.mark.parametrize("endpoint", ["f", "ftp://f", "http://k:s@f"])
     def test_endpoints_that_make_no_sense(self, endpoint: str) -> None:
         with pytest.raises(DataError) as caught:
-            S3Options(endpoint=endpoint)
+            SourceS3Options(endpoint=endpoint)
         assert "k:s" not in str(caught.value)
 
     def test_no_secret_is_shown(self) -> None:
-        options = S3Options(access_key_id="k", secret_access_key="hush", session_token="hush")
+        options = SourceS3Options(access_key_id="k", secret_access_key="hush", session_token="hush")
         assert "hush" not in repr(options)
         with pytest.raises(DataError, match="go together"):
-            S3Options(secret_access_key="hush")
+            SourceS3Options(secret_access_key="hush")
 
 
 def test_the_innermost_mount_counts() -> None:
@@ -196,11 +202,11 @@ class TestPace:
     def test_little_is_read_twice(self, whole: int, sizes: list[int]) -> None:
         spent = 0
         for size in sizes:
-            spent += size if is_borne(size, spent, whole) else 0
+            spent += size if is_affordable(size, spent, whole) else 0
         assert spent <= whole / 16
 
     def test_it_counts_from_the_first_new_byte_on(self) -> None:
-        pace = Pace(10.0)
+        pace = DownloadPace(10.0)
         assert pace.seen(0, 12.0) == (2.0, 0.0)
         assert pace.seen(100, 20.0) == (0.0, 0.0)  # of an earlier try, perhaps
         assert pace.seen(300, 22.0) == (2.0, 100.0)

@@ -13,9 +13,9 @@ import webdataset as wds
 from webdataset import autodecode, filters
 
 from data import ShardWriter, StreamingDataset
-from data.wds.kinds import may_draw, per_sample
-from data.wds.plan import plan_of
-from data.wds.seeding import Seeder
+from data.wds.stages.sample_seeds import Seeder
+from data.wds.stages.stage_kinds import may_draw, per_sample
+from data.wds.stages.stage_plan import plan_of
 
 
 def own(source: Iterable[Any]) -> Iterator[Any]:

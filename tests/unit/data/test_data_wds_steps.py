@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import DataError, Order
-from data.wds.passes import Passes
-from data.wds.steps import Steps, Tail
-from data.wds.topology import Ranks, Worker, ranks
+from data.wds.pass_registry import PassRegistry
+from data.wds.pass_steps import PassSteps, Tail
+from data.wds.ranks_and_workers import DataParallelRank, LoaderWorker, ranks
 
 
 @given(
@@ -24,9 +24,12 @@ def test_steps_of_a_pass_are_a_partition(
     order, size = Order([samples], streams=4), each * world
     if tail == "drop" and size > samples:
         with pytest.raises(DataError, match="every sample would be dropped"):
-            Steps(order, size, Ranks(0, world), tail, samples)
+            PassSteps(order, size, DataParallelRank(0, world), tail, samples)
         return
-    of = [Steps(order, size, Ranks(rank, world), tail, epochs * samples) for rank in range(world)]
+    of = [
+        PassSteps(order, size, DataParallelRank(rank, world), tail, epochs * samples)
+        for rank in range(world)
+    ]
     until = of[0].until(position)
     assert until is not None
     assert until > position
@@ -48,7 +51,7 @@ def test_steps_of_a_pass_are_a_partition(
 
 
 def test_ranks_that_would_get_nothing_are_refused() -> None:
-    steps = Steps(Order([10]), 4, Ranks(0, 4), "partial", 10)
+    steps = PassSteps(Order([10]), 4, DataParallelRank(0, 4), "partial", 10)
     assert list(steps.begins(0, 10)) == [(0, 4), (4, 10)]
     with pytest.raises(DataError, match="2 samples are left"):
         steps.after(8)
@@ -72,24 +75,27 @@ def ten(begin: int) -> int:
 
 
 def test_workers_agree_on_passes_whatever_they_missed() -> None:
-    passes, first = Passes(), (5, 10)
-    a, b = Worker(0, 2, 111), Worker(1, 2, 111)
+    passes, first = PassRegistry(), (5, 10)
+    a, b = LoaderWorker(0, 2, 111), LoaderWorker(1, 2, 111)
     assert passes.begin(a, first, ten) == passes.begin(b, first, ten) == (5, 10)
-    later = Worker(0, 2, 222)
+    later = LoaderWorker(0, 2, 222)
     assert passes.begin(later, first, ten) == (10, 20)  # its other worker never came
-    c, d = Worker(1, 2, 333), Worker(0, 2, 333)
+    c, d = LoaderWorker(1, 2, 333), LoaderWorker(0, 2, 333)
     assert passes.begin(c, first, ten) == passes.begin(d, first, ten) == (20, 30)
     assert passes.begin(c, first, ten) == passes.begin(d, first, ten) == (30, 40)  # seeds recur
-    assert passes.begin(Worker(0, 3, 333), first, ten) == (40, 50)  # other loaders, other workers
+    assert passes.begin(LoaderWorker(0, 3, 333), first, ten) == (
+        40,
+        50,
+    )  # other loaders, other workers
     with pytest.raises(DataError, match="too many"):
-        passes.begin(Worker(0, 5000, 1), first, ten)
+        passes.begin(LoaderWorker(0, 5000, 1), first, ten)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=80), st.data())
 def test_all_workers_of_an_iteration_get_the_same(counts: list[int], data: st.DataObject) -> None:
-    passes = Passes()
+    passes = PassRegistry()
     for number, count in enumerate(counts):
         seed = data.draw(st.integers(0, 2))
         come = data.draw(st.permutations(range(count)))
-        told = {passes.begin(Worker(w, count, seed), (0, 10), ten) for w in come}
+        told = {passes.begin(LoaderWorker(w, count, seed), (0, 10), ten) for w in come}
         assert told == {(10 * number, 10 * number + 10)}

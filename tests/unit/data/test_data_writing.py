@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import DataError
-from data.indexing.build import build_index
-from data.indexing.manifest import NAME, Manifest, open_manifest
-from data.indexing.scan import scan_shard, shard_index
-from data.indexing.verify import verify
-from data.writing.pack import pack_folder
-from data.writing.shardfile import _header
-from data.writing.writer import ShardWriter
+from data.index.dataset_verification import verify
+from data.index.index_build import build_index
+from data.index.manifest import NAME, Manifest, open_manifest
+from data.index.shard.shard_scan import scan_shard, shard_index
+from data.write.folder_pack import pack_folder
+from data.write.shard_file import _header
+from data.write.shard_writer import ShardWriter
 from tests.unit.data.tars import by_index
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from hpckit.launch.compose import compose_spec
-from hpckit.run.entries import IMAGES
-from hpckit.run.parse import parse_spec, spec_values
-from hpckit.run.spec import RunSpec
+from hpckit.config.entry_points import IMAGES
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import parse_spec, spec_values
+from hpckit.submit.compose import compose_spec
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from hpckit.config.spec_parser import dump_spec
 from hpckit.report.overview import Queue
-from hpckit.report.page.content import Content
-from hpckit.report.page.gather import gather
-from hpckit.run.directory import RunDir
-from hpckit.run.parse import dump_spec
+from hpckit.report.page.content_reader import read_content
+from hpckit.report.page.page_content import PageContent
+from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 HOSTILE = "<script>alert('1')</script>&amp;\"|`]\x1b[31m\x00\n# x"
@@ -67,8 +67,8 @@ def write(run: RunDir, *lines: Mapping[str, Any] | str) -> None:
         file.write("".join(f"{line}\n" for line in told))
 
 
-def content(run: RunDir) -> Content:
-    return gather(run, Queue(), lambda overview, events: None)
+def content(run: RunDir) -> PageContent:
+    return read_content(run, Queue(), lambda overview, events: None)
 
 
 class Page(HTMLParser):

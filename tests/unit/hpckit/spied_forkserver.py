@@ -1,4 +1,4 @@
-"""A fork server under a spy: `python -m` this, in place of `hpckit.training.forkserver`.
+"""A fork server under a spy: `python -m` this, in place of `hpckit.trainer.torchrun.fork_server`.
 
 Each use of a GPU from Python, by it or by a torchrun that it forks, is a line of the file that the
 variable SPY_FILE names, and so is what each worker finds when it begins. Workers train nothing.
@@ -18,7 +18,7 @@ from typing import Any
 USES = "uses a GPU"
 WORKER = "worker: "
 _DRIVERS = ("libcuda.so", "libnvidia-ml.so", "libamdhip", "libze_loader")
-_LOOKS = "is_driver_initialised"  # of hpckit.training.device_use, which loads none
+_LOOKS = "is_driver_initialised"  # of hpckit.trainer.torchrun.first_device_use, which loads none
 _PREFIXES = ("_cuda_", "_accelerator_", "_xpu_", "_mtia_")
 _PYTHON = ("is_available", "device_count", "init", "_lazy_init", "current_device", "set_device")
 _HARMLESS = ("_isInBadFork", "_isBuilt")  # flags, which no driver is asked for
@@ -54,7 +54,7 @@ def hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def in_worker() -> None:
-    """In place of `hpckit.training.forking.begin`."""
+    """In place of `hpckit.trainer.torchrun.forked_workers.run_forked_worker`."""
     import torch
 
     mapped = Path("/proc/self/maps").read_text()
@@ -80,10 +80,10 @@ def main() -> None:
     if os.environ.get("SPY_BAIT"):
         torch.cuda.is_available()  # which NVML may answer, if the environment says so
         getattr(torch._C, "_cuda_getDeviceCount", int)()
-    from hpckit.training import forking, forkserver
+    from hpckit.trainer.torchrun import fork_server, forked_workers
 
-    forking.begin = in_worker
-    forkserver.main()
+    forked_workers.run_forked_worker = in_worker
+    fork_server.main()
 
 
 if __name__ == "__main__":

@@ -10,19 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hpckit.cli.bench.figures import Point, by_model, conclusion, point, records
-from hpckit.cli.bench.plot import draw
-from hpckit.cli.bench.worlds import Sizes, World, doubling, overrides_of, parse_world
+from hpckit.cli.bench.scaling_figures import ScalingPoint, by_model, conclusion, point, records
+from hpckit.cli.bench.scaling_plot import draw
+from hpckit.cli.bench.world_shapes import (
+    ScalingWorkload,
+    WorldShape,
+    doubling,
+    overrides_of,
+    parse_world,
+)
 from hpckit.cli.main import app
-from hpckit.launch.compose import compose_spec
-from hpckit.run.events import Event
-from hpckit.run.parse import SpecError
+from hpckit.config.spec_parser import SpecError
+from hpckit.events.event_log import Event
+from hpckit.submit.compose import compose_spec
 
 COUNTS = st.integers(1, 1000)
 
 
-def point_on(ranks: int, step_s: float, communication: float | None, batch: int = 8) -> Point:
-    return Point("small", World(1, ranks), batch * ranks, step_s, None, communication, 0.0)
+def point_on(
+    ranks: int, step_s: float, communication: float | None, batch: int = 8
+) -> ScalingPoint:
+    return ScalingPoint(
+        "small", WorldShape(1, ranks), batch * ranks, step_s, None, communication, 0.0
+    )
 
 
 def step(number: int, **fields: float) -> Event:
@@ -35,7 +45,7 @@ def test_worlds_double_up_to_all(nodes: int, workers: int) -> None:
     worlds = doubling(nodes, workers)
     ranks = [world.ranks for world in worlds]
     assert ranks[0] == 1
-    assert worlds[-1] == World(nodes, workers)
+    assert worlds[-1] == WorldShape(nodes, workers)
     assert all(a < b <= 2 * a for a, b in pairwise(ranks))
     assert all(parse_world(str(world)) == world for world in worlds)
 
@@ -50,12 +60,14 @@ def test_each_rank_has_a_micro_batch_or_all_share_a_batch() -> None:
     typed = ["parallel=fsdp_tp", "parallel.tensor=2", "train.micro_batch=4"]
     spec = compose_spec([*typed, "launch.gpus_per_node=4"])
     for strong, batch in ((False, 8), (True, spec.train.global_batch)):
-        words = overrides_of(spec, typed, "gpt_nano", World(1, 4), Sizes(60, strong), "/runs")
+        words = overrides_of(
+            spec, typed, "gpt_nano", WorldShape(1, 4), ScalingWorkload(60, strong), "/runs"
+        )
         assert words[-1] == f"train.global_batch={batch}"
     made = compose_spec(words)
     assert (made.train.steps, made.root, made.checkpoint.every_steps) == (60, "/runs", None)
     with pytest.raises(SpecError, match="1x1: 1 ranks do not divide"):
-        overrides_of(spec, typed, "gpt_nano", World(1, 1), Sizes(60, False), "/runs")
+        overrides_of(spec, typed, "gpt_nano", WorldShape(1, 1), ScalingWorkload(60, False), "/runs")
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
@@ -64,7 +76,9 @@ def test_a_pipeline_has_the_micro_batches_that_keep_it_busy(schedule: str) -> No
     typed += ["train.micro_batch=2", "launch.gpus_per_node=4"]
     spec = compose_spec([*typed, "model=gpt_tiny"])
     for ranks, batch in ((2, 4), (4, 8), (8, 16)):
-        words = overrides_of(spec, typed, "gpt_mini", World(1, ranks), Sizes(60, False), "/runs")
+        words = overrides_of(
+            spec, typed, "gpt_mini", WorldShape(1, ranks), ScalingWorkload(60, False), "/runs"
+        )
         if schedule != "interleaved" or ranks < 8:  # eight stages are more than its blocks
             assert compose_spec(words).train.global_batch == batch
 
@@ -73,19 +87,19 @@ def test_a_point_is_of_steps_that_are_neither_the_first_nor_traced() -> None:
     steps = [step(number, step_s=9.0) for number in range(1, 6)]
     steps += [step(number) for number in range(6, 9)]
     steps += [step(9, step_s=5.0, traced_step_s=4.0, communication_exposed_s=1.0)]
-    found = point("small", World(1, 2), 16, steps)
+    found = point("small", WorldShape(1, 2), 16, steps)
     assert (found.step_s, found.samples_per_s, found.communication) == (0.1, 160.0, 0.25)
     assert found.tokens_per_s == pytest.approx(640.0)
     assert found.data_wait == pytest.approx(0.2)
-    assert point("small", World(1, 2), 16, steps[:-1]).communication is None
+    assert point("small", WorldShape(1, 2), 16, steps[:-1]).communication is None
     with pytest.raises(ValueError, match="no step after the first 5"):
-        point("small", World(1, 2), 16, steps[:5])
+        point("small", WorldShape(1, 2), 16, steps[:5])
 
 
 def test_efficiency_is_that_of_a_rank() -> None:
     points = [point_on(1, 0.1, 0.0), point_on(4, 0.2, 0.3)]
     assert [one.efficiency(points[0]) for one in points] == [1.0, 0.5]
-    other = Point("other", World(1, 1), 8, 1.0, None, 0.0, 0.0)
+    other = ScalingPoint("other", WorldShape(1, 1), 8, 1.0, None, 0.0, 0.0)
     assert list(by_model([*reversed(points), other])) == ["small", "other"]
     assert [each["efficiency"] for each in records(points)] == [1.0, 0.5]
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.ckpt.failures import RefusedError
-from hpckit.cli.data.moment import Moment, Saved, of_packed
-from hpckit.report.history import Life
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.data.step_position import SavedLoaderState, StepPosition, of_packed
+from hpckit.report.history import TrainingAttempt
 
 BLOCK = 2**24
 
 
-def life(start: int, end: int, position: int | None, batch: int) -> Life:
+def life(start: int, end: int, position: int | None, batch: int) -> TrainingAttempt:
     place: dict[str, Any] = {"position": position, "global_batch": batch}
-    return Life(
+    return TrainingAttempt(
         1, 0, 2, 1, start_step=start, end_step=end, started=0.0, ended=None, end="", reason="",
         restore_s=0.0, **place,
     )  # fmt: skip
@@ -26,7 +26,7 @@ def state(position: int) -> dict[str, Any]:
 
 
 LIVES = [life(0, 10, 0, 8), life(10, 20, BLOCK + 3, 4)]
-SAVED = [Saved(20, state(2 * BLOCK)), Saved(10, state(BLOCK + 3))]
+SAVED = [SavedLoaderState(20, state(2 * BLOCK)), SavedLoaderState(10, state(BLOCK + 3))]
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ SAVED = [Saved(20, state(2 * BLOCK)), Saved(10, state(BLOCK + 3))]
 def test_it_is_counted_from_the_beginning_of_its_life(
     step: int, position: int, batch: int, later: int
 ) -> None:
-    assert of_packed(LIVES, SAVED, step, None) == Moment(
+    assert of_packed(LIVES, SAVED, step, None) == StepPosition(
         SAVED[0].state, position, batch, step, later
     )
 
 
 def test_or_from_the_checkpoint_before_it() -> None:
     found = of_packed([], SAVED, 13, 4)
-    assert found == Moment(SAVED[0].state, BLOCK + 3, 4, 13, 2)
-    with pytest.raises(RefusedError, match="step 3"):
+    assert found == StepPosition(SAVED[0].state, BLOCK + 3, 4, 13, 2)
+    with pytest.raises(CommandUsageError, match="step 3"):
         of_packed([], SAVED, 3, 4)

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from hpckit.cli import top
-from hpckit.cli.top import Screen
+from hpckit.cli.top import TopScreen
 from hpckit.report.overview import Overview, Queue, look
-from hpckit.report.state import State
-from hpckit.report.top import view_of
-from hpckit.run.directory import RunDir
-from hpckit.run.lock import hold_all
+from hpckit.report.run_state import RunState
+from hpckit.report.terminal.top_view import view_of
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import hold_all
 from tests.unit.hpckit.page_parts import submitted
 
 
@@ -45,8 +45,8 @@ def root(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def asking_of_b(root: Path) -> Screen:
-    screen = Screen(root)
+def asking_of_b(root: Path) -> TopScreen:
+    screen = TopScreen(root)
     screen.look()
     screen.press("j")
     screen.press("c")
@@ -89,7 +89,7 @@ def test_a_row_is_whole_on_eighty_columns(root: Path) -> None:
     done = replace(it.progress, steps=100_000, step=81_234, saved_step=81_000, saved_time=0.0)
     shares = replace(done, tokens_per_s=123_456.0, data_wait=0.02, ettr=0.97)
     progress = replace(shares, interruptions={"preempted": 2, "worker": 11})
-    busy = replace(it, state=State.RUNNING, progress=progress)
+    busy = replace(it, state=RunState.RUNNING, progress=progress)
     console = Console(width=80, file=StringIO(), record=True)
     console.print(view_of([busy], 0, None, "", now=330.0))
     said = console.export_text()

@@ -16,11 +16,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from hpckit.cli import exits
-from hpckit.cli.ckpt.output import Out
+from hpckit.cli.common import exit_status
+from hpckit.cli.common.command_output import CommandOutput
 from hpckit.cli.main import app
 
-CLI = Path(exits.__file__).parent
+CLI = Path(exit_status.__file__).parent
 ROOT: Any = typer.main.get_command(app)
 NO_DATA = {"launch", "top"}
 """A run that is started and followed, and a screen: they print no data for programs."""
@@ -83,7 +83,7 @@ def test_a_command_that_prints_data_has_json(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("words", [w for w in LEAVES if w != ("launch",)], ids=" ".join)
 def test_what_is_not_known_is_refused_on_standard_error(words: tuple[str, ...]) -> None:
     result = invoke(*words, "--frobnicate")
-    assert result.exit_code == exits.REFUSED
+    assert result.exit_code == exit_status.REFUSED
     assert result.stdout == ""
     assert "--frobnicate" in result.stderr
 
@@ -110,7 +110,7 @@ def test_a_run_that_is_not_there(
     ]
     given += ["nosuch"] if not needed else []
     result = invoke(*words, *given)
-    assert result.exit_code == exits.REFUSED, result.output
+    assert result.exit_code == exit_status.REFUSED, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
@@ -119,7 +119,7 @@ def test_a_run_that_is_not_there(
 
 def test_exit_statuses_are_told_and_have_one_place() -> None:
     told = " ".join(invoke("--help").stdout.split())
-    for status, meaning in exits.MEANINGS.items():
+    for status, meaning in exit_status.MEANINGS.items():
         assert f"{status} {meaning}" in told
     numbered = [
         f"{path.name}:{node.lineno}"
@@ -152,7 +152,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     with open(writer, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
         patch.setattr(sys, "stderr", stream)
-        out = Out(False)
+        out = CommandOutput(False)
         out.line(Text("well", style="green"))
         with out.counting("looking", 2) as advance:
             advance(1)

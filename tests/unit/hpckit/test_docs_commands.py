@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from docs.hooks import ROOT, pages
 from hpckit.cli.main import app
-from hpckit.launch import sweep
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.help import keys
-from hpckit.launch.main import FLAGS
-from hpckit.launch.preflight import with_absolute_paths
-from hpckit.launch.trees import conf_dir, group_options
+from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.submit.arrays import sweep
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.launch_command import FLAGS
+from hpckit.submit.manual_page import keys
+from hpckit.submit.preflight.checks import with_absolute_paths
 from tests.unit.hpckit.doc_blocks import Block, blocks, cut, spans
 
 WRITTEN = {"docs/cli.md", "docs/config.md"}

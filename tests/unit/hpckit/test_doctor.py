@@ -9,16 +9,16 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from hpckit.cli.main import app
-from hpckit.doctor import asking, machine, store
-from hpckit.doctor.asking import srun_words
+from hpckit.doctor import checkpoint_store, machine, node_probe
 from hpckit.doctor.finding import Finding, Level, worst
-from hpckit.doctor.places import Seen, judge_places, see
-from hpckit.doctor.reading import grace_of, parse_config, parse_qos, parse_records
-from hpckit.doctor.scratch import Disk
-from hpckit.doctor.slurm import findings
-from hpckit.launch.compose import compose_spec
+from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder, judge_places
+from hpckit.doctor.node_probe import srun_words
+from hpckit.doctor.scratch_disks import ScratchDisk
+from hpckit.doctor.slurm_settings import findings
+from hpckit.slurm.cluster_config import grace_of, parse_config, parse_qos, parse_records
+from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.hpckit_parts import CHECKOUT
 
 CONFIG = """Configuration data as of 2026-11-22T23:00:00
@@ -110,7 +110,7 @@ GOOD = machine.MachineFacts(
     interfaces=("ib0",),
     is_synchronised=True,
     has_py_spy=True,
-    scratch=(Disk("/local", 900 << 30),),
+    scratch=(ScratchDisk("/local", 900 << 30),),
     containers=(),
     cuda="13.0",
     driver_cuda="13.1",
@@ -164,7 +164,7 @@ def test_what_a_machine_says_comes_back_from_another() -> None:
 
 
 def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
-    (one,) = store.findings(str(tmp_path / "not" / "there"))
+    (one,) = checkpoint_store.findings(str(tmp_path / "not" / "there"))
     assert one.level is Level.OK
     assert "MiB/s in" in one.what
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +172,7 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_fails(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    (one,) = store.findings(str(tmp_path / "file" / "store"))
+    (one,) = checkpoint_store.findings(str(tmp_path / "file" / "store"))
     assert one.level is Level.FAIL
     assert one.do
 
@@ -181,7 +181,7 @@ def test_objects_that_can_be_made_twice_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PosixStorage, "create", lambda *_: True)
-    (one,) = store.findings(str(tmp_path))
+    (one,) = checkpoint_store.findings(str(tmp_path))
     assert (one.level, "both win" in one.what) == (Level.FAIL, True)
 
 
@@ -195,8 +195,8 @@ def test_objects_that_can_be_made_twice_fail(
     ],
 )
 def test_what_was_measured_is_judged(change: dict[str, float], levels: list[Level]) -> None:
-    facts = replace(store.StoreFacts(100.0, 100.0, 0.1, True, True, 0.1), **change)  # type: ignore[arg-type]
-    assert [one.level for one in store.judge("s3://b", facts)] == levels
+    facts = replace(checkpoint_store.StoreFacts(100.0, 100.0, 0.1, True, True, 0.1), **change)  # type: ignore[arg-type]
+    assert [one.level for one in checkpoint_store.judge("s3://b", facts)] == levels
 
 
 def test_a_node_is_asked_as_the_job_will_be() -> None:
@@ -240,17 +240,17 @@ def test_a_qos_decides_where_the_site_says_so() -> None:
 
 def test_a_node_is_to_see_the_folders_of_a_run(tmp_path: Path) -> None:
     run, other = tmp_path / "runs" / "more", tmp_path / "other"
-    here = see(str(run))
+    here = identify_folder(str(run))
     assert (here.above, here.is_writable) == (str(tmp_path), True)
     other.mkdir()
     shared, own = {"root": str(run)}, {"data.cache": "/local/cache"}
     cache = replace(here, folder="/local/cache", above="/local")
 
-    def levels(there: Seen, cache: Seen = cache) -> list[Level]:
+    def levels(there: FolderIdentity, cache: FolderIdentity = cache) -> list[Level]:
         return [one.level for one in judge_places(shared, own, [here], [there, cache])]
 
     assert levels(here) == [Level.OK, Level.OK]
-    assert levels(replace(see(str(other)), folder=str(run)))[0] is Level.FAIL
+    assert levels(replace(identify_folder(str(other)), folder=str(run)))[0] is Level.FAIL
     assert levels(replace(here, inode=here.inode + 1))[0] is Level.FAIL
     assert levels(replace(here, is_writable=False))[0] is Level.FAIL
     assert levels(here, replace(cache, is_writable=False))[1] is Level.FAIL
@@ -279,11 +279,11 @@ def test_a_job_that_nobody_answers_is_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not killed: srun would leave its job in the queue."""
-    monkeypatch.setattr(asking, "_NODE_S", 1.0)
-    monkeypatch.setattr(asking, "_QUICK_S", 0.0)
+    monkeypatch.setattr(node_probe, "_NODE_S", 1.0)
+    monkeypatch.setattr(node_probe, "_QUICK_S", 0.0)
     program = f"trap 'touch {tmp_path}/withdrawn; exit 1' INT; while :; do sleep 0.05; done"
-    with pytest.raises(asking.AskError, match="not in 1 s"):
-        asking._said_by_job(["bash", "-c", program])
+    with pytest.raises(node_probe.ProbeError, match="not in 1 s"):
+        node_probe._said_by_job(["bash", "-c", program])
     assert (tmp_path / "withdrawn").exists()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpckit.drill.faults import nodes_of
-from hpckit.run.events import Event
+from hpckit.events.event_log import Event
+from hpckit.faults.fault_plan import nodes_of
 
 
 def test_spares_are_no_nodes_of_the_generation() -> None:

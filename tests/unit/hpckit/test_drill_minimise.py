@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.drill.minimise import minimise
+from hpckit.faults.campaign.schedule_minimizer import minimise
 
 
 @given(st.integers(1, 40), st.data())

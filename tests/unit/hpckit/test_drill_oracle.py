@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hpckit.drill.oracle import loss_problems
+from hpckit.events.event_log import Event
+from hpckit.faults.campaign.oracle import loss_problems
 from hpckit.report.history import History, build_history
-from hpckit.run.events import Event
 
 STEPS = 6
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.drill.campaign import Outcome
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.outcome import markdown, result_of
-from hpckit.drill.struck import Struck
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog
+from hpckit.events.event_log import EventLog
+from hpckit.faults.campaign.campaign_result import markdown, result_of
+from hpckit.faults.campaign.campaign_runner import CampaignOutcome
+from hpckit.faults.campaign.fault_log import RecordedFault
+from hpckit.faults.fault_plan import DrillKind
+from hpckit.rundir.directory import RunDir
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -21,7 +21,7 @@ def test_a_run_that_no_fault_has_reached_has_a_result(tmp_path: Path, steps: int
     with EventLog(run.events) as events:
         for step in range(1, steps + 1):
             events.emit("step", generation=1, step=step, step_s=0.2)
-    found = result_of(Outcome(run, run, (), ("not one fault was done.",)))
+    found = result_of(CampaignOutcome(run, run, (), ("not one fault was done.",)))
     assert (found.faults, found.steps, found.rows) == (0, steps, ())
     assert "- not one fault was done." in markdown(found)
 
@@ -37,6 +37,6 @@ def test_clocks_of_hosts_that_differ_do_not_lose_the_result(tmp_path: Path) -> N
             for kind, step, time in (*told, *more)
         )
     )
-    struck = Struck(100.0, DrillKind.WORKER, 1, "SIGKILL")
-    (row,) = result_of(Outcome(run, run, (struck,), ())).rows
+    struck = RecordedFault(100.0, DrillKind.WORKER, 1, "SIGKILL")
+    (row,) = result_of(CampaignOutcome(run, run, (struck,), ())).rows
     assert (row.parts_s["meet"], row.total_s) == (0.0, 2.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.storage.posix import PosixStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
 from checkpointing.store.store import Store
-from hpckit.drill.remains import LONG_S, store_remains
+from hpckit.faults.campaign.store_leftovers import LONG_S, store_leftovers
 from tests.unit.checkpointing.store import saves
 
 RUN = "a"
@@ -40,22 +40,22 @@ def leave(root: Path, key: str, age_s: float) -> None:
 def test_what_checkpoints_need_is_not_left(root: Path) -> None:
     for path in root.glob("packs/*/*"):
         os.utime(path, (1.0, 1.0))
-    assert store_remains(str(root), RUN, is_own=True) == []
-    assert store_remains(str(root / "none"), RUN, is_own=True) == []
+    assert store_leftovers(str(root), RUN, is_own=True) == []
+    assert store_leftovers(str(root / "none"), RUN, is_own=True) == []
 
 
 @pytest.mark.parametrize("key", NOBODYS)
 def test_what_a_dead_writer_left_has_its_time(root: Path, key: str) -> None:
     leave(root, key, LONG_S - 100)
-    assert store_remains(str(root), RUN, is_own=True) == []
+    assert store_leftovers(str(root), RUN, is_own=True) == []
     leave(root, key, LONG_S + 100)
-    assert store_remains(str(root), RUN, is_own=True) == [f"{key} is left: nothing needs it"]
+    assert store_leftovers(str(root), RUN, is_own=True) == [f"{key} is left: nothing needs it"]
     is_shared = [] if not key.startswith("runs/") else [f"{key} is left: nothing needs it"]
-    assert store_remains(str(root), RUN, is_own=False) == is_shared
+    assert store_leftovers(str(root), RUN, is_own=False) == is_shared
 
 
 def test_what_a_damaged_manifest_needs_is_not_known(root: Path) -> None:
     leave(root, PACK, LONG_S + 100)
     newest = max(root.glob(f"runs/{RUN}/steps/*"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    assert store_remains(str(root), RUN, is_own=True) == []
+    assert store_leftovers(str(root), RUN, is_own=True) == []

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.schedule import (
+from hpckit.faults.campaign.fault_schedule import (
     USUAL,
     load_schedule,
     make_schedule,
     parse_rates,
     save_schedule,
 )
+from hpckit.faults.fault_plan import DrillKind
 
 
 @given(st.integers(), st.integers(1, 3000), st.floats(1.0, 200.0))

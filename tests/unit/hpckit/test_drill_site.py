@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.drill import site as drill_site
-from hpckit.drill.faults import DrillError, NeverError
-from hpckit.drill.site import load_site
+from hpckit.faults import site_faults as drill_site
+from hpckit.faults.fault_plan import DrillError, ImpossibleDrillError
+from hpckit.faults.site_faults import load_site
 from tests.integration.runs import REPO
 
 FAULTS = """
@@ -49,7 +49,7 @@ def test_a_fault_between_two_nodes_takes_two(tmp_path: Path) -> None:
     site = load_site(write(tmp_path, FAULTS))
     site.play("parted", "n1", 0, "77", "n3")
     assert (tmp_path / "did").read_text() == "n1 n3\n"
-    with pytest.raises(NeverError, match="parted: it takes two nodes, and one trains"):
+    with pytest.raises(ImpossibleDrillError, match="parted: it takes two nodes, and one trains"):
         site.play("parted", "n1", 0, "77")
 
 

@@ -9,14 +9,19 @@ import pytest
 from typer.testing import CliRunner
 
 from hpckit.cli.drill import app
-from hpckit.drill import campaign as campaigns
-from hpckit.drill.campaign import Outcome, Stage
-from hpckit.drill.faults import DrillKind
-from hpckit.drill.schedule import USUAL, Planned, load_schedule, save_schedule
-from hpckit.run.directory import RunDir
+from hpckit.faults.campaign import campaign_runner as campaigns
+from hpckit.faults.campaign.campaign_runner import CampaignOutcome, CampaignSetup
+from hpckit.faults.campaign.fault_schedule import (
+    USUAL,
+    ScheduledFault,
+    load_schedule,
+    save_schedule,
+)
+from hpckit.faults.fault_plan import DrillKind
+from hpckit.rundir.directory import RunDir
 
 SCHEDULE = [
-    Planned(10 * number, kind, 0.5)
+    ScheduledFault(10 * number, kind, 0.5)
     for number, kind in enumerate(("slow", "worker", "nan", "node", "hang", "agent"), 1)
 ]
 GUILTY = {DrillKind.NAN, DrillKind.AGENT}
@@ -27,13 +32,17 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Folders of campaigns: each fails that has both of `GUILTY`."""
     found: list[Path] = []
 
-    def play(folder: Path, schedule: Sequence[Planned], stage: Stage) -> Outcome:
+    def play(
+        folder: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup
+    ) -> CampaignOutcome:
         found.append(folder)
         fails = {planned.kind for planned in schedule} >= GUILTY
-        return Outcome(RunDir(folder), RunDir(folder), (), ("step 9: lost",) if fails else ())
+        return CampaignOutcome(
+            RunDir(folder), RunDir(folder), (), ("step 9: lost",) if fails else ()
+        )
 
-    monkeypatch.setattr(campaigns, "undisturbed", lambda *_: RunDir(Path("reference")))
-    monkeypatch.setattr(campaigns, "campaign", play)
+    monkeypatch.setattr(campaigns, "run_reference", lambda *_: RunDir(Path("reference")))
+    monkeypatch.setattr(campaigns, "run_campaign", play)
     return found
 
 

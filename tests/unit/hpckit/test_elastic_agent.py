@@ -1,4 +1,4 @@
-"""An agent without workers, and its keeper: it says that it is there, passes signals up, has a
+"""An agent without workers, and its watchdog: it says that it is there, passes signals up, has a
 successor if it is killed, and is not left behind.
 What it does with workers is tested with real runs."""
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpckit.elastic.channel import Channel, Message
-from hpckit.run.directory import RunDir
-from hpckit.run.environment import agent_variables
-from hpckit.run.parse import dump_spec
-from hpckit.run.processes import AGENT_NAME, Process, kill_all, spawn_piped
+from hpckit.agent.message_channel import Channel, Message
+from hpckit.config.spec_parser import dump_spec
+from hpckit.ipc.process_environment import agent_variables
+from hpckit.rundir.directory import RunDir
+from hpckit.system.child_processes import AGENT_NAME, Process, kill_all, spawn_piped
 from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
 
 
@@ -26,7 +26,7 @@ class Told:
 
     def __init__(self, run: RunDir, code: str) -> None:
         env = os.environ | agent_variables(run, 1, 0)
-        command = [sys.executable, *(["-c", code] if code else ["-m", "hpckit.elastic.keeper"])]
+        command = [sys.executable, *(["-c", code] if code else ["-m", "hpckit.agent.watchdog"])]
         self.process: Process = spawn_piped(command, env, run.agent_log(0), is_written_to=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -103,8 +103,8 @@ def test_it_ends_with_its_supervisor(start: Callable[..., Told]) -> None:
 
 def test_it_ends_when_its_supervisor_is_silent(start: Callable[..., Told]) -> None:
     told = start(
-        "import hpckit.elastic.channel as c; c.SILENT_S = 0.5; "
-        "from hpckit.elastic.keeper import main; main()"
+        "import hpckit.agent.message_channel as c; c.SILENT_S = 0.5; "
+        "from hpckit.agent.watchdog import main; main()"
     )
     told.hears("hello")
     until(told.has_ended)  # nothing is said meanwhile
@@ -113,8 +113,9 @@ def test_it_ends_when_its_supervisor_is_silent(start: Callable[..., Told]) -> No
 def test_one_that_gives_its_supervisor_up_is_silent_itself(start: Callable[..., Told]) -> None:
     """A supervisor that was only frozen has lost it then, and waits for nothing."""
     told = start(
-        "import time; from hpckit.elastic import agent, channel, keeper; channel.SILENT_S = 1.5; "
-        "agent.Agent._end_alone = lambda self: time.sleep(3600); keeper.main()"
+        "import time; from hpckit.agent import agent, message_channel, watchdog; "
+        "message_channel.SILENT_S = 1.5; "
+        "agent.Agent._end_alone = lambda self: time.sleep(3600); watchdog.main()"
     )
     told.hears("hello")
     told.channel.is_suspect = True
@@ -145,8 +146,8 @@ def test_a_signal_that_comes_when_no_agent_is_there_is_the_next_ones(
     start: Callable[..., Told],
 ) -> None:
     told = start(
-        "import os, signal; from hpckit.elastic import keeper; fork = os.fork; "
-        "os.fork = lambda: (os.kill(os.getpid(), signal.SIGTERM), fork())[1]; keeper.main()"
+        "import os, signal; from hpckit.agent import watchdog; fork = os.fork; "
+        "os.fork = lambda: (os.kill(os.getpid(), signal.SIGTERM), fork())[1]; watchdog.main()"
     )
     assert told.hears("signal")["name"] == "SIGTERM"
     assert told.hears("hello")
@@ -154,15 +155,16 @@ def test_a_signal_that_comes_when_no_agent_is_there_is_the_next_ones(
 
 def test_what_is_printed_on_a_node_is_no_message(start: Callable[..., Told]) -> None:
     told = start(
-        "from hpckit.elastic import agent, keeper; import os; "
+        "from hpckit.agent import agent, watchdog; import os; "
         "serve = agent.Agent.serve; "
-        "agent.Agent.serve = lambda self: (os.system('echo printed'), serve(self)); keeper.main()"
+        "agent.Agent.serve = lambda self: (os.system('echo printed'), serve(self)); watchdog.main()"
     )
     assert [told.hears("hello")["kind"], len(told.heard)] == ["hello", 1]
 
 
 SOON = (
-    "import sys; from hpckit.elastic import keeper; keeper.TOO_SOON_S = {}; sys.exit(keeper.main())"
+    "import sys; from hpckit.agent import watchdog; "
+    "watchdog.TOO_SOON_S = {}; sys.exit(watchdog.main())"
 )
 
 
@@ -190,7 +192,7 @@ def test_one_that_is_killed_as_soon_as_it_begins_has_none(start: Callable[..., T
 
 def test_one_that_fails_is_not_tried_again(start: Callable[..., Told]) -> None:
     told = start(
-        "from hpckit.elastic import agent; agent.Agent.serve = lambda self: 1 / 0; "
+        "from hpckit.agent import agent; agent.Agent.serve = lambda self: 1 / 0; "
         + SOON.format(0.0)
     )
     until(told.has_ended)
@@ -206,7 +208,7 @@ def test_it_does_not_outlive_its_keeper(start: Callable[..., Told]) -> None:
 
 
 def server_of(told: Told) -> psutil.Process | None:
-    """The keeper's other child."""
+    """The watchdog's other child."""
     agent = told.hears("hello")["pid"]
     found = psutil.Process(told.process.pid).children()
     return next((process for process in found if process.pid != agent), None)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from hpckit.elastic.budget import used
-from hpckit.elastic.verdict import Kind
-from hpckit.run.events import Event
+from hpckit.agent.verdict_record import VerdictKind
+from hpckit.events.event_log import Event
+from hpckit.supervisor.retry_budget import used_retries
 
 
 def life(*generations: tuple[str, int]) -> list[Event]:
@@ -16,13 +16,16 @@ def life(*generations: tuple[str, int]) -> list[Event]:
 
 
 def test_failures_of_one_kind_without_a_checkpoint_in_between_are_counted() -> None:
-    assert used(life(("crash", 0), ("crash", 0), ("crash", 0)), Kind.CRASH) == 3
-    assert used(life(("crash", 0), ("preempted", 0), ("crash", 0)), Kind.CRASH) == 2
-    assert used(life(("crash", 0), ("crash", 10)), Kind.CRASH) == 1
-    assert used(life(("crash", 10), ("crash", 10)), Kind.CRASH) == 1
-    assert used(life(("infra", 0), ("crash", 0)), Kind.CRASH) == 1
+    assert used_retries(life(("crash", 0), ("crash", 0), ("crash", 0)), VerdictKind.CRASH) == 3
+    assert used_retries(life(("crash", 0), ("preempted", 0), ("crash", 0)), VerdictKind.CRASH) == 2
+    assert used_retries(life(("crash", 0), ("crash", 10)), VerdictKind.CRASH) == 1
+    assert used_retries(life(("crash", 10), ("crash", 10)), VerdictKind.CRASH) == 1
+    assert used_retries(life(("infra", 0), ("crash", 0)), VerdictKind.CRASH) == 1
 
 
 def test_another_supervisor_begins_anew() -> None:
-    assert used([*life(("crash", 0), ("crash", 0)), *life(("crash", 0))], Kind.CRASH) == 1
-    assert used([], Kind.INFRA) == 0
+    assert (
+        used_retries([*life(("crash", 0), ("crash", 0)), *life(("crash", 0))], VerdictKind.CRASH)
+        == 1
+    )
+    assert used_retries([], VerdictKind.INFRA) == 0

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from hpckit.elastic import channel as module
-from hpckit.elastic.channel import Channel, Message, Pulse
+from hpckit.agent import message_channel as module
+from hpckit.agent.message_channel import Channel, HeartbeatThread, Message
 from tests.unit.hpckit.hpckit_parts import until
 
 
@@ -121,7 +121,7 @@ def test_who_was_busy_for_long_has_not_heard_the_other_side(
 def test_a_pulse_keeps_a_silent_side_alive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.02)
     monkeypatch.setattr(module, "SILENT_S", 3.0)
-    pulse = Pulse()
+    pulse = HeartbeatThread()
     pulse.of([pair.there])
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 4.0:

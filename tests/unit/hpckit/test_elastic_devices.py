@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.devices import Devices, choose, gpu_model, visible_gpus
+from hpckit.agent.device_assignment import Devices, choose, gpu_model, visible_gpus
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from hpckit.elastic.drill import Drill
+from hpckit.supervisor.preemption_drill import PreemptionDrill
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def received() -> Iterator[list[int]]:
 
 
 def test_the_signal_comes_once_at_each_step(received: list[int]) -> None:
-    drill, counts = Drill([3, 5], begun_at=0), []
+    drill, counts = PreemptionDrill([3, 5], begun_at=0), []
     for step in range(1, 8):
         drill.at_step(step)
         counts.append(len(received))
@@ -33,19 +33,19 @@ def test_the_signal_comes_once_at_each_step(received: list[int]) -> None:
 
 
 def test_steps_done_again_after_a_resume_are_not_drilled_again(received: list[int]) -> None:
-    drill = Drill([3], begun_at=0)
+    drill = PreemptionDrill([3], begun_at=0)
     for step in (2, 3, 4, 2, 3, 4):
         drill.at_step(step)
     assert len(received) == 1
 
 
 def test_a_step_that_was_not_logged_is_not_missed(received: list[int]) -> None:
-    Drill([3], begun_at=0).at_step(10)
+    PreemptionDrill([3], begun_at=0).at_step(10)
     assert len(received) == 1
 
 
 def test_what_an_earlier_submission_reached_is_not_played_again(received: list[int]) -> None:
-    drill = Drill([3, 5], begun_at=3)
+    drill = PreemptionDrill([3, 5], begun_at=3)
     drill.at_step(4)
     assert received == []
     drill.at_step(5)

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpckit.elastic.forkserver import Fork, ForkServer, start_server
-from hpckit.elastic.torchrun import torchrun_variables
-from hpckit.run.processes import Child, kill_all
+from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
+from hpckit.agent.workers.torchrun_command import torchrun_variables
+from hpckit.system.child_processes import Child, kill_all
 
 PATIENCE_S = 120
 FOREVER = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1"]
@@ -28,7 +28,7 @@ class Served:
     def __init__(self) -> None:
         self.control, self._servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.start()
-        self.agent = ForkServer(self.control, (signal.SIGTERM,))
+        self.agent = ForkServerClient(self.control, (signal.SIGTERM,))
         self.begin = self.agent.begin
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ def begun(server: Served) -> psutil.Process:
 @pytest.mark.parametrize("threads", [1, 3], ids=["as expected", "other threads"])
 def test_all_are_forks_of_one_server(server: Served, output: Path, threads: int) -> None:
     torchrun = server.begin(["--help"], environment(threads), output)
-    assert isinstance(torchrun, Fork)
+    assert isinstance(torchrun, ForkedTorchrun)
     assert helps(torchrun, output)
     assert not forks_of(server)
 
@@ -127,18 +127,18 @@ def test_it_ends_with_the_agent_that_ordered_it_and_the_next_agent_is_served(
     assert torchrun.poll() is None
     server.agent.end()  # as the kernel does for one that was killed
     assert process.wait(PATIENCE_S) is None
-    server.agent = ForkServer(server.control, (signal.SIGTERM,))
+    server.agent = ForkServerClient(server.control, (signal.SIGTERM,))
     server.begin = server.agent.begin
     output.write_text("before\n")
     torchrun = server.begin(["--help"], environment(), output)
-    assert isinstance(torchrun, Fork)
+    assert isinstance(torchrun, ForkedTorchrun)
     assert helps(torchrun, output)
 
 
 def test_a_server_that_does_not_answer_goes_with_its_torchrun(
     own: Served, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.elastic.forkserver.ANSWER_S", 0.2)
+    monkeypatch.setattr("hpckit.agent.workers.forkserver_client.ANSWER_S", 0.2)
     torchrun = own.begin([*FOREVER, "x.py"], environment(), output)
     process = begun(own)
     assert torchrun.poll() is None
@@ -163,19 +163,19 @@ def test_where_it_is_gone_one_is_started_without_until_there_is_another(
     with caplog.at_level(logging.WARNING):
         plain = own.begin(["--help"], environment(), output)
     assert "the fork server is gone" in caplog.text
-    assert not isinstance(plain, Fork)
+    assert not isinstance(plain, ForkedTorchrun)
     assert helps(plain, output)
     own.start()
     output.write_text("before\n")
     torchrun = own.begin(["--help"], environment(), output)
-    assert isinstance(torchrun, Fork)
+    assert isinstance(torchrun, ForkedTorchrun)
     assert helps(torchrun, output)
 
 
 def test_where_there_can_be_none_torchruns_are_started_without(output: Path) -> None:
     control, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with control:
-        agent = ForkServer(control, ())
+        agent = ForkServerClient(control, ())
         servers.close()  # as the keeper does when it gives up
         assert helps(agent.begin(["--help"], environment(), output), output)
         agent.end()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.launcher_error import LOG, LoggedError, last_error, launcher_error
-from hpckit.elastic.report import WorkerError
+from hpckit.agent.exit_report import WorkerError
+from hpckit.agent.workers.launcher_error import LOG, LoggedError, last_error, launcher_error
 
 USAGE = """usage: forking.py [-h] [--nnodes NNODES]
                   training_script ...
@@ -51,13 +51,13 @@ FORKED = "".join(
         "",
         "-- Process 0 terminated with the following error:",
         "Traceback (most recent call last):",
-        '  File "/hpckit/run/environment.py", line 94, in __call__',
+        '  File "/hpckit/ipc/process_environment.py", line 94, in __call__',
         "    raise RuntimeError(",
         "RuntimeError: HPCKIT_RUN is not set: start it by `hpckit launch`",
     )
 )
 RENDEZVOUS = """Traceback (most recent call last):
-  File "/hpckit/training/rendezvous.py", line 80, in next_rendezvous
+  File "/hpckit/trainer/torchrun/rendezvous_handler.py", line 80, in next_rendezvous
 torch.distributed.DistStoreError: wait timeout after 600000ms
 
 The above exception was the direct cause of the following exception:
@@ -181,7 +181,13 @@ def test_a_file_of_another_form_is_passed_by(tmp_path: Path, values: object) -> 
 
 
 def test_what_this_version_of_torchrun_says_of_wrong_arguments_is_read(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hpckit.training.programs", "--no-such-option", "x"]
+    command = [
+        sys.executable,
+        "-m",
+        "hpckit.trainer.torchrun.spawned_workers",
+        "--no-such-option",
+        "x",
+    ]
     with open(tmp_path / LOG, "wb") as log:
         assert subprocess.run(command, stdout=log, stderr=log).returncode == 2
     error = launcher_error(tmp_path)

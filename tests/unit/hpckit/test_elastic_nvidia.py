@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.elastic.nvidia import Gpu, Xid, bus_of, hardware_xids, parse_gpus, parse_rows
+from hpckit.agent.node_health.nvidia import Gpu, Xid, bus_of, hardware_xids, parse_gpus, parse_rows
 
 # As nvidia-smi of R535 and R570 prints it; the last GPU is one without ECC.
 GPUS = """\

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from hpckit.elastic.oomkills import Place, find_place, oom_kills, parse_count
+from hpckit.agent.workers.oom_kills import OomCounterFile, find_place, oom_kills, parse_count
 
 V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 OTHER = "37 31 0:34 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer"
@@ -15,8 +15,8 @@ IN_CONTAINER = "41 31 0:38 /job_7/step_1 /sys/fs/my\\040cgroup rw - cgroup2 cgro
 JOB = "5:devices:/\n4:memory,hugetlb:/slurm/job_7\n0::/\n"
 
 
-def place(mount: str, cgroup: str, file: str) -> Place:
-    return Place(Path(mount), PurePosixPath(cgroup), file)
+def place(mount: str, cgroup: str, file: str) -> OomCounterFile:
+    return OomCounterFile(Path(mount), PurePosixPath(cgroup), file)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def place(mount: str, cgroup: str, file: str) -> Place:
         ("", [], None),
     ],
 )
-def test_the_place_is_found(cgroups: str, mounts: list[str], found: Place | None) -> None:
+def test_the_place_is_found(cgroups: str, mounts: list[str], found: OomCounterFile | None) -> None:
     assert find_place(cgroups, "\n".join(mounts)) == found
 
 

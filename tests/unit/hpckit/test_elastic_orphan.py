@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic import orphan
-from hpckit.elastic.orphan import end_job, is_lost, is_orphan
-from hpckit.elastic.overheard import Overheard
-from hpckit.run.events import EventLog
+from hpckit.agent import orphaned_job
+from hpckit.agent.orphaned_job import end_job, is_lost, is_orphan
+from hpckit.agent.supervisor_liveness import SupervisorLiveness
+from hpckit.events.event_log import EventLog
 
 JOB = "JobId=7 JobName=t JobState={} Reason=None ReqNodeList=(null) NodeList={}"
 NODE = "NodeName=n1 Arch=x86_64 State={} ThreadsPerCore=1"
@@ -59,7 +59,7 @@ def lives() -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphan, "POLL_S", 0.0)
+    monkeypatch.setattr(orphaned_job, "POLL_S", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_or_not_where_that_cannot_be_known() -> None:
 def test_a_supervisor_speaks_by_events_that_are_its_own(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events") as log:
         log.emit("agent_started", node=0)
-        overheard = Overheard(tmp_path / "events")
+        overheard = SupervisorLiveness(tmp_path / "events")
         for kind in ("step", "degraded", "checkpoint_committed", "strays_killed"):
             log.emit(kind)
         assert not overheard.has_spoken(), "agents and ranks say these"

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from hpckit.elastic.health import Facts, Fault, Output
-from hpckit.elastic.probes import at_once, free_bytes, look, node_problems, output, read, write
-from hpckit.run.directory import RunDir
+from hpckit.agent.node_health.health_probes import (
+    free_bytes,
+    look,
+    node_problems,
+    output,
+    probe_in_parallel,
+    read,
+    write,
+)
+from hpckit.agent.node_health.health_rules import NodeFacts, ProbeFault, ProgramOutput
+from hpckit.rundir.directory import RunDir
 from tests.descriptors import opened
 from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
 
@@ -84,8 +92,8 @@ def test_gpus_that_are_another_jobs_are_none_of_its_affair(
 
 def test_a_folder_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
     never = threading.Event()
-    found = at_once({"dead": never.wait, "alive": lambda: 1}, 0.3)
-    assert found == {"dead": Fault("no answer within 0.3 s"), "alive": 1}
+    found = probe_in_parallel({"dead": never.wait, "alive": lambda: 1}, 0.3)
+    assert found == {"dead": ProbeFault("no answer within 0.3 s"), "alive": 1}
     never.set()
 
 
@@ -107,7 +115,7 @@ def test_what_is_missing_full_or_closed_is_told(tmp_path: Path, tools: Path) -> 
     nothing = {"gpus": False, "ecc_errors": None, "xids": False, "disk_free_gib": None}
     nothing |= {"mounts": False}
     changes = {f"health.{key}": value for key, value in nothing.items()}
-    assert look(make_spec({"cluster.device": "cuda", **changes}), run) == Facts()
+    assert look(make_spec({"cluster.device": "cuda", **changes}), run) == NodeFacts()
 
 
 def test_the_probes_leave_nothing_behind(tmp_path: Path) -> None:
@@ -121,4 +129,4 @@ def test_the_probes_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_no_fault() -> None:
     assert output(("hpckit-no-such-program",), 1.0) is None
-    assert output(("sh", "-c", "echo a; echo b >&2; exit 3"), 5.0) == Output(3, "a\n", "b\n")
+    assert output(("sh", "-c", "echo a; echo b >&2; exit 3"), 5.0) == ProgramOutput(3, "a\n", "b\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.report import (
+from hpckit.agent.exit_report import (
     HANG,
     ExitReport,
     NodeExit,
@@ -17,12 +17,12 @@ from hpckit.elastic.report import (
     load_report,
     write_hang,
 )
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json, write_json
-from hpckit.run.memory import Memory
+from hpckit.ipc.memory_kinds import MemoryKind
+from hpckit.rundir.directory import RunDir
+from hpckit.system.atomic_files import read_json, write_json
 
 ERROR = WorkerError(3, "ValueError", "bad [x]\nline", "Traceback …", 12.5)
-LACK = WorkerError(3, "OutOfMemoryError", "", "", 12.5, Memory.GPU, 77)
+LACK = WorkerError(3, "OutOfMemoryError", "", "", 12.5, MemoryKind.GPU, 77)
 
 
 @pytest.mark.parametrize("how", NodeExit)

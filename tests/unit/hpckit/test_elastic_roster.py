@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.roster import Need, pick
+from hpckit.supervisor.node_selection.node_choice import NodeRequirement, choose_nodes
 
 
 def any_number(count: int) -> bool:
@@ -28,14 +28,14 @@ def any_number(count: int) -> bool:
 def test_who_takes_part(
     there: list[int], before: tuple[int, ...], wanted: int, fewest: int, chosen: tuple[int, ...]
 ) -> None:
-    assert pick(there, before, Need(wanted, fewest, any_number)) == chosen
+    assert choose_nodes(there, before, NodeRequirement(wanted, fewest, any_number)) == chosen
 
 
 def test_only_as_many_as_can_share_the_work() -> None:
-    need = Need(4, 1, lambda count: 8 % count == 0)
-    assert pick([0, 1, 2], (), need) == (0, 1)
-    assert pick([0, 1, 2], (1, 2), need) == (1, 2)
-    assert pick([0, 1, 2], (), Need(4, 3, need.fits)) == ()
+    need = NodeRequirement(4, 1, lambda count: 8 % count == 0)
+    assert choose_nodes([0, 1, 2], (), need) == (0, 1)
+    assert choose_nodes([0, 1, 2], (1, 2), need) == (1, 2)
+    assert choose_nodes([0, 1, 2], (), NodeRequirement(4, 3, need.fits)) == ()
 
 
 @given(st.sets(st.integers(0, 9)), st.lists(st.integers(0, 9)), st.integers(1, 9), st.data())
@@ -43,7 +43,7 @@ def test_never_more_than_wanted_nor_fewer_than_allowed(
     there: set[int], before: list[int], wanted: int, data: st.DataObject
 ) -> None:
     fewest = data.draw(st.integers(1, wanted))
-    chosen = pick(there, before, Need(wanted, fewest, any_number))
+    chosen = choose_nodes(there, before, NodeRequirement(wanted, fewest, any_number))
     assert set(chosen) <= there
     assert len(chosen) == (min(wanted, len(there)) if len(there) >= fewest else 0)
     kept = set(before) & there

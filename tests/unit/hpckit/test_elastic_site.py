@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.site import cache_variables, site_variables
+from hpckit.agent.workers.worker_environment import cache_variables, site_variables
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

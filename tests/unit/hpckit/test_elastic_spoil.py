@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from data import Loader, open_dataset, pack_folder
-from data.reader.opened import Check
-from hpckit.elastic.refusal import CANNOT
-from hpckit.elastic.spoil import main
+from data.read.shards.shard_samples import Check
+from hpckit.faults.injection.failing_syscalls import CANNOT
+from hpckit.faults.injection.shard_corruption import main
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.elastic import store as module
-from hpckit.elastic.store import RendezvousStore, StoreError
+from hpckit.agent import rendezvous_store as module
+from hpckit.agent.rendezvous_store import RendezvousStore, RendezvousStoreError
 from tests.unit.hpckit.hpckit_parts import until
 
 HOST = "127.0.0.1"
@@ -71,7 +71,7 @@ def test_all_addresses_are_listened_on() -> None:
 
 def test_an_address_that_is_not_this_machines_is_an_error() -> None:
     store = RendezvousStore(UNBINDABLE)
-    with pytest.raises(StoreError, match=rf"cluster\.address.* {UNBINDABLE}"), store:
+    with pytest.raises(RendezvousStoreError, match=rf"cluster\.address.* {UNBINDABLE}"), store:
         pass
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpckit.elastic import strike as striking
-from hpckit.elastic.refusal import CANNOT
-from hpckit.elastic.strike import Fault, main, strike, victims
+from hpckit.faults.injection import process_faults as striking
+from hpckit.faults.injection.failing_syscalls import CANNOT
+from hpckit.faults.injection.process_faults import ProcessFault, inject_fault, main, victims
 from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
 TRACES = pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 SLEEP = """
 import sys, time
-from hpckit.run.processes import name_process
+from hpckit.system.child_processes import name_process
 name_process(sys.argv[1])
 print('up', flush=True)
 time.sleep(600)
@@ -66,10 +66,10 @@ def test_a_fault_hits_whom_it_is_meant_for_and_nobody_else(
     tmp_path: Path, pids: dict[str, int]
 ) -> None:
     run = str(tmp_path)
-    assert [p.pid for p in victims(run, Fault.WORKER, 3)] == [pids["worker"]]
-    assert victims(run, Fault.WORKER, 1) == []
-    assert victims(run, Fault.NODE, 0) == []
-    assert strike(run, Fault.HANG, 3) == [pids["worker"]]
+    assert [p.pid for p in victims(run, ProcessFault.WORKER, 3)] == [pids["worker"]]
+    assert victims(run, ProcessFault.WORKER, 1) == []
+    assert victims(run, ProcessFault.NODE, 0) == []
+    assert inject_fault(run, ProcessFault.HANG, 3) == [pids["worker"]]
     until(lambda: psutil.Process(pids["worker"]).status() == psutil.STATUS_STOPPED)
     assert main([run, "node", "1"]) == 0
     until(lambda: all(is_gone(pids[name]) for name in ("agent", "worker", "child")))
@@ -96,18 +96,18 @@ def writing(folder: Path) -> Iterator[Callable[[], str]]:
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
-        (Fault.FULL, errno.EFBIG),
-        pytest.param(Fault.ENOSPC, errno.ENOSPC, marks=TRACES),
-        pytest.param(Fault.EIO, errno.EIO, marks=TRACES),
+        (ProcessFault.FULL, errno.EFBIG),
+        pytest.param(ProcessFault.ENOSPC, errno.ENOSPC, marks=TRACES),
+        pytest.param(ProcessFault.EIO, errno.EIO, marks=TRACES),
     ],
 )
 def test_a_disk_refuses_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, error: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: ProcessFault, error: int
 ) -> None:
     monkeypatch.setattr(striking, "FULL_S", 1.5)
     with writing(tmp_path) as write, ThreadPoolExecutor() as pool:
         assert write() == "done"
-        struck = pool.submit(strike, str(tmp_path), fault, 1)
+        struck = pool.submit(inject_fault, str(tmp_path), fault, 1)
         until(lambda: write() == str(error))
         assert len(struck.result()) == 1
         assert write() == "done"
@@ -115,7 +115,14 @@ def test_a_disk_refuses_for_a_while(
 
 @TRACES
 def test_whoever_interrupts_it_leaves_a_disk_that_works(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hpckit.elastic.strike", str(tmp_path), "eio", "1"]
+    words = [
+        sys.executable,
+        "-m",
+        "hpckit.faults.injection.process_faults",
+        str(tmp_path),
+        "eio",
+        "1",
+    ]
     with writing(tmp_path) as write, subprocess.Popen(words, stderr=subprocess.DEVNULL) as striker:
         until(lambda: write() == str(errno.EIO))
         striker.send_signal(signal.SIGINT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.table import Table
+from hpckit.agent.rendezvous_table import KeyValueTable
 
 KEYS = st.sampled_from("abcd")
 REQUESTS = st.one_of(
@@ -21,7 +21,7 @@ REQUESTS = st.one_of(
 def test_a_get_is_answered_once_and_as_soon_as_all_keys_are_there(
     requests: list[dict[str, Any]],
 ) -> None:
-    table = Table()
+    table = KeyValueTable()
     values: dict[str, str] = {}
     waiting: list[tuple[list[str], list[list[str]]]] = []  # keys, and the answers to them
     for request in requests:
@@ -42,7 +42,7 @@ def test_a_get_is_answered_once_and_as_soon_as_all_keys_are_there(
 
 
 def test_numbers_are_added_to_what_is_there_and_wake_who_waits() -> None:
-    table = Table()
+    table = KeyValueTable()
     heard: list[object] = []
     table.do({"do": "get", "keys": ["n"]}, lambda values: heard.append(values))
     table.do({"do": "add", "key": "n", "by": 3}, lambda value: heard.append(value))
@@ -51,7 +51,7 @@ def test_numbers_are_added_to_what_is_there_and_wake_who_waits() -> None:
 
 
 def test_text_is_not_added_to() -> None:
-    table = Table()
+    table = KeyValueTable()
     table.do({"do": "set", "key": "n", "value": "x"}, lambda: None)
     with pytest.raises(ValueError, match="invalid literal"):
         table.do({"do": "add", "key": "n", "by": 1}, lambda value: None)

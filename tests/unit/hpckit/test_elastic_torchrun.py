@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpckit.elastic.torchrun import (
+from hpckit.agent.workers.torchrun_command import (
     FORKING,
     PLAIN,
     Rendezvous,
@@ -12,8 +12,8 @@ from hpckit.elastic.torchrun import (
     torchrun_command,
     torchrun_variables,
 )
-from hpckit.run.directory import RunDir
-from hpckit.run.environment import NodeEnvironment
+from hpckit.ipc.process_environment import NodeEnvironment
+from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 AT = NodeEnvironment(RunDir(Path("/runs/gpt-12345678")), 2, generation=3, node=1, nodes=4)
@@ -34,7 +34,7 @@ def test_golden_arguments() -> None:
         "--local-addr=10.0.0.7",
         "--log-dir=/runs/gpt-12345678/logs/g003/n1/torchrun",
         "-m",
-        "hpckit.training.worker",
+        "hpckit.trainer.worker",
     ]
 
 

@@ -9,31 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.elastic.report import HANG, ExitReport, NodeExit, WorkerError
-from hpckit.elastic.verdict import (
-    EXIT_STATUS,
-    LEAVES,
-    Ending,
-    Kind,
-    Past,
-    Verdict,
+from hpckit.agent.exit_report import HANG, ExitReport, NodeExit, WorkerError
+from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, Verdict, VerdictKind
+from hpckit.agent.verdict_record import REFUSED as NOT_STARTED
+from hpckit.config.spec import RetrySpec
+from hpckit.events.event_log import Event
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.ipc.memory_kinds import MemoryKind
+from hpckit.supervisor.verdict import (
+    GenerationEnd,
+    PastGeneration,
     budget_of,
     failures_in_a_row,
     judge,
     past_of,
     words_before_first_step,
 )
-from hpckit.elastic.verdict import REFUSED as NOT_STARTED
-from hpckit.run.board import Request
-from hpckit.run.events import Event
-from hpckit.run.memory import Memory
-from hpckit.run.spec import RetrySpec
 
 RETRY = RetrySpec(in_place=3, crash=2, infra=10, hang=2, oom=1)
 NO_RETRY = RetrySpec(in_place=0, crash=0, infra=0, hang=0, oom=0)
 DONE, LEFT, OVERDUE = NodeExit.DONE, NodeExit.LEFT, NodeExit.OVERDUE
 FAILED, REFUSED, STOPPED = NodeExit.FAILED, NodeExit.REFUSED, NodeExit.STOPPED
-NONE, PREEMPT, STOP = Request.NONE, Request.PREEMPT, Request.STOP
+NONE, PREEMPT, STOP = WorkerRequest.NONE, WorkerRequest.PREEMPT, WorkerRequest.STOP
 AGENT, OTHER = "the agent of node 1", "the agent of node 2"
 
 
@@ -41,14 +38,14 @@ def error(rank: int = 0, time: float = 1.0) -> WorkerError:
     return WorkerError(rank, "ValueError", f"of rank {rank}", "", time)
 
 
-GPU = WorkerError(1, "OutOfMemoryError", "CUDA out of memory.", "", 1.0, Memory.GPU)
-HOST = WorkerError(1, "MemoryError", "", "", 1.0, Memory.HOST)
+GPU = WorkerError(1, "OutOfMemoryError", "CUDA out of memory.", "", 1.0, MemoryKind.GPU)
+HOST = WorkerError(1, "MemoryError", "", "", 1.0, MemoryKind.HOST)
 HUNG = WorkerError(1, HANG, "no step was finished after step 5", "", 1.0)
 
 
 def ending(
-    request: Request, exits: list[NodeExit], *lost: str, progress: bool = False, **more: Any
-) -> Ending:
+    request: WorkerRequest, exits: list[NodeExit], *lost: str, progress: bool = False, **more: Any
+) -> GenerationEnd:
     """`is_killed`: the first node's worker was, for want of memory."""
     reports = tuple(
         ExitReport(
@@ -61,22 +58,22 @@ def ending(
         )
         for node, exit_ in enumerate(exits)
     )
-    return Ending(request, reports, lost, progress, is_time_up=more.get("is_time_up", False))
+    return GenerationEnd(request, reports, lost, progress, is_time_up=more.get("is_time_up", False))
 
 
 # Endings of each kind that is followed by a retry as often as its budget says.
 FAILURES = {
-    Kind.INFRA: ending(NONE, [], AGENT),
-    Kind.CRASH: ending(NONE, [FAILED], error=error()),
-    Kind.HANG: ending(NONE, [FAILED, STOPPED], error=HUNG),
-    Kind.OOM: ending(NONE, [FAILED], error=GPU),
+    VerdictKind.INFRA: ending(NONE, [], AGENT),
+    VerdictKind.CRASH: ending(NONE, [FAILED], error=error()),
+    VerdictKind.HANG: ending(NONE, [FAILED, STOPPED], error=HUNG),
+    VerdictKind.OOM: ending(NONE, [FAILED], error=GPU),
 }
 FAILURE = st.sampled_from(sorted(FAILURES))
 
 EXITS = st.lists(st.sampled_from(NodeExit), max_size=4)
 ENDINGS = st.builds(
     lambda request, exits, lost, **more: ending(request, exits, *lost, **more),
-    st.sampled_from(Request),
+    st.sampled_from(WorkerRequest),
     EXITS,
     st.lists(st.sampled_from([AGENT, OTHER]), unique=True),
     progress=st.booleans(),
@@ -85,7 +82,7 @@ ENDINGS = st.builds(
     is_time_up=st.booleans(),
 )
 PASTS = st.lists(
-    st.builds(Past, st.sampled_from([*LEAVES, *FAILURES]), st.booleans()),
+    st.builds(PastGeneration, st.sampled_from([*LEAVES, *FAILURES]), st.booleans()),
     max_size=12,
 )
 RETRIES = st.builds(
@@ -100,51 +97,51 @@ def test_for_good_is_said_in_the_words_of_who_refused() -> None:
     early, late = ending(NONE, [FAILED], error=error(0, 1.0)), ending(NONE, [REFUSED])
     mine = replace(late.reports[0], node=1, error=error(1, 2.0))
     verdict = judge(replace(early, reports=(*early.reports, mine)), [], RETRY)
-    assert (verdict.kind, verdict.error) == (Kind.PERMANENT, error(1, 2.0))
+    assert (verdict.kind, verdict.error) == (VerdictKind.PERMANENT, error(1, 2.0))
 
 
 @pytest.mark.parametrize(
     ("end", "kind", "final"),
     [
-        (ending(NONE, [DONE, DONE]), Kind.DONE, True),
-        (ending(NONE, [FAILED]), Kind.CRASH, False),
-        (ending(NONE, [FAILED, STOPPED]), Kind.CRASH, False),
-        (ending(NONE, [DONE, FAILED]), Kind.CRASH, False),
-        (ending(NONE, [DONE, STOPPED]), Kind.CRASH, False),
-        (ending(NONE, [LEFT, LEFT]), Kind.CRASH, False),
-        (ending(NONE, [REFUSED, STOPPED]), Kind.PERMANENT, True),
-        (ending(NONE, [STOPPED], AGENT), Kind.INFRA, False),
-        (ending(NONE, [FAILED], AGENT), Kind.INFRA, False),
-        (ending(NONE, [], AGENT), Kind.INFRA, False),
-        (replace(ending(NONE, []), absent=("node 1 (n2) (srun: no)",)), Kind.INFRA, False),
-        (ending(NONE, [DONE], OTHER), Kind.INFRA, False),
-        (ending(NONE, [REFUSED], AGENT), Kind.PERMANENT, True),
-        (ending(PREEMPT, [LEFT, LEFT]), Kind.PREEMPTED, False),
-        (ending(PREEMPT, [LEFT, OVERDUE]), Kind.PREEMPTED, False),
-        (ending(PREEMPT, [FAILED]), Kind.PREEMPTED, False),
-        (ending(PREEMPT, [LEFT], AGENT), Kind.PREEMPTED, False),
-        (ending(PREEMPT, [DONE, DONE]), Kind.DONE, True),
-        (ending(PREEMPT, [DONE, LEFT]), Kind.PREEMPTED, False),
-        (ending(PREEMPT, [DONE], AGENT), Kind.PREEMPTED, False),
-        (ending(PREEMPT, [REFUSED]), Kind.PERMANENT, True),
-        (ending(PREEMPT, [LEFT], is_time_up=True), Kind.TIME_LIMIT, False),
-        (ending(PREEMPT, [OVERDUE], is_time_up=True), Kind.TIME_LIMIT, False),
-        (ending(PREEMPT, [DONE], is_time_up=True), Kind.DONE, True),
-        (ending(PREEMPT, [FAILED], error=GPU), Kind.PREEMPTED, False),
-        (ending(NONE, [FAILED], error=HUNG), Kind.HANG, False),
-        (ending(NONE, [STOPPED, FAILED], error=GPU), Kind.OOM, False),
-        (ending(NONE, [FAILED], error=HOST), Kind.OOM, False),
-        (ending(NONE, [FAILED], is_killed=True), Kind.OOM, False),
-        (ending(NONE, [FAILED, FAILED], error=error(1), is_killed=True), Kind.OOM, False),
-        (ending(NONE, [FAILED], AGENT, error=GPU), Kind.INFRA, False),
-        (ending(NONE, [REFUSED], error=GPU), Kind.PERMANENT, True),
-        (ending(STOP, [LEFT]), Kind.STOPPED, True),
-        (ending(STOP, [OVERDUE]), Kind.STOPPED, True),
-        (ending(STOP, [DONE]), Kind.DONE, True),
-        (ending(STOP, [], AGENT), Kind.STOPPED, True),
+        (ending(NONE, [DONE, DONE]), VerdictKind.DONE, True),
+        (ending(NONE, [FAILED]), VerdictKind.CRASH, False),
+        (ending(NONE, [FAILED, STOPPED]), VerdictKind.CRASH, False),
+        (ending(NONE, [DONE, FAILED]), VerdictKind.CRASH, False),
+        (ending(NONE, [DONE, STOPPED]), VerdictKind.CRASH, False),
+        (ending(NONE, [LEFT, LEFT]), VerdictKind.CRASH, False),
+        (ending(NONE, [REFUSED, STOPPED]), VerdictKind.PERMANENT, True),
+        (ending(NONE, [STOPPED], AGENT), VerdictKind.INFRA, False),
+        (ending(NONE, [FAILED], AGENT), VerdictKind.INFRA, False),
+        (ending(NONE, [], AGENT), VerdictKind.INFRA, False),
+        (replace(ending(NONE, []), absent=("node 1 (n2) (srun: no)",)), VerdictKind.INFRA, False),
+        (ending(NONE, [DONE], OTHER), VerdictKind.INFRA, False),
+        (ending(NONE, [REFUSED], AGENT), VerdictKind.PERMANENT, True),
+        (ending(PREEMPT, [LEFT, LEFT]), VerdictKind.PREEMPTED, False),
+        (ending(PREEMPT, [LEFT, OVERDUE]), VerdictKind.PREEMPTED, False),
+        (ending(PREEMPT, [FAILED]), VerdictKind.PREEMPTED, False),
+        (ending(PREEMPT, [LEFT], AGENT), VerdictKind.PREEMPTED, False),
+        (ending(PREEMPT, [DONE, DONE]), VerdictKind.DONE, True),
+        (ending(PREEMPT, [DONE, LEFT]), VerdictKind.PREEMPTED, False),
+        (ending(PREEMPT, [DONE], AGENT), VerdictKind.PREEMPTED, False),
+        (ending(PREEMPT, [REFUSED]), VerdictKind.PERMANENT, True),
+        (ending(PREEMPT, [LEFT], is_time_up=True), VerdictKind.TIME_LIMIT, False),
+        (ending(PREEMPT, [OVERDUE], is_time_up=True), VerdictKind.TIME_LIMIT, False),
+        (ending(PREEMPT, [DONE], is_time_up=True), VerdictKind.DONE, True),
+        (ending(PREEMPT, [FAILED], error=GPU), VerdictKind.PREEMPTED, False),
+        (ending(NONE, [FAILED], error=HUNG), VerdictKind.HANG, False),
+        (ending(NONE, [STOPPED, FAILED], error=GPU), VerdictKind.OOM, False),
+        (ending(NONE, [FAILED], error=HOST), VerdictKind.OOM, False),
+        (ending(NONE, [FAILED], is_killed=True), VerdictKind.OOM, False),
+        (ending(NONE, [FAILED, FAILED], error=error(1), is_killed=True), VerdictKind.OOM, False),
+        (ending(NONE, [FAILED], AGENT, error=GPU), VerdictKind.INFRA, False),
+        (ending(NONE, [REFUSED], error=GPU), VerdictKind.PERMANENT, True),
+        (ending(STOP, [LEFT]), VerdictKind.STOPPED, True),
+        (ending(STOP, [OVERDUE]), VerdictKind.STOPPED, True),
+        (ending(STOP, [DONE]), VerdictKind.DONE, True),
+        (ending(STOP, [], AGENT), VerdictKind.STOPPED, True),
     ],
 )
-def test_each_ending_has_its_verdict(end: Ending, kind: Kind, final: bool) -> None:
+def test_each_ending_has_its_verdict(end: GenerationEnd, kind: VerdictKind, final: bool) -> None:
     verdict = judge(end, [], RETRY)
     assert (verdict.kind, verdict.final) == (kind, final)
     assert verdict.reason
@@ -166,7 +163,7 @@ NOT_LEFT = "not every rank saved and left"
         (ending(NONE, [FAILED]), "workers were killed, without an error of their own"),
     ],
 )
-def test_the_reason_says_what_happened(end: Ending, reason: str) -> None:
+def test_the_reason_says_what_happened(end: GenerationEnd, reason: str) -> None:
     assert judge(end, [], RETRY).reason == reason
 
 
@@ -174,11 +171,11 @@ def test_the_earliest_error_of_all_nodes_is_the_cause() -> None:
     reports = tuple(
         ExitReport(n, FAILED, 5, 0, error(rank=n, time=t)) for n, t in enumerate((3.0, 1.0, 2.0))
     )
-    verdict = judge(Ending(NONE, reports, (), False), [], RETRY)
+    verdict = judge(GenerationEnd(NONE, reports, (), False), [], RETRY)
     assert verdict.error == error(rank=1, time=1.0)
 
 
-def at_start(error: WorkerError | None, **more: Any) -> Ending:
+def at_start(error: WorkerError | None, **more: Any) -> GenerationEnd:
     """An ending before the first step."""
     report = ExitReport(0, FAILED, step=0, attempts=1, error=error)
     report = replace(report, is_repeated=more.pop("is_repeated", False))
@@ -189,13 +186,13 @@ def test_what_fails_twice_before_the_first_step_in_the_same_words_is_permanent()
     first = at_start(error())
     words = words_before_first_step(first)
     assert words == error().words
-    assert judge(first, [], RETRY).kind is Kind.CRASH
-    again = judge(first, [Past(Kind.CRASH, False, words)], RETRY)
-    assert (again.kind, again.final, again.error) == (Kind.PERMANENT, True, error())
+    assert judge(first, [], RETRY).kind is VerdictKind.CRASH
+    again = judge(first, [PastGeneration(VerdictKind.CRASH, False, words)], RETRY)
+    assert (again.kind, again.final, again.error) == (VerdictKind.PERMANENT, True, error())
     assert again.reason == (
         "rank 0: ValueError: of rank 0 (twice, before the first step, in the same words)"
     )
-    assert judge(at_start(error(), is_repeated=True), [], RETRY).kind is Kind.PERMANENT
+    assert judge(at_start(error(), is_repeated=True), [], RETRY).kind is VerdictKind.PERMANENT
 
 
 PASSING = replace(error(), is_passing=True)
@@ -212,15 +209,15 @@ PASSING = replace(error(), is_passing=True)
     ],
     ids=["may pass", "killed", "has a checkpoint", "other words", "after a step"],
 )
-def test_what_may_be_well_next_time_is_tried_again(end: Ending) -> None:
-    past = [Past(Kind.CRASH, False, words_before_first_step(at_start(error())))]
-    assert judge(end, past, RETRY).kind is Kind.CRASH
+def test_what_may_be_well_next_time_is_tried_again(end: GenerationEnd) -> None:
+    past = [PastGeneration(VerdictKind.CRASH, False, words_before_first_step(at_start(error())))]
+    assert judge(end, past, RETRY).kind is VerdictKind.CRASH
 
 
 def test_memory_and_hangs_have_their_own_kinds_before_the_first_step_too() -> None:
-    for cause, kind in ((GPU, Kind.OOM), (HUNG, Kind.HANG)):
+    for cause, kind in ((GPU, VerdictKind.OOM), (HUNG, VerdictKind.HANG)):
         end = at_start(cause, is_repeated=True)
-        assert judge(end, [Past(kind, False, cause.words)], RETRY).kind is kind
+        assert judge(end, [PastGeneration(kind, False, cause.words)], RETRY).kind is kind
 
 
 def test_the_words_of_an_earlier_job_count_too() -> None:
@@ -229,12 +226,12 @@ def test_the_words_of_an_earlier_job_count_too() -> None:
         start = Event(1.0, "generation_started", {"generation": 1, "from_step": 0})
         return [start, Event(2.0, "generation_ended", fields)]
 
-    assert past_of(told("E: #")) == [Past(Kind.CRASH, False, "E: #")]
-    assert past_of(told(None)) == [Past(Kind.CRASH, False)]
+    assert past_of(told("E: #")) == [PastGeneration(VerdictKind.CRASH, False, "E: #")]
+    assert past_of(told(None)) == [PastGeneration(VerdictKind.CRASH, False)]
 
 
 def test_the_last_verdict_says_which_budget_was_spent() -> None:
-    past = [Past(Kind.CRASH, False)] * 2
+    past = [PastGeneration(VerdictKind.CRASH, False)] * 2
     verdict = judge(ending(NONE, [FAILED], error=error()), past, RETRY)
     assert verdict.final
     assert "3 times without progress" in verdict.reason
@@ -243,31 +240,33 @@ def test_the_last_verdict_says_which_budget_was_spent() -> None:
 
 
 @given(end=ENDINGS, past=PASTS, retry=RETRIES)
-def test_a_preemption_never_ends_a_run(end: Ending, past: list[Past], retry: RetrySpec) -> None:
+def test_a_preemption_never_ends_a_run(
+    end: GenerationEnd, past: list[PastGeneration], retry: RetrySpec
+) -> None:
     verdict = judge(end, past, retry)
     if verdict.kind in LEAVES:
         assert not verdict.final
     if end.request is PREEMPT:
-        assert verdict.kind in (*LEAVES, Kind.DONE, Kind.PERMANENT)
+        assert verdict.kind in (*LEAVES, VerdictKind.DONE, VerdictKind.PERMANENT)
 
 
 @given(end=ENDINGS, past=PASTS, retry=RETRIES)
 def test_refused_is_always_permanent_and_nothing_else_is(
-    end: Ending, past: list[Past], retry: RetrySpec
+    end: GenerationEnd, past: list[PastGeneration], retry: RetrySpec
 ) -> None:
     verdict = judge(end, past, retry)
     refused = any(report.exit is REFUSED for report in end.reports)
-    assert (verdict.kind is Kind.PERMANENT) is refused
+    assert (verdict.kind is VerdictKind.PERMANENT) is refused
     assert verdict.final or not refused
 
 
 @given(end=ENDINGS, past=PASTS, retry=RETRIES)
 def test_done_means_that_every_node_is_done(
-    end: Ending, past: list[Past], retry: RetrySpec
+    end: GenerationEnd, past: list[PastGeneration], retry: RetrySpec
 ) -> None:
     verdict = judge(end, past, retry)
     all_done = {report.exit for report in end.reports} == {DONE} and not end.lost
-    assert (verdict.kind is Kind.DONE) is all_done
+    assert (verdict.kind is VerdictKind.DONE) is all_done
     assert (verdict.exit_status == 0) is all_done
 
 
@@ -279,44 +278,54 @@ def test_done_means_that_every_node_is_done(
     is_time_up=st.booleans(),
 )
 def test_exactly_budget_and_one_failures_without_progress_end_a_run(
-    budget: int, kind: Kind, before: list[Past], gaps: list[int], is_time_up: bool
+    budget: int, kind: VerdictKind, before: list[PastGeneration], gaps: list[int], is_time_up: bool
 ) -> None:
     """Whatever came before the last progress, and however often it has to leave in between."""
     retry = replace(NO_RETRY, **{kind.value: budget})
     leaves = ending(PREEMPT, [LEFT], is_time_up=is_time_up)
-    past = [*before, Past(Kind.PREEMPTED, True)]
+    past = [*before, PastGeneration(VerdictKind.PREEMPTED, True)]
     for number in range(budget + 1):
         for _ in range(gaps[number]):
             verdict = judge(leaves, past, retry)
             assert not verdict.final
-            past.append(Past(verdict.kind, False))
+            past.append(PastGeneration(verdict.kind, False))
         verdict = judge(FAILURES[kind], past, retry)
         assert verdict.kind is kind
         assert verdict.final is (number == budget)
-        past.append(Past(verdict.kind, False))
+        past.append(PastGeneration(verdict.kind, False))
 
 
 @given(past=PASTS, kind=FAILURE, retry=RETRIES)
 def test_a_failure_with_progress_ends_a_run_only_where_nothing_is_retried(
-    past: list[Past], kind: Kind, retry: RetrySpec
+    past: list[PastGeneration], kind: VerdictKind, retry: RetrySpec
 ) -> None:
     verdict = judge(replace(FAILURES[kind], progress=True), past, retry)
     assert verdict.final is (budget_of(kind, retry) == 0)
 
 
-@given(kinds=st.lists(st.sampled_from(Kind)), kind=FAILURE)
+@given(kinds=st.lists(st.sampled_from(VerdictKind)), kind=FAILURE)
 def test_progress_resets_the_count_and_other_kinds_do_not_add_to_it(
-    kinds: list[Kind], kind: Kind
+    kinds: list[VerdictKind], kind: VerdictKind
 ) -> None:
-    past = [Past(one, False) for one in kinds]
+    past = [PastGeneration(one, False) for one in kinds]
     assert failures_in_a_row(kind, past) == kinds.count(kind)
-    assert failures_in_a_row(kind, [*past, Past(kind, True), Past(kind, False)]) == 1
+    assert (
+        failures_in_a_row(kind, [*past, PastGeneration(kind, True), PastGeneration(kind, False)])
+        == 1
+    )
 
 
 def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
     retry = RetrySpec(in_place=9, crash=1, infra=2, hang=3, oom=4)
-    budgets = {kind: budget for kind in Kind if (budget := budget_of(kind, retry)) is not None}
-    assert budgets == {Kind.CRASH: 1, Kind.INFRA: 2, Kind.HANG: 3, Kind.OOM: 4}
+    budgets = {
+        kind: budget for kind in VerdictKind if (budget := budget_of(kind, retry)) is not None
+    }
+    assert budgets == {
+        VerdictKind.CRASH: 1,
+        VerdictKind.INFRA: 2,
+        VerdictKind.HANG: 3,
+        VerdictKind.OOM: 4,
+    }
     assert all(
         f"retry.{kind}=0" in judge(end, [], NO_RETRY).reason for kind, end in FAILURES.items()
     )
@@ -334,7 +343,9 @@ def test_each_kind_that_may_be_retried_has_a_key_of_its_own() -> None:
         ),
     ],
 )
-def test_a_lack_of_memory_is_told_with_what_helps(end: Ending, helps: str, what: str) -> None:
+def test_a_lack_of_memory_is_told_with_what_helps(
+    end: GenerationEnd, helps: str, what: str
+) -> None:
     verdict = judge(end, [], RETRY)
     assert helps in verdict.reason
     assert verdict.reason.endswith(what)
@@ -344,18 +355,18 @@ def test_a_lack_of_memory_is_told_with_what_helps(end: Ending, helps: str, what:
 def test_the_first_of_all_errors_decides() -> None:
     later = replace(GPU, time=2.0)
     reports = (ExitReport(0, FAILED, 5, 0, later), ExitReport(1, FAILED, 5, 0, error(1, 1.0)))
-    assert judge(Ending(NONE, reports, (), False), [], RETRY).kind is Kind.CRASH
+    assert judge(GenerationEnd(NONE, reports, (), False), [], RETRY).kind is VerdictKind.CRASH
 
 
 def test_every_kind_has_an_exit_status_and_only_done_is_success() -> None:
-    assert EXIT_STATUS.keys() == set(Kind)
-    assert [kind for kind, status in EXIT_STATUS.items() if status == 0] == [Kind.DONE]
-    assert Verdict(Kind.STOPPED, True, "").exit_status == 130
+    assert EXIT_STATUS.keys() == set(VerdictKind)
+    assert [kind for kind, status in EXIT_STATUS.items() if status == 0] == [VerdictKind.DONE]
+    assert Verdict(VerdictKind.STOPPED, True, "").exit_status == 130
 
 
 def test_nothing_that_ended_looks_like_something_that_was_not_started() -> None:
     assert NOT_STARTED not in EXIT_STATUS.values()
-    assert EXIT_STATUS.keys() == set(Kind)
+    assert EXIT_STATUS.keys() == set(VerdictKind)
 
 
 def happened(kind: str, **fields: Any) -> Event:
@@ -377,8 +388,11 @@ def test_what_was_in_the_jobs_before_counts_until_a_person_starts_the_run_again(
         *generation("preempted", 0, 30),
     ]
     second = [happened("run_started", job="2"), *generation("crash", 30, 30)]
-    infra = Past(Kind.INFRA, False)
-    preempted, crash = Past(Kind.PREEMPTED, True), Past(Kind.CRASH, False)
+    infra = PastGeneration(VerdictKind.INFRA, False)
+    preempted, crash = (
+        PastGeneration(VerdictKind.PREEMPTED, True),
+        PastGeneration(VerdictKind.CRASH, False),
+    )
     assert past_of([*first, *second]) == [infra, preempted, crash]
     again = happened("run_started", job="2")  # requeued
     assert past_of([*first, *second, again]) == [infra, preempted, crash]
@@ -389,15 +403,15 @@ def test_what_was_in_the_jobs_before_counts_until_a_person_starts_the_run_again(
 
 
 def test_too_few_healthy_nodes_are_the_infrastructures_fault() -> None:
-    end = Ending(NONE, (), (), False, ("n1 (disk full)", "n2 (clock)"))
+    end = GenerationEnd(NONE, (), (), False, ("n1 (disk full)", "n2 (clock)"))
     verdict = judge(end, [], RETRY)
-    assert (verdict.kind, verdict.final) == (Kind.INFRA, False)
+    assert (verdict.kind, verdict.final) == (VerdictKind.INFRA, False)
     assert verdict.reason == "too few healthy nodes: n1 (disk full), n2 (clock)"
-    end = Ending(NONE, (), (AGENT,), False, ("n1 (disk full)",))
+    end = GenerationEnd(NONE, (), (AGENT,), False, ("n1 (disk full)",))
     assert judge(end, [], RETRY).reason.endswith(f"n1 (disk full); lost {AGENT}")
-    assert judge(end, [Past(Kind.INFRA, False)] * 10, RETRY).final
-    asked = Ending(PREEMPT, (), (), False, ("n1 (disk full)",))
-    assert judge(asked, [], RETRY).kind is Kind.PREEMPTED
+    assert judge(end, [PastGeneration(VerdictKind.INFRA, False)] * 10, RETRY).final
+    asked = GenerationEnd(PREEMPT, (), (), False, ("n1 (disk full)",))
+    assert judge(asked, [], RETRY).kind is VerdictKind.PREEMPTED
 
 
 def test_all_that_a_generation_lacked_is_told() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.elastic.report import NodeExit
-from hpckit.elastic.watch import (
+from hpckit.agent.exit_report import NodeExit
+from hpckit.agent.hangs.hang_detection import (
     attempts,
     hung_workers,
     lost_workers,
@@ -14,16 +14,16 @@ from hpckit.elastic.watch import (
     silent_workers,
     steps_finished,
 )
-from hpckit.run.board import Phase, Request, Slot
-from hpckit.run.spec import HangSpec
+from hpckit.config.spec import HangSpec
+from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase, WorkerRequest
 
-STARTING, TRAINING, DONE = Phase.STARTING, Phase.TRAINING, Phase.DONE
-LEFT, FAILED, REFUSED = Phase.LEFT, Phase.FAILED, Phase.REFUSED
-NONE, PREEMPT, STOP = Request.NONE, Request.PREEMPT, Request.STOP
+STARTING, TRAINING, DONE = WorkerPhase.STARTING, WorkerPhase.TRAINING, WorkerPhase.DONE
+LEFT, FAILED, REFUSED = WorkerPhase.LEFT, WorkerPhase.FAILED, WorkerPhase.REFUSED
+NONE, PREEMPT, STOP = WorkerRequest.NONE, WorkerRequest.PREEMPT, WorkerRequest.STOP
 
 
-def slots(*phases: Phase) -> list[Slot]:
-    return [Slot(100 + n, phase, 10 + n, 1.0, n) for n, phase in enumerate(phases)]
+def slots(*phases: WorkerPhase) -> list[Heartbeat]:
+    return [Heartbeat(100 + n, phase, 10 + n, 1.0, n) for n, phase in enumerate(phases)]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def slots(*phases: Phase) -> list[Slot]:
     ],
 )
 def test_how_a_node_ended(
-    phases: tuple[Phase, ...], returncode: int, request_: Request, expected: NodeExit
+    phases: tuple[WorkerPhase, ...], returncode: int, request_: WorkerRequest, expected: NodeExit
 ) -> None:
     assert node_exit(slots(*phases), returncode, request_) is expected
 
@@ -60,8 +60,10 @@ def test_a_worker_is_lost_if_it_is_gone_and_never_said_why() -> None:
 
 def test_who_is_silent_for_longer_than_its_phase_may_take_hangs() -> None:
     limits = HangSpec(step_s=5.0, first_step_s=20.0, start_s=30.0, validate_s=40.0, save_s=50.0)
-    board = slots(STARTING, Phase.RESUMED, TRAINING, Phase.SAVING, DONE, LEFT, FAILED, REFUSED)
-    board += [*slots(Phase.VALIDATING), Slot(0, STARTING, 0, 0.0, 0)]
+    board = slots(
+        STARTING, WorkerPhase.RESUMED, TRAINING, WorkerPhase.SAVING, DONE, LEFT, FAILED, REFUSED
+    )
+    board += [*slots(WorkerPhase.VALIDATING), Heartbeat(0, STARTING, 0, 0.0, 0)]
     assert hung_workers(board, 6.0, limits) == {}
     order = [2, 1, 0, 8, 3]  # training, first step, start, validation, save
     for count, now_s in enumerate((6.1, 21.1, 31.1, 41.1, 51.1), start=1):
@@ -72,7 +74,7 @@ def test_who_is_silent_for_longer_than_its_phase_may_take_hangs() -> None:
 
 
 def test_a_slot_that_no_worker_has_taken_is_not_lost() -> None:
-    empty = Slot(0, STARTING, 0, 0.0, 0)
+    empty = Heartbeat(0, STARTING, 0, 0.0, 0)
     assert lost_workers([empty], alive=lambda pid: False) == {}
     assert silent_workers([empty, *slots(DONE, TRAINING, FAILED)]) == [0, 2]
 

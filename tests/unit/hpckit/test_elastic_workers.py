@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hpckit.elastic.workers import _alive
+from hpckit.agent.workers.worker_processes import _alive
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.config.spec import PrometheusSpec
+from hpckit.events.event_log import EventLog, read_events
 from hpckit.exporter.exporter import Exporter
 from hpckit.exporter.exposition import CONTENT_TYPE
 from hpckit.exporter.textfile import STALE_S, file_of, publish, remove_stale
-from hpckit.run.board import Board, Phase
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog, read_events
-from hpckit.run.spec import PrometheusSpec
+from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
+from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.hpckit_parts import until
 from tests.unit.hpckit.test_exporter_page import series
 
@@ -63,8 +63,8 @@ def free_port() -> int:
 
 
 def test_a_file_is_kept_up_and_goes_with_its_agent(run: RunDir, folder: Path) -> None:
-    board, path = Board.create(1)
-    Board.attach(path, 1).report(0, Phase.TRAINING, 6, 0)
+    board, path = HeartbeatTable.create(1)
+    HeartbeatTable.attach(path, 1).report(0, WorkerPhase.TRAINING, 6, 0)
     spec = replace(NOBODY, folder=str(folder))
     before = os.umask(0o077)
     try:
@@ -86,10 +86,10 @@ def test_a_file_is_kept_up_and_goes_with_its_agent(run: RunDir, folder: Path) ->
 
 
 def test_one_node_alone_tells_what_is_of_the_run(run: RunDir) -> None:
-    board, path = Board.create(2)
-    worker = Board.attach(path, 2)
+    board, path = HeartbeatTable.create(2)
+    worker = HeartbeatTable.attach(path, 2)
     worker.note_memory(1, 4096)
-    worker.report(1, Phase.TRAINING, 6, 0)
+    worker.report(1, WorkerPhase.TRAINING, 6, 0)
     with exporter(NOBODY, run, node=1) as it:
         assert it.page() == ""
         it.watch(board.slots, "cuda", is_first=False)

@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from hpckit.exporter.board import worker_samples
-from hpckit.exporter.exposition import Sample, exposition
-from hpckit.exporter.names import METRICS, Metric
-from hpckit.exporter.standing import Standing
-from hpckit.run.board import Phase, Slot
-from hpckit.run.events import Event
+from hpckit.events.event_log import Event
+from hpckit.exporter.exposition import MetricSample, exposition
+from hpckit.exporter.metric_names import METRICS, Metric
+from hpckit.exporter.run_metrics import RunMetrics
+from hpckit.exporter.worker_metrics import worker_samples
+from hpckit.ipc.heartbeat_table import Heartbeat, WorkerPhase
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = ROOT / "hpckit" / "exporter" / "dashboard.json"
@@ -36,7 +36,7 @@ def series(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     return found
 
 
-def values(standing: Standing, now_s: float = 1000.0) -> dict[str, float]:
+def values(standing: RunMetrics, now_s: float = 1000.0) -> dict[str, float]:
     """Of a run, by name; those with a kind or tracker as name/kind."""
     found = series(exposition(standing.samples("r", now_s)))
     return {
@@ -45,8 +45,8 @@ def values(standing: Standing, now_s: float = 1000.0) -> dict[str, float]:
     }
 
 
-def standing(*told: tuple[float, str, dict[str, Any]]) -> Standing:
-    found = Standing()
+def standing(*told: tuple[float, str, dict[str, Any]]) -> RunMetrics:
+    found = RunMetrics()
     for time_s, kind, fields in told:
         found.take(Event(time_s, kind, fields))
     return found
@@ -72,7 +72,8 @@ def test_prometheus_reads_back_what_was_written(
     chosen: list[Metric], label: str, value: float
 ) -> None:
     samples = [
-        Sample(m.name, tuple(label + str(n) for n in range(len(m.labels))), value) for m in chosen
+        MetricSample(m.name, tuple(label + str(n) for n in range(len(m.labels))), value)
+        for m in chosen
     ]
     page = exposition(samples)
     found = series(page)
@@ -87,15 +88,15 @@ def test_prometheus_reads_back_what_was_written(
 
 
 def test_a_name_that_is_no_text_is_shown_as_it_can_be() -> None:
-    page = exposition([Sample("hpckit_step", ("run\udcff",), 1)])
+    page = exposition([MetricSample("hpckit_step", ("run\udcff",), 1)])
     assert series(page) == {("hpckit_step", frozenset({("run", "run?")})): 1}
 
 
 def test_a_metric_with_other_labels_is_refused() -> None:
     with pytest.raises(ValueError):
-        exposition([Sample("hpckit_step", ("run", "more"), 1)])
+        exposition([MetricSample("hpckit_step", ("run", "more"), 1)])
     with pytest.raises(KeyError):
-        exposition([Sample("hpckit_other", ("run",), 1)])
+        exposition([MetricSample("hpckit_other", ("run",), 1)])
 
 
 def test_of_a_run_that_has_said_nothing_little_is_told() -> None:
@@ -155,7 +156,10 @@ def test_events_that_lack_what_they_should_have_do_no_harm() -> None:
 
 
 def test_workers_that_have_said_something_are_told() -> None:
-    slots = [Slot(7, Phase.TRAINING, 12, 90.0, 0, 2**30), Slot(0, Phase.STARTING, 0, 0.0, 0)]
+    slots = [
+        Heartbeat(7, WorkerPhase.TRAINING, 12, 90.0, 0, 2**30),
+        Heartbeat(0, WorkerPhase.STARTING, 0, 0.0, 0),
+    ]
     found = series(exposition(worker_samples("r", 3, slots, "cuda", 100.0)))
     labels = frozenset({("run", "r"), ("node", "3"), ("local_rank", "0")})
     assert found == {

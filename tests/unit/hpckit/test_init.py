@@ -12,16 +12,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpckit.config.spec_parser import SpecError
 from hpckit.doctor.machine import MachineFacts
-from hpckit.doctor.reading import parse_config, parse_records
-from hpckit.doctor.scratch import Disk, kind_of
-from hpckit.init import files
-from hpckit.init.facts import SiteFacts, parse_accounts, parse_walls
-from hpckit.init.gpus import kinds_of
-from hpckit.init.site import Wanted, choose
-from hpckit.init.sitefile import is_name, render, scalar, site_name
-from hpckit.launch.compose import compose_spec
-from hpckit.run.parse import SpecError
+from hpckit.doctor.scratch_disks import ScratchDisk, kind_of
+from hpckit.init import project_files
+from hpckit.init.site_choice import SiteRequest, choose
+from hpckit.init.site_facts import SiteFacts, parse_accounts, parse_walls
+from hpckit.init.site_file import is_name, render, scalar, site_name
+from hpckit.slurm.cluster_config import parse_config, parse_records
+from hpckit.slurm.gres import kinds_of
+from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.test_doctor import CONFIG, GOOD
 
 PARTITIONS = """PartitionName=cpu Default=YES MaxTime=UNLIMITED PreemptMode=OFF State=UP
@@ -47,7 +47,7 @@ FACTS = SiteFacts(
 NODE = replace(
     GOOD,
     interfaces=("eth0", "ib0"),
-    scratch=(Disk("/local", 800 << 30),),
+    scratch=(ScratchDisk("/local", 800 << 30),),
     containers=("apptainer",),
 )
 
@@ -55,7 +55,7 @@ NODE = replace(
 def keys(
     facts: SiteFacts = FACTS, machine: MachineFacts = NODE, **wanted: str
 ) -> dict[str, tuple[Any, str, str]]:
-    site = choose(facts, machine, True, Wanted(**wanted))
+    site = choose(facts, machine, True, SiteRequest(**wanted))
     return {key.name: (key.value, key.how, key.why) for key in site.keys}
 
 
@@ -131,9 +131,9 @@ def test_a_partition_that_cannot_be_told_is_refused(
 def test_the_file_composes_to_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str, on_node: bool
 ) -> None:
-    site = choose(FACTS, NODE, on_node, Wanted(partition))
+    site = choose(FACTS, NODE, on_node, SiteRequest(partition))
     text = render("mine", site, FACTS, date(2026, 11, 23))
-    files.write([files.File("conf/cluster/mine.yaml", text)], tmp_path)
+    project_files.write([project_files.NewFile("conf/cluster/mine.yaml", text)], tmp_path)
     monkeypatch.chdir(tmp_path)
     spec = compose_spec(["cluster=mine", "launch.gpus_per_node=4"])
     assert spec.cluster.grace_s == {"gpu": 115}.get(partition, 60)
@@ -194,7 +194,7 @@ def test_a_folder_is_of_the_nearest_mount() -> None:
 def test_nothing_is_overwritten_and_then_nothing_written(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("mine")
     with pytest.raises(SpecError) as caught:
-        files.write([*files.starter(), *files.wrappers()], tmp_path)
+        project_files.write([*project_files.starter(), *project_files.wrappers()], tmp_path)
     assert caught.value.violations == [f"{tmp_path}/train.py is there already, and stays as it is"]
     assert [path.name for path in tmp_path.rglob("*")] == ["train.py"]
     assert (tmp_path / "train.py").read_text() == "mine"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.agentlogs import AgentLogs
-from hpckit.run.directory import RunDir
+from hpckit.rundir.directory import RunDir
+from hpckit.supervisor.agents.agent_logs import AgentLogs
 
 
 @pytest.fixture

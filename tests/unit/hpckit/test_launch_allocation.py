@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.allocation import (
+from hpckit.slurm.allocation import (
     Allocation,
     allocation,
     is_cancelled,
     is_requeued,
     leave_array,
+    shows_user_cancel,
     srun,
-    tells_of_a_person,
 )
 
 
@@ -70,7 +70,7 @@ SHOWN = "JobId=7 JobName=a b UserId=u(1) {} TimeLimit=1-00:00:00 Comment=JobStat
 def test_only_a_job_that_a_person_ends_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, by_a_person: bool
 ) -> None:
-    assert tells_of_a_person(SHOWN.format(facts), restarts=1) is by_a_person
+    assert shows_user_cancel(SHOWN.format(facts), restarts=1) is by_a_person
     script = f"[ \"$*\" = '--oneliner show job 7' ] && echo '{SHOWN.format(facts)}'"
     monkeypatch.setenv("PATH", commands(tmp_path, scontrol=script)["PATH"])
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.launch.amend import identity_problems, overrides_of
-from hpckit.launch.compose import amend_spec, compose_spec
-from hpckit.launch.prepare import prepare, prepare_amended
-from hpckit.launch.snapshot import Project
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.parse import SpecError, identity, read_spec, spec_values
+from hpckit.config.spec_parser import SpecError, identity, read_spec, spec_values
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.compose import amend_spec, compose_spec
+from hpckit.submit.prepare import prepare, prepare_amended
+from hpckit.submit.resume_overrides import identity_problems, overrides_of
+from hpckit.system.atomic_files import read_json
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

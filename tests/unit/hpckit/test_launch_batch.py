@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
-from hpckit.launch import batch
-from hpckit.launch.compose import compose_spec
-from hpckit.run.directory import RunDir
-from hpckit.run.parse import SpecError
-from hpckit.run.spec import RunSpec
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.rundir.directory import RunDir
+from hpckit.submit import batch_script
+from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,7 +46,9 @@ def spec_of(*overrides: str) -> RunSpec:
 
 
 def script(*overrides: str, at: str = "/scratch/runs/gpt-0a1b2c3d", submission: int = 3) -> str:
-    return batch.script(spec_of(*overrides), batch.of_run(RunDir(Path(at)), submission))
+    return batch_script.script(
+        spec_of(*overrides), batch_script.of_run(RunDir(Path(at)), submission)
+    )
 
 
 def options(text: str) -> dict[str, str]:
@@ -64,14 +66,17 @@ def test_the_script_is_the_one_that_was_agreed_on(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
     spec = spec_of(PYTHON, "launch.max_parallel=2", *CASES[case])
-    place = batch.of_run(RunDir(Path("/scratch/it's/run")), 3, after="7_1")
+    place = batch_script.of_run(RunDir(Path("/scratch/it's/run")), 3, after="7_1")
     assert spec.cluster.slurm is not None
-    python = batch.interpreter(spec.cluster.slurm, place)
+    python = batch_script.interpreter(spec.cluster.slurm, place)
     command = f"{python} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
     expected = _make_sbatch_string(
-        command=command, folder=place.folder, map_count=tasks, **batch.parameters(spec, place)
+        command=command,
+        folder=place.folder,
+        map_count=tasks,
+        **batch_script.parameters(spec, place),
     )
-    assert batch.script(spec, place, tasks) == expected
+    assert batch_script.script(spec, place, tasks) == expected
     assert ("--array=0-2%2" in expected) is (tasks == 3)
     assert "--dependency=afterany:7_1,singleton" in expected
 
@@ -79,7 +84,7 @@ def test_submitit_writes_the_same(case: str, tasks: int | None) -> None:
 def test_the_batch_process_is_the_supervisor_and_gets_the_signals() -> None:
     text = script(PYTHON)
     code = "/scratch/runs/gpt-0a1b2c3d/submissions/003/code"
-    hold = f"exec /opt/env/bin/python -IS {code}/hpckit/launch/hold.py -u -m submitit"
+    hold = f"exec /opt/env/bin/python -IS {code}/hpckit/submit/signal_hold.py -u -m submitit"
     assert text.splitlines()[-1].startswith(hold)
     assert "srun" not in text
     assert options(text)["signal"] == "B:USR2@120"
@@ -152,7 +157,7 @@ def test_a_time_limit_that_could_be_misread_is_refused(limit: str) -> None:
     ("limit", "expected"), [("00:10:00", 10), ("1-00:00:00", 1440), ("2-01:02:03", 2943)]
 )
 def test_minutes_of_a_time_limit(limit: str, expected: int) -> None:
-    assert batch.minutes(limit) == expected
+    assert batch_script.minutes(limit) == expected
 
 
 @pytest.mark.parametrize(
@@ -195,7 +200,7 @@ def test_the_kind_and_what_it_needs_go_together(kind: str, says: str) -> None:
 
 
 def of_a_run(spec: RunSpec) -> str:
-    return batch.script(spec, batch.of_run(RunDir(Path("/runs/a")), 1))
+    return batch_script.script(spec, batch_script.of_run(RunDir(Path("/runs/a")), 1))
 
 
 def changed(changes: dict[str, Any]) -> RunSpec:
@@ -203,8 +208,8 @@ def changed(changes: dict[str, Any]) -> RunSpec:
 
 
 def test_bad_nodes_are_excluded_beside_those_of_the_config() -> None:
-    place = batch.of_run(RunDir(Path("/runs/a")), 1, exclude=("n7", "n9"))
-    plain = batch.script(spec_of(), place)
+    place = batch_script.of_run(RunDir(Path("/runs/a")), 1, exclude=("n7", "n9"))
+    plain = batch_script.script(spec_of(), place)
     assert options(plain)["exclude"] == "n7,n9"
-    both = batch.script(spec_of("cluster.slurm.exclude=[n1]"), place)
+    both = batch_script.script(spec_of("cluster.slurm.exclude=[n1]"), place)
     assert options(both)["exclude"] == "n1,n7,n9"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch import chain as module
-from hpckit.launch.chain import Chain, come_again, silent_jobs
-from hpckit.run.events import Event, EventLog, read_events
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.supervisor.continuation import job_chain as module
+from hpckit.supervisor.continuation.job_chain import JobChain, requeue_job, silent_jobs
 from tests.unit.hpckit.hpckit_parts import until
 
 
@@ -38,7 +38,7 @@ def kinds(folder: Path) -> list[str]:
 
 
 def test_a_successor_that_is_not_kept_is_cancelled(folder: Path, events: EventLog) -> None:
-    with Chain(lambda: "8", events) as chain:
+    with JobChain(lambda: "8", events) as chain:
         until(lambda: chain.job == "8")
     assert (folder / "asked").read_text() == "--state=PENDING 8\n"
     assert kinds(folder) == ["successor_queued", "successor_cancelled"]
@@ -46,7 +46,7 @@ def test_a_successor_that_is_not_kept_is_cancelled(folder: Path, events: EventLo
 
 def test_one_that_is_kept_stays(folder: Path, events: EventLog) -> None:
     amended: list[tuple[str, float]] = []
-    with Chain(lambda: "8", events, lambda *told: amended.append(told)) as chain:
+    with JobChain(lambda: "8", events, lambda *told: amended.append(told)) as chain:
         assert chain.keep(30)
     assert amended == [("8", 30)]
     assert not (folder / "asked").exists()
@@ -55,7 +55,7 @@ def test_one_that_is_kept_stays(folder: Path, events: EventLog) -> None:
 
 def test_it_is_kept_when_the_supervisor_fails(folder: Path, events: EventLog) -> None:
     """What it failed of may pass; jobs that fail in a row are counted."""
-    chain = Chain(lambda: "8", events)
+    chain = JobChain(lambda: "8", events)
 
     def supervise() -> None:
         with chain:
@@ -70,7 +70,7 @@ def test_it_is_kept_when_the_supervisor_fails(folder: Path, events: EventLog) ->
 def test_it_is_cancelled_though_the_supervisor_fails_once_nothing_is_to_go_on(
     folder: Path, events: EventLog
 ) -> None:
-    chain = Chain(lambda: "8", events)
+    chain = JobChain(lambda: "8", events)
 
     def supervise() -> None:
         with chain:
@@ -87,7 +87,7 @@ def test_one_that_is_not_wanted_any_more_is_cancelled_long_before_the_end(
 ) -> None:
     """A person's `scancel` leaves this process little time; Slurm may not answer at once."""
     (folder / "down").touch()
-    with Chain(lambda: "8", events) as chain:
+    with JobChain(lambda: "8", events) as chain:
         until(lambda: chain.job == "8")
         chain.drop()
         until(lambda: (folder / "asked").exists())
@@ -100,7 +100,7 @@ def test_one_that_is_gone_is_not_asked_for_again(folder: Path, events: EventLog)
     (folder / "scancel").write_text(
         f"#!/bin/sh\necho $* >> {folder}/asked\necho Invalid job id specified >&2\nexit 1\n"
     )
-    with Chain(lambda: "8", events) as chain:
+    with JobChain(lambda: "8", events) as chain:
         until(lambda: chain.job == "8")
     assert (folder / "asked").read_text() == "--state=PENDING 8\n"
 
@@ -114,7 +114,7 @@ def test_what_fails_is_tried_again(folder: Path, events: EventLog, error: Except
             raise problem
         return "9"
 
-    with Chain(queue, events) as chain:
+    with JobChain(queue, events) as chain:
         until(lambda: chain.job == "9")
         assert chain.keep(0)
     refused, queued = read_events(folder / "events.jsonl")  # told once
@@ -134,7 +134,7 @@ def test_a_job_that_leaves_tries_at_once(
             raise problem
         return "9"
 
-    with Chain(queue, events) as chain:
+    with JobChain(queue, events) as chain:
         until(lambda: kinds(folder) == ["degraded"])
         assert chain.keep(30)
     assert kinds(folder) == ["degraded", "successor_queued"]
@@ -144,7 +144,7 @@ def test_one_that_slurm_took_without_saying_so_is_found(folder: Path, events: Ev
     def queue() -> str:
         raise RuntimeError("Socket timed out on send/recv operation")
 
-    with Chain(queue, events, find=lambda: "9") as chain:
+    with JobChain(queue, events, find=lambda: "9") as chain:
         until(lambda: chain.job == "9")
         assert chain.keep(0)
 
@@ -156,7 +156,7 @@ def test_without_a_successor_one_is_told_so(folder: Path, events: EventLog) -> N
         hangs.wait(30)
         raise OSError("too late")
 
-    with Chain(queue, events) as chain:
+    with JobChain(queue, events) as chain:
         assert not chain.keep(0.1)
         hangs.set()
     whats = [event["what"] for event in read_events(folder / "events.jsonl")]
@@ -169,7 +169,7 @@ def test_one_that_cannot_be_cancelled_is_not_said_to_be(
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     (folder / "down").touch()
-    with Chain(lambda: "8", events) as chain:
+    with JobChain(lambda: "8", events) as chain:
         until(lambda: chain.job == "8")
     queued, degraded = read_events(folder / "events.jsonl")
     assert queued.kind == "successor_queued"
@@ -226,7 +226,7 @@ def test_a_requeue_is_tried_again(
         f"[ $(wc -l < {folder}/asked) -gt {refusals} ]\n"
     )
     (folder / "scontrol").chmod(0o755)
-    come_again("7", events, within_s=30 if refusals < 9 else 0.05)
+    requeue_job("7", events, within_s=30 if refusals < 9 else 0.05)
     asked = (folder / "asked").read_text().splitlines()
     assert set(asked) == {"requeue 7"}
     assert refusals > 9 or len(asked) == refusals + 1
@@ -238,5 +238,5 @@ def test_what_a_person_has_requeued_is_not_requeued_again(folder: Path, events: 
         '#!/bin/sh\n[ "$1" != requeue ] && echo "JobId=7 Restarts=1"\n'
     )
     (folder / "scontrol").chmod(0o755)
-    come_again("7", events, within_s=30)
+    requeue_job("7", events, within_s=30)
     assert kinds(folder) == ["job_requeued"]

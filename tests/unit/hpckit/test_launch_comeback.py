@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.beginning import EPILOG_S, SOON_S, delay
-from hpckit.launch.comeback import ComebackError, find, note, places, supervisor
-from hpckit.launch.growing import grown
+from hpckit.rundir.requeue_link import (
+    RequeueError,
+    find_requeued_submission,
+    requeue_link_paths,
+    supervisor_command,
+    write_requeue_links,
+)
+from hpckit.supervisor.continuation.expedited_start import EPILOG_S, SOON_S, delay
+from hpckit.supervisor.continuation.resize import enlarged_spec
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c"}
@@ -34,18 +40,20 @@ def test_it_is_found_by_the_job_that_is_requeued_and_by_no_other(
 ) -> None:
     base = tmp_path / "project"
     base.mkdir()
-    assert find(base, {**AGAIN, **home}) is None
-    assert note(submission, base, {**JOB, **home}) == []
-    assert find(base, {**AGAIN, **home}) == submission
-    assert find(base, {**JOB, **home}) is None, "the first time: another job had this number"
-    assert find(base, {**AGAIN, **home, "SLURM_JOB_ID": "8"}) is None
-    assert find(base, {**AGAIN, **home, "SLURM_CLUSTER_NAME": "d"}) is None
+    assert find_requeued_submission(base, {**AGAIN, **home}) is None
+    assert write_requeue_links(submission, base, {**JOB, **home}) == []
+    assert find_requeued_submission(base, {**AGAIN, **home}) == submission
+    assert find_requeued_submission(base, {**JOB, **home}) is None, (
+        "the first time: another job had this number"
+    )
+    assert find_requeued_submission(base, {**AGAIN, **home, "SLURM_JOB_ID": "8"}) is None
+    assert find_requeued_submission(base, {**AGAIN, **home, "SLURM_CLUSTER_NAME": "d"}) is None
     newer = submission.with_name("003")
     submission.rename(newer)
-    with pytest.raises(ComebackError, match="which is not there: bring it back, or submit again"):
-        find(base, {**AGAIN, **home})
-    assert note(newer, base, {**JOB, **home}) == []
-    assert find(base, {**AGAIN, **home}) == newer
+    with pytest.raises(RequeueError, match="which is not there: bring it back, or submit again"):
+        find_requeued_submission(base, {**AGAIN, **home})
+    assert write_requeue_links(newer, base, {**JOB, **home}) == []
+    assert find_requeued_submission(base, {**AGAIN, **home}) == newer
 
 
 def test_one_of_two_places_will_do_and_none_is_told(
@@ -53,39 +61,41 @@ def test_one_of_two_places_will_do_and_none_is_told(
 ) -> None:
     base = tmp_path / "project"
     base.write_text("a file, in which no folder can be made")
-    assert note(submission, base, {**JOB, **home}) == []
-    assert find(base, {**AGAIN, **home}) == submission
-    assert len(note(submission, base, JOB)) == 1
-    assert find(tmp_path / "other", {**AGAIN, **home}) is None, "that of another project"
+    assert write_requeue_links(submission, base, {**JOB, **home}) == []
+    assert find_requeued_submission(base, {**AGAIN, **home}) == submission
+    assert len(write_requeue_links(submission, base, JOB)) == 1
+    assert find_requeued_submission(tmp_path / "other", {**AGAIN, **home}) is None, (
+        "that of another project"
+    )
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), **home, **JOB}
-    (own,) = places(base, state)[1:]
+    (own,) = requeue_link_paths(base, state)[1:]
     assert own.parent == tmp_path / "state" / "hpckit" / "jobs"
-    assert places(base, {"XDG_STATE_HOME": "relative", **JOB})[1:] == []
+    assert requeue_link_paths(base, {"XDG_STATE_HOME": "relative", **JOB})[1:] == []
 
 
 def test_another_users_link_is_none(
     tmp_path: Path, submission: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert note(submission, tmp_path, JOB) == []
+    assert write_requeue_links(submission, tmp_path, JOB) == []
     monkeypatch.setattr("os.getuid", lambda: 12345)
-    assert find(tmp_path, AGAIN) is None
+    assert find_requeued_submission(tmp_path, AGAIN) is None
 
 
 def test_nothing_but_the_standard_library_is_imported_to_find_it() -> None:
     code = (
-        "import sys, hpckit.launch.job; "
+        "import sys, hpckit.supervisor.user_job; "
         "print([n for n in sys.modules if n.partition('.')[0] in ('hydra', 'pydantic', 'yaml', "
-        "'checkpointing') or n.startswith('hpckit.launch.')])"
+        "'checkpointing') or n.startswith(('hpckit.submit.', 'hpckit.supervisor.'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = [f"hpckit.launch.{name}" for name in ("comeback", "hold", "job")]
+    names = ["hpckit.submit.signal_hold", "hpckit.supervisor.user_job"]
     assert done.stdout.strip() == str(names)
 
 
 def test_the_supervisor_runs_the_code_of_the_submission(submission: Path) -> None:
-    command, env = supervisor(submission, {"PYTHONPATH": "/mine", "A": "1"})
+    command, env = supervisor_command(submission, {"PYTHONPATH": "/mine", "A": "1"})
     assert command[1:] == [
-        *("-u", "-m", "hpckit.launch.begin"),
+        *("-u", "-m", "hpckit.supervisor.main"),
         *(str(submission.parent.parent), "002"),
     ]
     assert env == {"PYTHONPATH": f"{submission / 'code'}:/mine", "PYTHONSAFEPATH": "1", "A": "1"}
@@ -111,7 +121,7 @@ def test_a_run_takes_all_nodes_that_its_job_comes_back_with(
     changes: dict[str, object], nodes: int, overrides: list[str], expected: int | None
 ) -> None:
     base = {"train.micro_batch": 1, "launch.gpus_per_node": 1, **changes}
-    found = grown(make_spec(base), nodes, overrides)
+    found = enlarged_spec(make_spec(base), nodes, overrides)
     assert (found and found.launch.nodes) == expected
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.trees import conf_dir, group_options
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.parse import SpecError
+from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec_parser import SpecError
+from hpckit.submit.compose import compose_spec
 
 NEEDED = {
     "data=shards": ["data.shards=/data"],

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hpckit.launch.allocation import srun
-from hpckit.launch.container import inside
-from hpckit.launch.mounts import mount_problems, python_folders, shared_folders
-from hpckit.launch.nodes import run_container
-from hpckit.launch.preflight import with_absolute_paths
-from hpckit.run.directory import RunDir
-from hpckit.run.folders import data_folder
-from hpckit.run.spec import RunSpec
+from hpckit.config.spec import RunSpec
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.allocation import srun
+from hpckit.slurm.container import inside
+from hpckit.slurm.container_mounts import mount_problems, python_folders, shared_folders
+from hpckit.submit.preflight.checks import with_absolute_paths
+from hpckit.supervisor.agents.agent_launch import run_container
+from hpckit.system.local_folders import data_folder
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 RUN = RunDir(Path("/runs/gpt-0a1b2c3d"))

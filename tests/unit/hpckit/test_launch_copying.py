@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.launch import copying
-from hpckit.launch.copying import SETTLED_S, State, is_settled
-from hpckit.launch.snapshot import Project, Snapshot, copy_snapshot, take_snapshot
+from hpckit.rundir.code_snapshot import shared_copies
+from hpckit.rundir.code_snapshot.shared_copies import SETTLED_S, FileState, is_settled
+from hpckit.rundir.code_snapshot.snapshot import CodeSnapshot, Project, copy_snapshot, take_snapshot
 from tests.effort import times
 
 Tree = dict[str, tuple[bytes, bool]]
@@ -28,8 +28,8 @@ def _old_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nobody can set the time of a change: so these files count as old as soon as they are there,
     and each change waits for the clock."""
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "SETTLED_S", -10.0)
-        patch.setattr("hpckit.launch.snapshot.PACKAGES", ())
+        patch.setattr(shared_copies, "SETTLED_S", -10.0)
+        patch.setattr("hpckit.rundir.code_snapshot.snapshot.PACKAGES", ())
         yield
 
 
@@ -68,7 +68,7 @@ def project(tmp_path: Path) -> Project:
     return Project(root, git=False)
 
 
-def snapshots(project: Project, place: Path, count: int) -> Iterator[tuple[Path, Snapshot]]:
+def snapshots(project: Project, place: Path, count: int) -> Iterator[tuple[Path, CodeSnapshot]]:
     """One after the other, each with the one before it in view; as the caller goes on."""
     earlier = None
     for n in range(count):
@@ -151,7 +151,7 @@ def spoil(path: Path, how: str) -> None:
 def test_a_file_that_has_just_been_changed_is_copied_the_next_time(
     tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "SETTLED_S", SETTLED_S)
+    monkeypatch.setattr(shared_copies, "SETTLED_S", SETTLED_S)
     taking = snapshots(project, tmp_path / "s", 2)
     first, _ = next(taking)
     (project.root / "a.py").write_text("# racy\n")  # in the same tick, maybe
@@ -167,9 +167,9 @@ def test_a_file_that_has_just_been_changed_is_copied_the_next_time(
 def test_a_state_is_settled_when_its_change_is_long_ago(
     monkeypatch: pytest.MonkeyPatch, age_s: float, expected: bool
 ) -> None:
-    monkeypatch.setattr(copying, "SETTLED_S", SETTLED_S)
+    monkeypatch.setattr(shared_copies, "SETTLED_S", SETTLED_S)
     now_s = 1.7e9
-    state = State(size=1, mtime_ns=0, ctime_ns=int((now_s - age_s) * 1e9), number=1)
+    state = FileState(size=1, mtime_ns=0, ctime_ns=int((now_s - age_s) * 1e9), number=1)
     assert is_settled(state, now_s) is expected
 
 

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.agent import Start
-from hpckit.elastic.report import NodeExit
-from hpckit.elastic.roster import Need
-from hpckit.launch import crew as module
-from hpckit.launch.crew import Crew
-from hpckit.launch.mustering import muster
-from hpckit.run.board import Request
-from hpckit.run.events import EventLog, read_events
-from hpckit.run.processes import Process, kill_all, spawn_piped
+from hpckit.agent.agent import GenerationStart
+from hpckit.agent.exit_report import NodeExit
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.supervisor.agents import agent_pool as module
+from hpckit.supervisor.agents.agent_pool import AgentPool
+from hpckit.supervisor.node_selection.node_choice import NodeRequirement
+from hpckit.supervisor.node_selection.node_wait import wait_for_nodes
+from hpckit.system.child_processes import Process, kill_all, spawn_piped
 from tests.unit.hpckit.hpckit_parts import is_gone, make_spec, until
 
 # An agent whose workers train for ever, and end as they are told.
 AGENT = """
 import os, sys, time
-from hpckit.elastic.channel import Channel
+from hpckit.agent.message_channel import Channel
 node, how = int(sys.argv[1]), sys.argv[2]
 if how == "absent": sys.exit(1)
 if how == "slow": time.sleep(2)
@@ -76,7 +76,7 @@ class Parts:
         self.folder, self.how = folder, dict.fromkeys(range(9), "good")
         self.started: list[Process] = []
         self.events = EventLog(folder / "events.jsonl")
-        self.crew = Crew(self._start, self.events, health=make_spec().health)
+        self.crew = AgentPool(self._start, self.events, health=make_spec().health)
 
     def _start(self, node: int) -> Process:
         command = [sys.executable, "-c", AGENT, str(node), self.how[node]]
@@ -87,8 +87,12 @@ class Parts:
     def begin(self, generation: int, *nodes: int) -> set[int]:
         """Those that are there."""
         self.crew.call(nodes, generation)
-        there = set(muster(self.crew, Need(len(nodes), 1, lambda count: True), (), lambda: False))
-        start = Start(generation, len(nodes), 0, "127.0.0.1", 1, "token", "cpu", "", 1)
+        there = set(
+            wait_for_nodes(
+                self.crew, NodeRequirement(len(nodes), 1, lambda count: True), (), lambda: False
+            )
+        )
+        start = GenerationStart(generation, len(nodes), 0, "127.0.0.1", 1, "token", "cpu", "", 1)
         self.crew.begin(dict.fromkeys(there, start))
         return there
 
@@ -116,7 +120,7 @@ def test_agents_stay_for_the_next_generation(parts: Parts) -> None:
     for generation in (1, 2):
         assert parts.begin(generation, 0, 1) == {0, 1}
         assert parts.crew.is_under_way()
-        parts.crew.ask(Request.PREEMPT)
+        parts.crew.ask(WorkerRequest.PREEMPT)
         parts.until_over()
         assert parts.exits() == [NodeExit.LEFT] * 2
         assert [report.step for report in parts.crew.reports()] == [generation] * 2
@@ -137,10 +141,10 @@ def test_a_generation_may_have_more_nodes_or_fewer(parts: Parts) -> None:
 def test_an_agent_that_has_still_to_write_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 0.5)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 0.5)
     parts = Parts(tmp_path)
     parts.how[0] = "draining"
-    parts.crew = Crew(parts._start, parts.events, drain_s=60.0)
+    parts.crew = AgentPool(parts._start, parts.events, drain_s=60.0)
     with parts.crew:
         assert parts.begin(1, 0) == {0}
     assert (tmp_path / "errors").read_text() == "through without\n"
@@ -153,7 +157,7 @@ def test_those_that_end_are_told_of_the_nodes_that_were_lost_last(tmp_path: Path
         parts.started[1].kill()
         until(lambda: parts.crew.lost() == [1])
         parts.crew.end(5.0)
-        start = Start(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
+        start = GenerationStart(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
         assert parts.begin(2, 0, 1, 2) == {0, 1, 2}
         parts.crew.begin({2: start, 0: replace(start, place=1)})
         parts.started[0].kill()
@@ -206,7 +210,7 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.begin(1, 0, 1)
-    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 2.0)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 2.0)
     os.kill(parts.started[0].pid, signal.SIGSTOP)
 
     def is_lost() -> bool:
@@ -214,7 +218,7 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
         return parts.crew.lost() == [0]
 
     until(is_lost)
-    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 10.0)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 10.0)
     parts.crew._members[0].channel.close()  # as if it were for good
     parts.crew.call((0, 1), 2)
     assert parts.crew.expected() == 1
@@ -226,7 +230,7 @@ def test_one_that_is_silent_for_long_is_lost_though_it_runs(
 def test_one_that_is_suspect_is_lost_sooner_and_only_if_it_is_silent(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 3600.0)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 3600.0)
     parts.crew.call((0, 1), 1)
 
     def are_there() -> bool:
@@ -234,7 +238,7 @@ def test_one_that_is_suspect_is_lost_sooner_and_only_if_it_is_silent(
         return len(parts.crew.hellos()) == 2
 
     until(are_there)
-    start = Start(1, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
+    start = GenerationStart(1, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)
     parts.crew.begin({0: replace(start, place=1), 1: start})
     parts.crew.suspect([0, 1, 7])
     os.kill(parts.started[0].pid, signal.SIGSTOP)
@@ -255,7 +259,7 @@ def test_who_waited_for_something_else_has_lost_nobody(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for a disk."""
-    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 1.5)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 1.5)
     parts.begin(1, 0, 1)
     time.sleep(2.5)
     assert parts.crew.lost() == []
@@ -266,7 +270,7 @@ def test_who_waited_for_something_else_has_lost_nobody(
 def test_one_that_begins_slowly_is_waited_for(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.elastic.channel.SILENT_S", 0.5)
+    monkeypatch.setattr("hpckit.agent.message_channel.SILENT_S", 0.5)
     parts.how[1] = "slow"
     assert parts.begin(1, 0, 1) == {0, 1}
 
@@ -304,7 +308,7 @@ def test_a_node_that_fails_is_seen_and_reports_of_earlier_generations_are_not(
     time.sleep(0.3)
     parts.crew.tick()
     assert parts.crew.reports() == ()
-    parts.crew.begin({0: Start(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
+    parts.crew.begin({0: GenerationStart(2, 2, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
 
     def has_failed() -> bool:
         parts.crew.tick()
@@ -350,7 +354,7 @@ def test_one_that_stood_by_looks_at_its_node_before_it_takes_part(parts: Parts) 
         return len(parts.crew.hellos()) == 2
 
     until(are_there)
-    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
+    parts.crew.begin({0: GenerationStart(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})
     parts.crew.end(5.0)
     assert parts.begin(2, 0, 1) == {0}
     assert parts.crew.unhealthy() == {1: ["broken"]}
@@ -362,7 +366,9 @@ def test_a_node_without_an_agent_is_tried_again_while_the_others_train(
     monkeypatch.setattr(module, "RECALL_S", 0.2)
     parts.how[1] = "absent"
     assert parts.begin(1, 0, 1) == {0}
-    parts.crew.begin({0: Start(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)})  # without it
+    parts.crew.begin(
+        {0: GenerationStart(1, 1, 0, "127.0.0.1", 1, "token", "cpu", "", 1)}
+    )  # without it
 
     def is_tried(times: int) -> bool:
         parts.crew.tick()
@@ -383,7 +389,7 @@ def test_a_node_without_an_agent_is_tried_again_while_the_others_train(
 def test_tries_are_farther_and_farther_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    recall, tries = module.Recall(), []
+    recall, tries = module.NodeRetry(), []
     for now_s in range(1000):
         if recall.is_due():
             tries.append(now_s)

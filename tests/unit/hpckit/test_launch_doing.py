@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hpckit.launch.doing import describe_failure, doing
+from hpckit.supervisor.failure_context import describe_failure, failure_context
 
 
 def test_it_is_said_what_was_being_done() -> None:
     try:
-        with doing("start the run"), doing("make a folder"):
+        with failure_context("start the run"), failure_context("make a folder"):
             raise OSError(28, "No space left on device", "/runs/x")
     except OSError as error:
         told = describe_failure(error)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from data import open_dataset, pack_folder
-from hpckit.elastic.torchrun import Rendezvous, torchrun_command
-from hpckit.launch.dryrun import describe_submission
-from hpckit.plan.memory import footprint
-from hpckit.report.words import size
-from hpckit.run.directory import RunDir
-from hpckit.run.environment import NodeEnvironment
+from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
+from hpckit.ipc.process_environment import NodeEnvironment
+from hpckit.planner.memory.decoder_memory import footprint
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.dry_run import describe_submission
+from hpckit.text.quantities import size
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
@@ -40,7 +40,7 @@ def test_the_next_submission_generation_and_drill_are_told(tmp_path: Path) -> No
     assert f"supervise({str(tmp_path)!r}, submission=3)" in text
     assert "# layout      1 nodes" in text
     assert f"--rdzv-id={run.name}-g5" in text
-    assert text.count("hpckit.training.forking") == 1
+    assert text.count("hpckit.trainer.torchrun.forked_workers") == 1
 
 
 def test_a_packed_dataset_is_counted_in_epochs(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch import exclusion as module
-from hpckit.launch.exclusion import Exclusion, parse_nodes
-from hpckit.run.directory import RunDir
-from hpckit.run.events import Event, EventLog, read_events
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.supervisor.node_selection import exclude_list as module
+from hpckit.supervisor.node_selection.exclude_list import ExcludeList, parse_nodes
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 SINFO = "echo 'n1 idle'; echo 'n2 mixed'; echo 'n3 allocated'; echo 'n4 down*'"
@@ -35,10 +35,10 @@ class Parts:
         for host in hosts:
             self.log.emit("node_unhealthy", host=host, problems=["bad"])
 
-    def exclusion(self, nodes: int, *by_config: str) -> Exclusion:
+    def exclusion(self, nodes: int, *by_config: str) -> ExcludeList:
         batch = {"train.global_batch": 24, "train.micro_batch": 1}
         changes = {"launch.nodes": nodes, "cluster.slurm.exclude": list(by_config)}
-        return Exclusion(self.run, make_spec(batch | changes, "slurm"), self.log)
+        return ExcludeList(self.run, make_spec(batch | changes, "slurm"), self.log)
 
     def asked(self) -> list[str]:
         path = self.run.path / "asked"

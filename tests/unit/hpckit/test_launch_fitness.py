@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpckit.launch.allocation import Allocation
-from hpckit.launch.fitness import Fitness
-from hpckit.run.badhosts import bad_hosts
-from hpckit.run.events import EventLog, read_events
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.slurm.allocation import Allocation
+from hpckit.slurm.node_exclusion import excludable_nodes
+from hpckit.supervisor.node_selection.node_problem_events import NodeProblemReporter
 
 JOB = Allocation("1", ("n1", "n2", "n3"))
 
@@ -15,7 +15,7 @@ JOB = Allocation("1", ("n1", "n2", "n3"))
 def test_each_problem_of_a_node_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "events"
     with EventLog(path) as log:
-        fitness = Fitness(JOB, log)
+        fitness = NodeProblemReporter(JOB, log)
         assert fitness.tell(1, {}) == ()
         assert fitness.tell(1, {2: ["disk", "clock"], 0: ["disk"]}) == (
             "n1 (disk)",
@@ -32,7 +32,7 @@ def test_each_problem_of_a_node_is_told_once(tmp_path: Path) -> None:
         (1, "n3", ["disk", "clock"]),
         (2, "n3", ["mount"]),
     ]
-    bad = bad_hosts(events, events[-1].time)
+    bad = excludable_nodes(events, events[-1].time)
     assert [(one.host, one.is_unhealthy) for one in bad] == [
         ("n1", True),
         ("n2", False),
@@ -43,25 +43,28 @@ def test_each_problem_of_a_node_is_told_once(tmp_path: Path) -> None:
 def test_the_nodes_that_one_machine_plays_are_one(tmp_path: Path) -> None:
     path = tmp_path / "events"
     with EventLog(path) as log:
-        fitness = Fitness(None, log)
+        fitness = NodeProblemReporter(None, log)
         assert fitness.tell(1, {0: ["disk"], 1: ["disk"]}) == ("this machine (disk)",)
         fitness.tell_lost(1, [0, 0])
     events = read_events(path)
     assert [event["admin"] for event in events] == [None, None]
-    assert bad_hosts(events, events[-1].time) == ()
+    assert excludable_nodes(events, events[-1].time) == ()
 
 
 def test_a_node_that_no_agent_came_on_is_told_once_with_what_was_said(tmp_path: Path) -> None:
     path = tmp_path / "events"
     with EventLog(path) as log:
-        fitness = Fitness(JOB, log)
+        fitness = NodeProblemReporter(JOB, log)
         fitness.tell_absent(1, {1: "srun: error: no", 0: None})
         fitness.tell_absent(2, {1: "srun: error: no"})
-        assert (fitness.name(1), Fitness(None, log).name(1)) == ("node 1 (n2)", "node 1")
-        Fitness(None, log).tell_absent(1, {1: "no"})
+        assert (fitness.name(1), NodeProblemReporter(None, log).name(1)) == (
+            "node 1 (n2)",
+            "node 1",
+        )
+        NodeProblemReporter(None, log).tell_absent(1, {1: "no"})
     events = read_events(path)
     assert [(e["generation"], e["host"]) for e in events] == [(1, "n1"), (1, "n2")]
-    bad = bad_hosts(events, events[-1].time)
+    bad = excludable_nodes(events, events[-1].time)
     assert [(one.host, one.problem) for one in bad] == [
         ("n1", "no agent came, and nothing said why"),
         ("n2", "no agent came: srun: error: no"),

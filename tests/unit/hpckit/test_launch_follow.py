@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from hpckit.launch.follow import Follower, describe
-from hpckit.run.directory import RunDir
-from hpckit.run.events import Event, EventLog, EventTail
+from hpckit.events.event_log import Event, EventLog, EventTail
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.run_follower import Follower, describe
 from tests.unit.hpckit.hpckit_parts import line_of, python
 
 OTHERS = ("step", "run_started", "run_ended", "agent_started", "worker_started", "node_ended")
@@ -145,7 +145,7 @@ def test_a_supervisor_that_ends_without_a_word_is_told_apart(tmp_path: Path) -> 
 def test_ctrl_c_asks_the_holder_of_the_run_to_stop_and_again_leaves_it(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     code = """
-import signal, sys; from pathlib import Path; from hpckit.run.lock import RunLock
+import signal, sys; from pathlib import Path; from hpckit.rundir.lock import RunLock
 signal.signal(signal.SIGINT, lambda *_: print("asked to stop", flush=True))
 with RunLock(Path(sys.argv[1]), "supervisor"):
     print("held", flush=True); sys.stdin.readline(); sys.stdin.readline()

@@ -7,10 +7,10 @@ import shlex
 
 import pytest
 
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.help import key_reference, manual
-from hpckit.launch.trees import conf_dir, group_options
-from hpckit.run.parse import all_keys
+from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.config.spec_parser import all_keys
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.manual_page import key_reference, manual
 
 KEYS = [".".join(path) for path in all_keys()]
 LEAVES = [key for key in KEYS if not any(other.startswith(f"{key}.") for other in KEYS)]

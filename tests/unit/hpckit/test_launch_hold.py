@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch import hold
+from hpckit.submit import signal_hold
 
 _LATER = """
 import signal, sys
@@ -21,11 +21,23 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2, signal.SIGTERM])
 """
 
 
-@pytest.mark.parametrize("number", hold.HELD)
+@pytest.mark.parametrize("number", signal_hold.HELD)
 def test_a_signal_waits_until_somebody_hears(number: signal.Signals) -> None:
     """Also where a shell has ignored it before."""
-    words = [sys.executable, "-IS", str(Path(hold.__file__)), "-c", f"print(flush=True){_LATER}"]
-    shell = ["bash", "-c", f'{hold.IGNORED}; kill -{number.name[3:]} $$; exec "$@"', "-", *words]
+    words = [
+        sys.executable,
+        "-IS",
+        str(Path(signal_hold.__file__)),
+        "-c",
+        f"print(flush=True){_LATER}",
+    ]
+    shell = [
+        "bash",
+        "-c",
+        f'{signal_hold.IGNORED}; kill -{number.name[3:]} $$; exec "$@"',
+        "-",
+        *words,
+    ]
     with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "\n"

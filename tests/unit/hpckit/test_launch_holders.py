@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from hpckit.launch.holders import Holders
+from hpckit.supervisor.node_selection.snapshot_holders import SnapshotHolders
 
 
 def test_what_another_job_has_left_may_be_anywhere() -> None:
-    holders = Holders()
+    holders = SnapshotHolders()
     assert not holders.are_here([0, 1])
     holders.lost([0])
     assert not holders.are_here([0, 1]), "it did not train here"
 
 
 def test_nodes_that_are_all_there_again_hold_all() -> None:
-    holders = Holders()
+    holders = SnapshotHolders()
     holders.trained([0, 1])
     assert holders.are_here([0, 1])
     assert holders.are_here([2, 1, 0])
@@ -21,7 +21,7 @@ def test_nodes_that_are_all_there_again_hold_all() -> None:
 
 
 def test_with_a_node_its_parts_are_lost_and_a_spare_had_none() -> None:
-    holders = Holders()
+    holders = SnapshotHolders()
     holders.trained([0, 1])
     holders.lost([2])
     assert not holders.are_here([0, 2])

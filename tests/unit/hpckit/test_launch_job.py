@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.launch.job import job_problems, of_the_job
+from hpckit.supervisor.user_job import job_problems, of_the_job
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 ENV = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4"}

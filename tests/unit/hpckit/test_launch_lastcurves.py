@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.elastic.verdict import Kind, Verdict
-from hpckit.launch.concluding import Conclusions
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog, read_events
-from hpckit.training.curves import write_until
+from hpckit.agent.verdict_record import Verdict, VerdictKind
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.supervisor.generation_record import GenerationRecorder
+from hpckit.trainer.metrics.tensorboard_curves import write_until
 from tests.unit.hpckit.hpckit_parts import make_spec
 from tests.unit.hpckit.test_training_scalars import read
 
-ENDED = Verdict(Kind.INFRA, True, "lost node 0")
+ENDED = Verdict(VerdictKind.INFRA, True, "lost node 0")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunDir:
 def leave(run: RunDir, verdict: Verdict = ENDED, *, is_asked: bool = False) -> list[str]:
     """What the supervisor does at the end; what is said of it."""
     with EventLog(run.events, submission=1) as events:
-        Conclusions(run, make_spec(), 1, events).leave(verdict, lambda: is_asked)
+        GenerationRecorder(run, make_spec(), 1, events).leave(verdict, lambda: is_asked)
     return [event["what"] for event in read_events(run.events) if event.kind == "degraded"]
 
 
@@ -53,10 +53,10 @@ def test_what_the_files_lack_is_written_once(run: RunDir) -> None:
 @pytest.mark.parametrize(
     "verdict",
     [
-        Verdict(Kind.PREEMPTED, True, ""),
-        Verdict(Kind.TIME_LIMIT, True, ""),
-        Verdict(Kind.STOPPED, True, ""),
-        Verdict(Kind.INFRA, False, "another generation follows"),
+        Verdict(VerdictKind.PREEMPTED, True, ""),
+        Verdict(VerdictKind.TIME_LIMIT, True, ""),
+        Verdict(VerdictKind.STOPPED, True, ""),
+        Verdict(VerdictKind.INFRA, False, "another generation follows"),
     ],
 )
 def test_who_waits_for_the_end_does_not_wait_for_the_files(run: RunDir, verdict: Verdict) -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_is_asked_to_leave_meanwhile_does(run: RunDir) -> None:
 
 
 def test_it_is_not_waited_for_without_end(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpckit.launch.lastcurves.PATIENCE_S", 0.0)
+    monkeypatch.setattr("hpckit.supervisor.tensorboard_backfill.PATIENCE_S", 0.0)
     (said,) = leave(run)
     assert "not done after 0 s" in said
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.launch.main import Command, main, parse_arguments
-from hpckit.run.lock import RunLock
-from hpckit.run.parse import SpecError, parse_spec
+from hpckit.config.spec_parser import SpecError, parse_spec
+from hpckit.rundir.lock import RunLock
+from hpckit.submit.launch_command import LaunchCommand, main, parse_arguments
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +21,10 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flags_are_told_from_overrides_in_any_order() -> None:
     words = ["a=1", "--detach", "+b=2", "--dry-run", "~c", "d=-1", "--fresh", "--cfg"]
-    assert parse_arguments(words) == Command(["a=1", "+b=2", "~c", "d=-1"], True, True, True, True)
-    assert parse_arguments([]) == Command([])
+    assert parse_arguments(words) == LaunchCommand(
+        ["a=1", "+b=2", "~c", "d=-1"], True, True, True, True
+    )
+    assert parse_arguments([]) == LaunchCommand([])
 
 
 @pytest.mark.parametrize("flag", ["--dryrun", "--dry", "--multirun", "-M", "-x=1"])
@@ -141,7 +143,7 @@ def test_a_run_in_use_is_refused_and_its_user_named(
 def test_a_project_too_large_to_copy_is_refused_and_nothing_is_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpckit.launch.snapshot.MAX_FILES", 3)
+    monkeypatch.setattr("hpckit.rundir.code_snapshot.snapshot.MAX_FILES", 3)
     code = tmp_path / "code"
     code.mkdir()
     for n in range(20):

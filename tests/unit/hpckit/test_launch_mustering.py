@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.elastic.channel import Message
-from hpckit.elastic.roster import Need
-from hpckit.launch import mustering
-from hpckit.launch.mustering import (
+from hpckit.agent.message_channel import Message
+from hpckit.supervisor.node_selection import node_wait
+from hpckit.supervisor.node_selection.node_choice import NodeRequirement
+from hpckit.supervisor.node_selection.node_wait import (
     AGAIN_S,
     HELLO_S,
     HOPELESS_S,
     PAUSE_S,
     RETURN_S,
-    muster,
     pause,
+    wait_for_nodes,
 )
 
 
@@ -59,12 +59,15 @@ class Agents:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(mustering, "time", found)
+    monkeypatch.setattr(node_wait, "time", found)
     return found
 
 
 NEVER = float("inf")
-TWO, ONE_OR_TWO = Need(2, 2, lambda count: True), Need(2, 1, lambda count: True)
+TWO, ONE_OR_TWO = (
+    NodeRequirement(2, 2, lambda count: True),
+    NodeRequirement(2, 1, lambda count: True),
+)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +89,13 @@ TWO, ONE_OR_TWO = Need(2, 2, lambda count: True), Need(2, 1, lambda count: True)
 )
 def test_for_whom_and_how_long(
     clock: Clock,
-    need: Need,
+    need: NodeRequirement,
     before: tuple[int, ...],
     answers: tuple[float | None, ...],
     chosen: set[int],
     after_s: float,
 ) -> None:
-    there = muster(Agents(clock, *answers), need, before, lambda: False)
+    there = wait_for_nodes(Agents(clock, *answers), need, before, lambda: False)
     assert there.keys() == chosen
     assert after_s <= clock.now_s <= after_s + 1.0
 
@@ -100,20 +103,23 @@ def test_for_whom_and_how_long(
 def test_a_node_that_fell_silent_has_been_waited_for(clock: Clock) -> None:
     agents = Agents(clock, 0.0, 2.0)
     agents.was_silent = True
-    assert muster(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0}
+    assert wait_for_nodes(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0}
     assert clock.now_s == 0.0
-    assert muster(agents, TWO, (0, 1), lambda: False).keys() == {0, 1}  # one alone is too few
+    assert wait_for_nodes(agents, TWO, (0, 1), lambda: False).keys() == {
+        0,
+        1,
+    }  # one alone is too few
 
 
 def test_who_is_asked_to_leave_waits_no_longer(clock: Clock) -> None:
     agents = Agents(clock, NEVER, NEVER)
-    assert muster(agents, TWO, (), lambda: clock.now_s >= 2.0) == {}
+    assert wait_for_nodes(agents, TWO, (), lambda: clock.now_s >= 2.0) == {}
     assert clock.now_s == 2.0
 
 
 def test_who_looks_at_its_node_again_is_waited_for(clock: Clock) -> None:
     agents = Agents(clock, 0.0, RETURN_S + 5.0, looking_s=RETURN_S + 5.0)
-    assert muster(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0, 1}
+    assert wait_for_nodes(agents, ONE_OR_TWO, (0, 1), lambda: False).keys() == {0, 1}
 
 
 def test_a_pause_ends_by_itself_or_when_something_is_asked(clock: Clock) -> None:

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch import copying, newest
-from hpckit.launch.prepare import move_aside, prepare, prepare_amended
-from hpckit.launch.snapshot import Project
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import read_json
-from hpckit.run.parse import SpecError
+from hpckit.config.spec_parser import SpecError
+from hpckit.rundir.code_snapshot import newest_snapshot, shared_copies
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.prepare import move_aside, prepare, prepare_amended
+from hpckit.system.atomic_files import read_json
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
 @pytest.fixture(autouse=True)
 def _old_files_of_one_project(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a checkout that was made a while ago; without hpckit's own, of which there are many."""
-    monkeypatch.setattr(copying, "SETTLED_S", -10.0)
-    monkeypatch.setattr("hpckit.launch.snapshot.PACKAGES", ())
+    monkeypatch.setattr(shared_copies, "SETTLED_S", -10.0)
+    monkeypatch.setattr("hpckit.rundir.code_snapshot.snapshot.PACKAGES", ())
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_run_that_was_moved_aside_is_shared_from(tmp_path: Path, project: Proj
 
 def test_the_newest_run_may_be_gone(tmp_path: Path, project: Project) -> None:
     shutil.rmtree(submitted(tmp_path / "r", "t-1", project).path)
-    assert newest.newest(tmp_path / "r", project.root) is None
+    assert newest_snapshot.newest_snapshot(tmp_path / "r", project.root) is None
     assert not shares(submitted(tmp_path / "r", "t-1", project))
     assert shares(submitted(tmp_path / "r", "t-2", project))
 
@@ -104,9 +104,9 @@ def test_the_newest_run_may_be_gone(tmp_path: Path, project: Project) -> None:
 def test_what_others_could_have_changed_is_not_shared(tmp_path: Path, project: Project) -> None:
     run = submitted(tmp_path / "r", "t-1", project)
     run.path.chmod(0o775)
-    assert newest.newest(tmp_path / "r", project.root) is None
+    assert newest_snapshot.newest_snapshot(tmp_path / "r", project.root) is None
     run.path.chmod(0o755)
-    assert newest.newest(tmp_path / "r", project.root) == run.submission(1)
+    assert newest_snapshot.newest_snapshot(tmp_path / "r", project.root) == run.submission(1)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives things to others")

@@ -14,16 +14,16 @@ from tokenizers.models import WordLevel
 
 from checkpointing import Store
 from data import Tokeniser, build_index, pack_folder
-from hpckit.launch.packing import pack_shards, stdlib_place
-from hpckit.launch.preflight import Preflight, preflight, with_absolute_paths
-from hpckit.launch.snapshot import Project
-from hpckit.run.directory import RunDir
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
+from hpckit.submit.shard_packing import pack_shards, stdlib_place
 from tests.unit.data.tars import write_tar
 from tests.unit.hpckit.hpckit_parts import line_of, make_spec, python
 
 PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
 LOOK_AS_NOBODY = """
-import os, sys; from pathlib import Path; from hpckit.launch.preflight import _unwritable
+import os, sys; from pathlib import Path; from hpckit.submit.preflight.checks import _unwritable
 if os.getuid() == 0: os.setuid(65534)  # root may write anywhere
 print(*_unwritable("root", Path(sys.argv[1]) / "runs" / "run"), flush=True)
 """
@@ -284,7 +284,7 @@ def test_a_store_out_of_reach_is_a_problem(
             "AWS_REGION": "us-east-1",
         }.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("hpckit.run.patience.STORE_BUDGET_S", 0.5)
+        monkeypatch.setattr("hpckit.system.store_timeouts.STORE_BUDGET_S", 0.5)
         (line,) = look(project, {"checkpoint.url": "s3://bucket/ckpts"}).problems
     assert line.startswith("checkpoint.url: ")
     assert "bucket" in line

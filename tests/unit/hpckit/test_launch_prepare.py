@@ -11,12 +11,12 @@ import torch
 import yaml
 
 from checkpointing import Checkpointer, CheckpointError, Store, list_run, verify
-from checkpointing.store.marks import pin, pins
-from hpckit.launch.prepare import move_aside, point_to, prepare, versions
-from hpckit.launch.snapshot import Project, SnapshotError, find_project
-from hpckit.run.directory import LINKS, RunDir, run_name
-from hpckit.run.durable import read_json
-from hpckit.run.parse import read_spec
+from checkpointing.store.pins_and_labels import pin, pins
+from hpckit.config.spec_parser import read_spec
+from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError, Project, find_project
+from hpckit.rundir.directory import LINKS, RunDir, run_name
+from hpckit.submit.prepare import move_aside, point_to, prepare, versions
+from hpckit.system.atomic_files import read_json
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
@@ -97,8 +97,8 @@ def test_a_submission_that_fails_half_way_is_none(
 ) -> None:
     prepare(run, make_spec(), [], project)
     with monkeypatch.context() as patch:
-        patch.setattr("hpckit.launch.snapshot.MAX_FILES", 0)
-        with pytest.raises(SnapshotError):
+        patch.setattr("hpckit.rundir.code_snapshot.snapshot.MAX_FILES", 0)
+        with pytest.raises(CodeSnapshotError):
             prepare(run, make_spec({"train.seed": 2}), [], project)
     assert run.submission_numbers() == [1]
     assert read_spec(run.path / "spec.yaml") == make_spec()

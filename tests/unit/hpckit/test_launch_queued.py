@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.queued import Queued, of_run, queued, refuse_queued, waiting_problem
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog
-from hpckit.run.parse import SpecError
-from hpckit.run.queue import QueueError
+from hpckit.config.spec_parser import SpecError
+from hpckit.events.event_log import EventLog
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.queued_jobs import QueuedJob, of_run, queued, refuse_queued, waiting_problem
+from hpckit.slurm.squeue import QueueError
 
 RUN = RunDir(Path("/runs/t-1a2b3c4d"))
 SCRIPT = "/runs/t-1a2b3c4d/submitit/submission_file_1.sh"
@@ -35,8 +35,8 @@ def test_which_are_the_runs(line: str, found: list[str]) -> None:
 
 def test_what_to_do_is_told() -> None:
     assert waiting_problem(RUN, []) is None
-    one = waiting_problem(RUN, [Queued("7", "PENDING")])
-    two = waiting_problem(RUN, [Queued("7", "PENDING"), Queued("8", "RUNNING")])
+    one = waiting_problem(RUN, [QueuedJob("7", "PENDING")])
+    two = waiting_problem(RUN, [QueuedJob("7", "PENDING"), QueuedJob("8", "RUNNING")])
     assert one is not None
     assert one.startswith("t-1a2b3c4d: job 7 (PENDING) is in the queue already")
     assert two is not None
@@ -54,7 +54,7 @@ def test_slurm_is_asked_by_its_own_command(tmp_path: Path, monkeypatch: pytest.M
     tool.write_text(f'#!/bin/sh\necho "8|PENDING|{run.name}|(null)"\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert queued(run) == [Queued("8", "PENDING")]
+    assert queued(run) == [QueuedJob("8", "PENDING")]
     refuse_queued([RunDir(tmp_path / "t-00000000")])
     with pytest.raises(SpecError, match=r"job 8 \(PENDING\) is in the queue already"):
         refuse_queued([RunDir(tmp_path / "t-00000000"), run])

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from hpckit.launch import batch
-from hpckit.launch.allocation import srun
-from hpckit.launch.container import Container
-from hpckit.launch.mounts import mount_problems
-from hpckit.launch.preflight import preflight, with_absolute_paths
-from hpckit.launch.snapshot import Project
-from hpckit.run.directory import RunDir
-from hpckit.run.parse import SpecError
-from hpckit.run.private import folder_problem
-from hpckit.run.spec import ContainerSpec
+from hpckit.config.spec import ContainerSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.allocation import srun
+from hpckit.slurm.container import RunContainer
+from hpckit.slurm.container_mounts import mount_problems
+from hpckit.submit import batch_script
+from hpckit.submit.preflight.checks import preflight, with_absolute_paths
+from hpckit.system.private_folders import folder_problem
 from tests.unit.hpckit.hpckit_parts import CHECKOUT, make_spec
 
 TRAP = "touch $TRAP"
@@ -87,7 +87,7 @@ def test_a_run_lies_where_a_script_can_say(programs: Path, tmp_path: Path) -> No
             assert "%" in name
             continue
         spec = make_spec({"cluster.slurm.python": str(programs / "python")}, cluster="slurm")
-        text = batch.script(spec, batch.of_run(run, 1))
+        text = batch_script.script(spec, batch_script.of_run(run, 1))
         done = run_script(text, tmp_path)
         assert done.returncode == 0, done.stderr
         ((arguments, path),) = calls(tmp_path)
@@ -119,8 +119,8 @@ def test_values_are_words(value: str, programs: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {f"cluster.slurm.{key}": value for key in keys}
     changes |= {"cluster.slurm.options": {"comment": value}, "cluster.device": "cuda"}
     changes |= {"cluster.slurm.python": str(programs / "python")}
-    text = batch.script(
-        make_spec(changes, cluster="slurm"), batch.of_run(RunDir(Path("/runs/a")), 1)
+    text = batch_script.script(
+        make_spec(changes, cluster="slurm"), batch_script.of_run(RunDir(Path("/runs/a")), 1)
     )
     assert run_script(text, tmp_path).returncode == 0
     assert len(calls(tmp_path)) == 1
@@ -133,7 +133,7 @@ def test_values_are_words(value: str, programs: Path, tmp_path: Path) -> None:
 def test_an_interpreter_of_any_name_is_run(python: str, programs: Path, tmp_path: Path) -> None:
     (programs / "python").rename(programs / python)
     spec = make_spec({"cluster.slurm.python": str(programs / python)}, cluster="slurm")
-    text = batch.script(spec, batch.of_run(RunDir(Path("/runs/a")), 1))
+    text = batch_script.script(spec, batch_script.of_run(RunDir(Path("/runs/a")), 1))
     assert run_script(text, tmp_path).returncode == 0
     assert len(calls(tmp_path)) == 1
 
@@ -175,7 +175,7 @@ def test_containers_are_started_without_a_shell(
     image = "x" if word.startswith("-") else word
     spec = ContainerSpec(kind=kind, image=image, mounts=(), python=None, options=())
     mount = f"/data/{word}:/data/{word}"
-    container = Container(spec, (mount,), Path("/runs") / word, gpus=False)
+    container = RunContainer(spec, (mount,), Path("/runs") / word, gpus=False)
     subprocess.run(srun("n1", {"A": word}, ["python", word], container), check=True)
     ((arguments, _),) = calls(tmp_path)
     assert arguments[-1] == word
@@ -226,8 +226,8 @@ def test_a_run_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_folders_of_runs_and_sweeps_are_private_under_any_umask(tmp_path: Path) -> None:
-    from hpckit.launch.sweep import write_folder
-    from hpckit.run.lock import hold_all
+    from hpckit.rundir.lock import hold_all
+    from hpckit.submit.arrays.sweep import write_folder
 
     before = os.umask(0)
     try:

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpckit.launch.requests import Requests
-from hpckit.run.board import Request
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.supervisor.signal_requests import SupervisorRequests
 from tests.unit.hpckit.hpckit_parts import until
 
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)  # that a supervisor takes over
 
 
 @pytest.fixture
-def requests() -> Iterator[Requests]:
+def requests() -> Iterator[SupervisorRequests]:
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield Requests()
+    yield SupervisorRequests()
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -31,13 +31,15 @@ def nobody() -> bool:
 @pytest.mark.parametrize(
     ("number", "asked"),
     [
-        (signal.SIGUSR2, Request.PREEMPT),
-        (signal.SIGTERM, Request.PREEMPT),
-        (signal.SIGINT, Request.STOP),
+        (signal.SIGUSR2, WorkerRequest.PREEMPT),
+        (signal.SIGTERM, WorkerRequest.PREEMPT),
+        (signal.SIGINT, WorkerRequest.STOP),
     ],
 )
-def test_each_asks_for_something(requests: Requests, number: int, asked: Request) -> None:
-    assert requests.hear((), nobody) is Request.NONE
+def test_each_asks_for_something(
+    requests: SupervisorRequests, number: int, asked: WorkerRequest
+) -> None:
+    assert requests.hear((), nobody) is WorkerRequest.NONE
     assert not requests.has_any()
     os.kill(os.getpid(), number)
     assert requests.has_any(), "though nobody has looked"
@@ -45,13 +47,13 @@ def test_each_asks_for_something(requests: Requests, number: int, asked: Request
     assert requests.settled() is asked
     assert requests.has_any()
     requests.end(asked)
-    assert requests.hear((), nobody) is Request.NONE
+    assert requests.hear((), nobody) is WorkerRequest.NONE
     assert not requests.has_any()
 
 
 @pytest.mark.parametrize("through_an_agent", [False, True])
 def test_nobody_waits_for_slurm_to_say_that_it_was_a_person(
-    requests: Requests, through_an_agent: bool
+    requests: SupervisorRequests, through_an_agent: bool
 ) -> None:
     answers = threading.Event()
 
@@ -61,14 +63,14 @@ def test_nobody_waits_for_slurm_to_say_that_it_was_a_person(
     names = {"SIGTERM"} if through_an_agent else set()
     if not through_an_agent:
         os.kill(os.getpid(), signal.SIGTERM)
-    assert requests.hear(names, is_cancelled) is Request.PREEMPT
-    assert requests.hear((), is_cancelled) is Request.PREEMPT
+    assert requests.hear(names, is_cancelled) is WorkerRequest.PREEMPT
+    assert requests.hear((), is_cancelled) is WorkerRequest.PREEMPT
     answers.set()
-    assert requests.settled() is Request.STOP
-    assert requests.hear((), is_cancelled) is Request.STOP
+    assert requests.settled() is WorkerRequest.STOP
+    assert requests.hear((), is_cancelled) is WorkerRequest.STOP
 
 
-def test_a_person_may_come_after_the_scheduler(requests: Requests) -> None:
+def test_a_person_may_come_after_the_scheduler(requests: SupervisorRequests) -> None:
     """And of the same signal through many agents, one question is put at a time."""
     asked: list[bool] = []
     answers = threading.Event()
@@ -83,20 +85,20 @@ def test_a_person_may_come_after_the_scheduler(requests: Requests) -> None:
     for _ in range(5):
         requests.hear({"SIGTERM"}, is_cancelled)
     answers.set()
-    assert requests.settled() is Request.STOP
+    assert requests.settled() is WorkerRequest.STOP
     assert len(asked) == 2
 
 
-def test_an_answer_that_fails_leaves_it_a_preemption(requests: Requests) -> None:
+def test_an_answer_that_fails_leaves_it_a_preemption(requests: SupervisorRequests) -> None:
     def is_cancelled() -> bool:
         raise OSError("no such folder")
 
     requests.hear({"SIGTERM"}, is_cancelled)
-    assert requests.settled() is Request.PREEMPT
+    assert requests.settled() is WorkerRequest.PREEMPT
 
 
-def test_what_comes_after_one_was_carried_out_is_still_to_be(requests: Requests) -> None:
-    assert requests.hear({"SIGUSR2"}, nobody) is Request.PREEMPT
+def test_what_comes_after_one_was_carried_out_is_still_to_be(requests: SupervisorRequests) -> None:
+    assert requests.hear({"SIGUSR2"}, nobody) is WorkerRequest.PREEMPT
     os.kill(os.getpid(), signal.SIGINT)
-    requests.end(Request.PREEMPT)
-    assert requests.hear((), nobody) is Request.STOP
+    requests.end(WorkerRequest.PREEMPT)
+    assert requests.hear((), nobody) is WorkerRequest.STOP

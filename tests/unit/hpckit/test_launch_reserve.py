@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.reserve import RESERVE_BYTES, Reserve
+from hpckit.supervisor.disk_reserve import RESERVE_BYTES, DiskReserve
 
 
 def test_a_full_disk_has_room_again_and_another_one_keeps_it(small_disk: Path) -> None:
-    reserve = Reserve(small_disk)
+    reserve = DiskReserve(small_disk)
     reserve.keep()
     reserve.keep()
     (kept,) = small_disk.iterdir()
@@ -32,7 +32,7 @@ def test_where_there_is_no_room_to_begin_with_it_is_said(
     with pytest.raises(OSError), (small_disk / "fill").open("wb", buffering=0) as file:  # noqa: PT012
         while True:
             file.write(b"\0" * 4096)
-    reserve = Reserve(small_disk)
+    reserve = DiskReserve(small_disk)
     reserve.keep()
     assert "no room is kept for the verdict" in caplog.text
     assert reserve.give_way(), "the disk is full all the same"

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from checkpointing import Checkpointer
-from hpckit.launch.prepare import move_aside
-from hpckit.launch.savedstep import SavedStep, newest_step
-from hpckit.run.directory import RunDir, run_name
-from hpckit.run.events import Event, EventLog, read_events
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.rundir.directory import RunDir, run_name
+from hpckit.submit.newest_checkpoint import SavedStep, newest_step
+from hpckit.submit.prepare import move_aside
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

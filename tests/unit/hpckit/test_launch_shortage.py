@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.launch.shortage import Shortage, blamed, is_job_spent, shortage_of
+from hpckit.supervisor.node_selection.node_shortage import (
+    NodeShortage,
+    blamed,
+    is_job_spent,
+    shortage_of,
+)
 
-LOST, UNHEALTHY, ABSENT = Shortage.LOST, Shortage.UNHEALTHY, Shortage.ABSENT
+LOST, UNHEALTHY, ABSENT = NodeShortage.LOST, NodeShortage.UNHEALTHY, NodeShortage.ABSENT
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,7 @@ LOST, UNHEALTHY, ABSENT = Shortage.LOST, Shortage.UNHEALTHY, Shortage.ABSENT
     ],
 )
 def test_what_it_lacks(
-    took_part: tuple[int, ...], unhealthy: tuple[str, ...], found: Shortage
+    took_part: tuple[int, ...], unhealthy: tuple[str, ...], found: NodeShortage
 ) -> None:
     assert shortage_of(took_part, unhealthy) is found
 
@@ -35,7 +40,7 @@ def test_what_it_lacks(
         ([ABSENT, UNHEALTHY], True),
     ],
 )
-def test_a_job_is_spent(in_a_row: list[Shortage], is_spent: bool) -> None:
+def test_a_job_is_spent(in_a_row: list[NodeShortage], is_spent: bool) -> None:
     assert is_job_spent(in_a_row) is is_spent
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch import snapshot
-from hpckit.launch.snapshot import (
+from hpckit.rundir.code_snapshot import snapshot
+from hpckit.rundir.code_snapshot.snapshot import (
     PACKAGES,
+    CodeSnapshotError,
     Project,
-    SnapshotError,
     find_project,
     git_diff,
     git_facts,
@@ -144,7 +144,7 @@ def test_too_many_files_are_refused_by_number(
 ) -> None:
     monkeypatch.setattr(snapshot, "MAX_FILES", 2)
     project = find_project(fill(tmp_path / "p", "a.py", "b.py", "c.py"))
-    with pytest.raises(SnapshotError, match="holds 3 files"):
+    with pytest.raises(CodeSnapshotError, match="holds 3 files"):
         take_snapshot(project, tmp_path / "code")
 
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from hpckit.launch.succession import (
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import RunHeldError, RunLock
+from hpckit.supervisor.continuation.predecessor_job import (
     end_before,
     former_job,
     hold_after,
     is_given_up,
     is_needless,
 )
-from hpckit.run.directory import RunDir
-from hpckit.run.events import Event, EventLog, read_events
-from hpckit.run.lock import RunHeldError, RunLock
 from tests.unit.hpckit.hpckit_parts import line_of, python
 
 HOLD = """
-import sys; from pathlib import Path; from hpckit.run.lock import RunLock
+import sys; from pathlib import Path; from hpckit.rundir.lock import RunLock
 with RunLock(Path(sys.argv[1]), "job 1"):
     print("held", flush=True); sys.stdin.readline()
 """

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from hpckit.elastic.drill import Drill
-from hpckit.elastic.verdict import Kind, Verdict
-from hpckit.launch import submit as submit_module
-from hpckit.launch import supervise as module
-from hpckit.launch.doing import describe_failure
-from hpckit.launch.fitness import Fitness
-from hpckit.launch.supervise import Supervisor
-from hpckit.run.board import Request
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog, read_events
-from hpckit.run.parse import dump_spec
+from hpckit.agent.verdict_record import Verdict, VerdictKind
+from hpckit.config.spec_parser import dump_spec
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.rundir.directory import RunDir
+from hpckit.submit import job_submission as submit_module
+from hpckit.supervisor import supervisor as module
+from hpckit.supervisor.failure_context import describe_failure
+from hpckit.supervisor.node_selection.node_problem_events import NodeProblemReporter
+from hpckit.supervisor.preemption_drill import PreemptionDrill
+from hpckit.supervisor.supervisor import Supervisor
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)  # that a supervisor takes over
@@ -50,7 +50,10 @@ def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDir
 @pytest.mark.parametrize(
     ("broken", "what"),
     [
-        ("sweep", "cannot end what an earlier supervisor has left on this node: TimeoutError"),
+        (
+            "kill_strays",
+            "cannot end what an earlier supervisor has left on this node: TimeoutError",
+        ),
         ("SlurmNodes", "cannot make folders of the run's containers: TimeoutError"),
         ("RendezvousStore", "TimeoutError: stuck (at test_launch_supervise.py:"),
     ],
@@ -74,7 +77,7 @@ def test_the_successor_of_a_supervisor_that_fails_goes_on(
 def test_a_run_that_is_over_lacks_no_curve(
     in_a_job: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = Verdict(Kind.INFRA, True, "the node with rank 0 was lost")
+    verdict = Verdict(VerdictKind.INFRA, True, "the node with rank 0 was lost")
     monkeypatch.setattr(Supervisor, "_prepare", lambda *_: None)
     monkeypatch.setattr(Supervisor, "_supervised", lambda _: verdict)
     with EventLog(in_a_job.events, submission=1) as events:
@@ -87,7 +90,7 @@ class Agents:
     """Of a generation that is over two looks after a signal has come through one of them."""
 
     def __init__(self) -> None:
-        self.looks, self.asked = 0, list[Request]()
+        self.looks, self.asked = 0, list[WorkerRequest]()
 
     def is_under_way(self) -> bool:
         self.looks += 1
@@ -96,7 +99,7 @@ class Agents:
     def signals(self) -> set[str]:
         return {"SIGTERM"} if self.looks == 1 else set()
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: WorkerRequest) -> None:
         self.asked.append(request)
 
     def unhealthy(self) -> dict[int, list[str]]:
@@ -121,12 +124,15 @@ def test_ranks_leave_before_slurm_says_who_wanted_it_and_nothing_goes_on_if_it_w
 
     with EventLog(in_a_job.events, submission=1) as events:
         supervisor: Any = Supervisor(in_a_job, 1, (), events)
-        supervisor._fitness, supervisor._drill = Fitness(None, events), Drill((), 0)
+        supervisor._fitness, supervisor._drill = (
+            NodeProblemReporter(None, events),
+            PreemptionDrill((), 0),
+        )
         supervisor._leaving = SimpleNamespace(is_cancelled=is_cancelled)
         supervisor._chain = SimpleNamespace(drop=lambda: dropped.append(True))
         supervisor._generation = 1
-        assert supervisor._watch(crew, SimpleNamespace(left=look)) is Request.STOP
-    assert crew.asked == [Request.PREEMPT, Request.STOP]
+        assert supervisor._watch(crew, SimpleNamespace(left=look)) is WorkerRequest.STOP
+    assert crew.asked == [WorkerRequest.PREEMPT, WorkerRequest.STOP]
     assert dropped == [True]
     told = [event["request"] for event in read_events(in_a_job.events) if event.kind == "asked"]
     assert told == ["preempt", "stop"], "by which a successor knows, whatever becomes of this one"

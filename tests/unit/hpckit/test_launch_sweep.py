@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch import sweep
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.product import MOST, multiply, varying
-from hpckit.launch.sweep import Task, held, plan
-from hpckit.run.directory import RunDir
-from hpckit.run.lock import RunHeldError, hold_all
-from hpckit.run.parse import SpecError
-from hpckit.run.spec import RunSpec
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import RunHeldError, hold_all
+from hpckit.submit.arrays import sweep
+from hpckit.submit.arrays.override_product import MOST, multiply, varying
+from hpckit.submit.arrays.sweep import SweepTask, held, plan
+from hpckit.submit.compose import compose_spec
 
 BASE = ["model=gpt_nano", "cluster=slurm", "cluster.device=cpu", "data.shards=/data"]
 
 
-def planned(tmp_path: Path, *overrides: str) -> list[Task]:
+def planned(tmp_path: Path, *overrides: str) -> list[SweepTask]:
     return plan([*BASE, *overrides], compose_spec, lambda spec, run: [], tmp_path)
 
 

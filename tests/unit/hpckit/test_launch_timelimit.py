@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.launch.allocation import Allocation
-from hpckit.launch.timelimit import is_time_up, tells_of_the_limit
+from hpckit.slurm.allocation import Allocation
+from hpckit.supervisor.time_limit_notice import is_time_up, shows_time_limit
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 JOB = Allocation("7_0", ("n1",))
@@ -29,7 +29,7 @@ NOW = 1_000_000.0
 )
 def test_the_end_is_near_and_no_preemption_is_the_cause(facts: str, is_up: bool) -> None:
     shown = f"JobId=7 JobName=a JobState=RUNNING {facts}"
-    assert tells_of_the_limit(shown, 120, NOW) is is_up
+    assert shows_time_limit(shown, 120, NOW) is is_up
 
 
 def test_slurm_is_asked_and_where_it_is_silent_what_it_said_at_first_holds(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.launch.torchcheck import torch_problems
+from hpckit.submit.preflight.torch_version import torch_problems
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 COMPILED = {"memory.compile": True, "memory.recompute": "selective"}

@@ -12,7 +12,7 @@ import hpckit
 from docs.hooks import ROOT
 from hpckit.doctor.finding import Level
 from hpckit.doctor.installation import SUMMARY, judge
-from hpckit.run.version import VERSION
+from hpckit.version import VERSION
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 NEEDED_BY_ITSELF = {"hpckit"}

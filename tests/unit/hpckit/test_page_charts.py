@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.report.page.axes import axis, label, span_axis, time_axis
-from hpckit.report.page.charts import draw_plot, kind_of
-from hpckit.report.page.document import Lane, Line, Mark, Plot, Shares, Stretch, Timeline
-from hpckit.report.page.timeline import draw_shares, draw_timeline
+from hpckit.report.page.page_document import (
+    Lane,
+    Plot,
+    PlotLine,
+    PlotMark,
+    SharesBlock,
+    Stretch,
+    TimelineBlock,
+)
+from hpckit.report.page.render.plot_axes import axis, label, span_axis, time_axis
+from hpckit.report.page.render.plot_svg import draw_plot, kind_of
+from hpckit.report.page.render.timeline_svg import draw_shares, draw_timeline
 from tests.unit.hpckit.page_parts import HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -66,7 +74,7 @@ def test_numbers_on_an_axis_are_short() -> None:
 def test_curves_stay_inside_their_frame(points: list[tuple[int, float | None]]) -> None:
     if all(value is None for _, value in points):
         return
-    picture = drawn(draw_plot(Plot("t", "loss", [Line("a", sorted(points, key=_step), 0)])))
+    picture = drawn(draw_plot(Plot("t", "loss", [PlotLine("a", sorted(points, key=_step), 0)])))
     numbers = [float(n) for path in picture.iter(f"{SVG}path") for n in _numbers(path)]
     assert numbers
     assert all(0 <= n <= 1000 for n in numbers)
@@ -81,7 +89,7 @@ def _numbers(path: ElementTree.Element) -> list[str]:
 
 
 def test_a_curve_is_broken_where_there_is_no_number_and_lone_points_are_dots() -> None:
-    line = Line("a", [(1, 1.0), (2, 2.0), (3, None), (4, 3.0)], 0)
+    line = PlotLine("a", [(1, 1.0), (2, 2.0), (3, None), (4, 3.0)], 0)
     picture = drawn(draw_plot(Plot("t", "loss", [line])))
     kinds = {path.attrib["class"]: path.attrib["d"] for path in picture.iter(f"{SVG}path")}
     assert kinds["line c0"].count("M") == 1
@@ -89,8 +97,8 @@ def test_a_curve_is_broken_where_there_is_no_number_and_lone_points_are_dots() -
 
 
 def test_interruptions_are_marked_and_names_that_would_overlap_left_out() -> None:
-    marks = [Mark(step, f"g{step}", f"end at {step}") for step in (10, 11, 12, 60)]
-    picture = drawn(draw_plot(Plot("t", "loss", [Line("a", [(0, 1.0), (100, 2.0)], 0)], marks)))
+    marks = [PlotMark(step, f"g{step}", f"end at {step}") for step in (10, 11, 12, 60)]
+    picture = drawn(draw_plot(Plot("t", "loss", [PlotLine("a", [(0, 1.0), (100, 2.0)], 0)], marks)))
     lines = [one for one in picture.iter(f"{SVG}line") if one.attrib["class"] == "mark"]
     assert [one.attrib["x1"] for one in lines] == ["10.00%", "11.00%", "12.00%", "60.00%"]
     assert [str(one[0].text) for one in lines] == [f"end at {step}" for step in (10, 11, 12, 60)]
@@ -98,9 +106,9 @@ def test_interruptions_are_marked_and_names_that_would_overlap_left_out() -> Non
 
 
 def test_axes_have_units_and_wide_ranges_are_logarithmic() -> None:
-    plot = Plot("t", "loss", [Line("a", [(1, 0.01), (2, 50.0)], 0)])
+    plot = Plot("t", "loss", [PlotLine("a", [(1, 0.01), (2, 50.0)], 0)])
     assert {"loss, logarithmic", "step", "0.1", "100"} <= set(words(drawn(draw_plot(plot))))
-    flat = Plot("t", "tokens/s", [Line("a", [(1, 0.01), (2, 50.0)], 0)], from_zero=True)
+    flat = Plot("t", "tokens/s", [PlotLine("a", [(1, 0.01), (2, 50.0)], 0)], from_zero=True)
     assert {"tokens/s", "step", "0", "50"} <= set(words(drawn(draw_plot(flat))))
 
 
@@ -111,25 +119,27 @@ def test_many_lines_are_told_apart() -> None:
 def test_a_timeline_has_a_row_for_each_lane_and_says_its_unit() -> None:
     stretches = (Stretch(0, 60, "start", "1: start"), Stretch(60, 300, "train", "1: training"))
     lanes = [Lane("1: done", stretches), Lane("2: done", (Stretch(300, 300.01, "train", "2"),))]
-    picture = drawn(draw_timeline(Timeline("t", lanes, 600.0, "12:00:00", ())))
+    picture = drawn(draw_timeline(TimelineBlock("t", lanes, 600.0, "12:00:00", ())))
     bars = [(one.attrib["x"], one.attrib["width"]) for one in picture.iter(f"{SVG}rect")]
     assert bars == [("0.00%", "10.00%"), ("10.00%", "40.00%"), ("50.00%", "0.20%")]
     assert "min since 12:00:00" in words(picture)
 
 
 def test_shares_fill_the_bar() -> None:
-    picture = drawn(draw_shares(Shares("t", [("a", 1.0), ("b", 3.0)])))
+    picture = drawn(draw_shares(SharesBlock("t", [("a", 1.0), ("b", 3.0)])))
     wide = [float(one.attrib["width"].rstrip("%")) for one in picture.iter(f"{SVG}rect")]
     assert wide == [25.0, 75.0]
 
 
 def test_hostile_names_are_text_and_nothing_else() -> None:
-    plot = Plot(HOSTILE, HOSTILE, [Line(HOSTILE, [(1, 1.0)], 0)], [Mark(1, HOSTILE, HOSTILE)])
+    plot = Plot(
+        HOSTILE, HOSTILE, [PlotLine(HOSTILE, [(1, 1.0)], 0)], [PlotMark(1, HOSTILE, HOSTILE)]
+    )
     lanes = [Lane(HOSTILE, (Stretch(0, 1, "train", HOSTILE),))]
     for picture in (
         draw_plot(plot),
-        draw_timeline(Timeline(HOSTILE, lanes, 1.0, HOSTILE, ())),
-        draw_shares(Shares(HOSTILE, [(HOSTILE, 1.0)])),
+        draw_timeline(TimelineBlock(HOSTILE, lanes, 1.0, HOSTILE, ())),
+        draw_shares(SharesBlock(HOSTILE, [(HOSTILE, 1.0)])),
     ):
         assert not any(one.tag == f"{SVG}script" for one in drawn(picture).iter())
         assert "alert('1')" in "".join(drawn(picture).itertext())

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from checkpointing import Checkpointer, list_checkpoints
-from hpckit.report.page.compare import differences
-from hpckit.report.page.markdown import code, plain
-from hpckit.report.page.writing import render
-from hpckit.run.directory import RunDir
-from hpckit.run.events import EventLog
-from hpckit.run.lock import RunLock
+from hpckit.events.event_log import EventLog
+from hpckit.report.page.page_file import render
+from hpckit.report.page.render.markdown_page import code, plain
+from hpckit.report.page.run_comparison import differences
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import RunLock
 from tests.unit.hpckit.page_parts import HOSTILE, Page, content, ran, submitted, write
 
 X = torch.randn(9000)

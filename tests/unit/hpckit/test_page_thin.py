@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.report.page.thin import thin
+from hpckit.report.page.series_downsampling import downsample
 
 VALUES = st.floats(width=32) | st.just(math.nan) | st.just(math.inf)
 
@@ -17,7 +17,7 @@ VALUES = st.floats(width=32) | st.just(math.nan) | st.just(math.inf)
 def test_peaks_ends_and_order_are_kept(gaps: list[int], data: st.DataObject, columns: int) -> None:
     steps = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     points = [(step, data.draw(VALUES)) for step in steps]
-    found = thin(points, columns)
+    found = downsample(points, columns)
     assert [step for step, _ in found] == sorted(step for step, _ in found)
     given_values = [value for _, value in points if math.isfinite(value)]
     values = [value for _, value in found if value is not None]
@@ -32,12 +32,12 @@ def test_peaks_ends_and_order_are_kept(gaps: list[int], data: st.DataObject, col
 def test_a_single_spike_among_many_is_seen() -> None:
     points = [(step, 1.0) for step in range(50_000)]
     points[23_457] = (23_457, 99.0)
-    found = thin(points)
+    found = downsample(points)
     assert (23_457, 99.0) in found
     assert (found[0][0], found[-1][0]) == (0, 49_999)
     assert len(found) < 2500
 
 
 def test_a_short_series_is_left_as_it_is() -> None:
-    assert thin([(1, 2.0), (2, math.nan), (3, 4.0)]) == ((1, 2.0), (2, None), (3, 4.0))
-    assert thin([]) == ()
+    assert downsample([(1, 2.0), (2, math.nan), (3, 4.0)]) == ((1, 2.0), (2, None), (3, 4.0))
+    assert downsample([]) == ()

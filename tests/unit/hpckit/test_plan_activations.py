@@ -15,16 +15,16 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from hpckit.launch.compose import compose_spec
-from hpckit.plan import activations as of
-from hpckit.plan.activations import Batch, Recompute
-from hpckit.plan.memory import footprint
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import DecoderSpec, ExpertsSpec, LlamaSpec, RunSpec
-from hpckit.training import recompute as recomputing
-from hpckit.training.attention import choose_attention
-from hpckit.training.language_model import sample_mean
-from hpckit.training.models.building import make
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import DecoderSpec, ExpertsSpec, LlamaSpec, RunSpec
+from hpckit.planner.memory.decoder_memory import footprint
+from hpckit.planner.model import activations as of
+from hpckit.planner.model.activations import ActivationBatch, Recompute
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.device.attention_kernel import choose_attention
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.memory import activation_recompute as recomputing
+from hpckit.trainer.models.model_builder import make
 from tests.saved_tensors import SavedBytes
 
 SAMPLES = 3
@@ -69,7 +69,7 @@ def test_what_is_kept_is_what_autograd_keeps(
     spec = replace(spec, memory=replace(spec.memory, recompute=recompute))
     found = measured(decoder_of(spec), number, recompute)
     moment = footprint(spec, 1).moments["loss"]
-    batch = Batch(SAMPLES, 2 if number == "bf16" else 4, 1)
+    batch = ActivationBatch(SAMPLES, 2 if number == "bf16" else 4, 1)
     expected = moment.activations + of.logits(decoder_of(spec), batch)
     expected += composite_norms(decoder_of(spec), number, recompute)
     assert found == pytest.approx(expected, rel=0.1)
@@ -92,7 +92,7 @@ def test_plain_attention_keeps_a_number_for_each_pair_of_positions(
     finally:
         choose_attention("auto")
     kept, less = (footprint(each, 1).moments["loss"].activations for each in (spec, fused))
-    expected = kept + of.logits(model, Batch(SAMPLES, 2 if number == "bf16" else 4, 1))
+    expected = kept + of.logits(model, ActivationBatch(SAMPLES, 2 if number == "bf16" else 4, 1))
     expected += composite_norms(model, number, "none")
     assert found == pytest.approx(expected, rel=0.01)
     assert kept - less > 0.9 * model.layers * SAMPLES * model.heads * 256**2 * 4
@@ -106,7 +106,7 @@ def test_recomputing_keeps_less_and_a_larger_batch_more() -> None:
         for how in ("selective", "full")
     )
     assert 10 * again.activations < 2 * some.activations < kept
-    one, two = (of.of_block(decoder_of(spec), Batch(n, 2, 1)) for n in (1, 2))
+    one, two = (of.of_block(decoder_of(spec), ActivationBatch(n, 2, 1)) for n in (1, 2))
     assert 1.99 * one < two <= 2 * one
 
 
@@ -115,7 +115,7 @@ def test_korthikantis_count_is_ours_without_dropout() -> None:
     attention keeps of each pair of positions, 5 a s^2 b, it need not with a fused kernel."""
     model = decoder_of(spec_of({"model": "gpt2"}, "bf16"))
     tokens = model.seq_len * model.width
-    assert of.of_block(model, Batch(1, 2, 1)) == pytest.approx(32 * tokens, rel=0.01)
+    assert of.of_block(model, ActivationBatch(1, 2, 1)) == pytest.approx(32 * tokens, rel=0.01)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hpckit.cli.main import app
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.assumed import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
-from hpckit.plan.bars import stacked_bars
-from hpckit.plan.cards import CARDS
-from hpckit.plan.documents import page, write
-from hpckit.plan.estimate import Assumptions, Plan, estimate
+from hpckit.planner.assumptions import NODE_MTBF_HOURS, STORAGE_GBPS, UTILISATION
+from hpckit.planner.bar_chart_svg import stacked_bars
+from hpckit.planner.gpu_cards import CARDS
+from hpckit.planner.plan_document import page, write
+from hpckit.planner.run_estimate import Assumptions, RunEstimate, estimate
+from hpckit.submit.compose import compose_spec
 
 LARGE = ["model=llama_8b", "precision=bf16", "launch.nodes=2", "launch.gpus_per_node=8"]
 LARGE += ["train.micro_batch=1"]
@@ -31,7 +31,7 @@ def typed(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def plan_of(words: Sequence[str], card: str) -> Plan:
+def plan_of(words: Sequence[str], card: str) -> RunEstimate:
     return estimate(compose_spec([*words]), CARDS[card], ASSUMED)
 
 

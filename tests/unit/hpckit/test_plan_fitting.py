@@ -8,15 +8,15 @@ from functools import cache
 import pytest
 from torch import nn
 
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.assumed import HOST_MEMORY_GBPS
-from hpckit.plan.cards import CARDS
-from hpckit.plan.fitting import ladder, recommend, room
-from hpckit.plan.memory import footprint
-from hpckit.plan.steptime import speed
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import RunSpec
-from hpckit.training.models.building import build
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec
+from hpckit.planner.assumptions import HOST_MEMORY_GBPS
+from hpckit.planner.gpu_cards import CARDS
+from hpckit.planner.memory.decoder_memory import footprint
+from hpckit.planner.memory.layout_recommendation import ladder, recommend, room
+from hpckit.planner.step_time import speed
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.models.model_builder import build
 
 NODES, PER_NODE = 4, 8
 WORLD = NODES * PER_NODE

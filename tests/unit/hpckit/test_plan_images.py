@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.images import parameter_count, per_sample
-from hpckit.run.spec import ImageSpec, ResnetSpec, VitSpec
-from hpckit.training.models.building import build
+from hpckit.config.spec import ImageSpec, ResnetSpec, VitSpec
+from hpckit.planner.model.image_layers import parameter_count, per_sample
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.models.model_builder import build
 
 RESNETS = st.builds(
     ResnetSpec,

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.launch.compose import compose_spec
-from hpckit.plan.cards import CARDS, find_card, recognise
-from hpckit.plan.flops import (
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import DecoderSpec, GptSpec
+from hpckit.planner.goodput.save_interval import goodput, useful
+from hpckit.planner.gpu_cards import CARDS, find_card, recognise
+from hpckit.planner.model.flops import (
     attention_per_token,
     computed_per_token,
     parameter_count,
     per_token,
     product_parameters,
 )
-from hpckit.plan.goodput import goodput, useful
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.spec import DecoderSpec, GptSpec
+from hpckit.submit.compose import compose_spec
 
 GPT3 = GptSpec(
     kind="gpt", vocab=50257, layers=96, heads=96, width=12288, seq_len=2048, experts=None

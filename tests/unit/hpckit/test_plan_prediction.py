@@ -10,17 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.plan.prediction import Campaign, Measured, predict
-from hpckit.plan.simulation import Fault, Job, Saves, simulate
+from hpckit.planner.goodput.failure_simulation import (
+    SimulatedFault,
+    SimulatedJob,
+    SimulatedSaves,
+    simulate,
+)
+from hpckit.planner.goodput.goodput_prediction import FaultCampaign, MeasuredFault, predict
 
-CRASH = Measured(per_node_hour=0, detect_s=1, queue_s=0, meet_s=2, load_s=3, steps_again=10)
-NODE = Measured(per_node_hour=0, detect_s=5, queue_s=4, meet_s=2, load_s=3, steps_again=25)
+CRASH = MeasuredFault(per_node_hour=0, detect_s=1, queue_s=0, meet_s=2, load_s=3, steps_again=10)
+NODE = MeasuredFault(per_node_hour=0, detect_s=5, queue_s=4, meet_s=2, load_s=3, steps_again=25)
 
 
 def campaign(
-    faults: dict[str, Measured], *, is_patient: bool = True, stall_s: float = 0.0
-) -> Campaign:
-    return Campaign(nodes=4, step_s=0.2, stall_s=stall_s, faults=faults, is_patient=is_patient)
+    faults: dict[str, MeasuredFault], *, is_patient: bool = True, stall_s: float = 0.0
+) -> FaultCampaign:
+    return FaultCampaign(nodes=4, step_s=0.2, stall_s=stall_s, faults=faults, is_patient=is_patient)
 
 
 def test_by_hand_event_by_event() -> None:
@@ -89,13 +94,13 @@ def test_faults_that_strike_while_it_comes_back_cost_more() -> None:
         (replace(campaign({}), step_s=0.0), "step_s"),
     ],
 )
-def test_what_is_no_measurement_is_refused(wrong: Campaign, named: str) -> None:
+def test_what_is_no_measurement_is_refused(wrong: FaultCampaign, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         predict(wrong)
 
 
 measured = st.builds(
-    Measured,
+    MeasuredFault,
     per_node_hour=st.floats(0, 15),
     detect_s=st.floats(0, 60),
     queue_s=st.just(0.0),
@@ -107,7 +112,9 @@ kinds = st.dictionaries(st.sampled_from(["worker", "node", "hang"]), measured)
 
 
 @given(faults=kinds, is_patient=st.booleans(), stall_s=st.floats(0, 1))
-def test_all_shares_add_up(faults: dict[str, Measured], is_patient: bool, stall_s: float) -> None:
+def test_all_shares_add_up(
+    faults: dict[str, MeasuredFault], is_patient: bool, stall_s: float
+) -> None:
     faults = {kind: replace(one, steps_again=7, queue_s=1) for kind, one in faults.items()}
     said = predict(campaign(faults, is_patient=is_patient, stall_s=stall_s))
     for split in (said.parts, said.kinds):
@@ -117,7 +124,9 @@ def test_all_shares_add_up(faults: dict[str, Measured], is_patient: bool, stall_
 
 @given(faults=kinds.filter(len), interval_s=st.floats(1, 60), seed=st.integers(0, 99))
 @settings(max_examples=20, deadline=None)
-def test_the_simulator_agrees(faults: dict[str, Measured], interval_s: float, seed: int) -> None:
+def test_the_simulator_agrees(
+    faults: dict[str, MeasuredFault], interval_s: float, seed: int
+) -> None:
     """Its faults strike at any moment; each loses half an interval, or less if it comes early."""
     per_hour = 4 * sum(one.per_node_hour for one in faults.values())
     if per_hour < 1:
@@ -130,10 +139,10 @@ def test_the_simulator_agrees(faults: dict[str, Measured], interval_s: float, se
             is_patient=False,
         )
     )
-    job = Job(nodes=4, spares=10**6, fewest=4, repair_s=0, queue_s=0)
-    saves = Saves(interval_s, 0, 0, True, 1, load_memory_s=3.0, load_store_s=3.0)
+    job = SimulatedJob(nodes=4, spares=10**6, fewest=4, repair_s=0, queue_s=0)
+    saves = SimulatedSaves(interval_s, 0, 0, True, 1, load_memory_s=3.0, load_store_s=3.0)
     shapes = [
-        Fault(kind, 3600 / (4 * one.per_node_hour), "worker", one.detect_s, one.meet_s)
+        SimulatedFault(kind, 3600 / (4 * one.per_node_hour), "worker", one.detect_s, one.meet_s)
         for kind, one in faults.items()
         if one.per_node_hour > 0
     ]

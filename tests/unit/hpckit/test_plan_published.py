@@ -14,10 +14,10 @@ from statistics import mean
 
 import pytest
 
-from hpckit.plan.assumed import NODE_MTBF_HOURS
-from hpckit.plan.goodput import useful
-from hpckit.plan.simulation import simulate
-from hpckit.plan.tiers import Fleet, Outcome, faults, outcome, scenario
+from hpckit.planner.assumptions import NODE_MTBF_HOURS
+from hpckit.planner.goodput.failure_simulation import simulate
+from hpckit.planner.goodput.save_interval import useful
+from hpckit.planner.goodput.snapshot_tiers import Fleet, TierOutcome, faults, outcome, scenario
 
 LLAMA3 = Fleet(  # Grattafiori et al. 2024 (arXiv 2407.21783), sections 3.3.1 and 3.3.4
     gpus=16384,  # given
@@ -44,7 +44,7 @@ LLAMA3 = Fleet(  # Grattafiori et al. 2024 (arXiv 2407.21783), sections 3.3.1 an
 BYTEROBUST = replace(LLAMA3, gpus=9600)  # Wan et al. 2025 (arXiv 2509.16293); at Llama 3's rate
 
 
-def at(fleet: Fleet, restart_minutes: float, interval_minutes: float, days: float) -> Outcome:
+def at(fleet: Fleet, restart_minutes: float, interval_minutes: float, days: float) -> TierOutcome:
     changed = replace(fleet, restart_s=60 * restart_minutes, interval_s=60 * interval_minutes)
     return outcome(changed, "store", days, courses=10, seed=0)
 

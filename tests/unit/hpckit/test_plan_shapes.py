@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.launch.compose import compose_spec
-from hpckit.launch.trees import conf_dir, group_options
-from hpckit.plan.shapes import Parameter, block, elements, ends, parameters
-from hpckit.run.modelcheck import decoder_of
-from hpckit.training.models.building import build
-from hpckit.training.models.decoder import Part
+from hpckit.config.config_trees import conf_dir, group_options
+from hpckit.config.rules.model import decoder_of
+from hpckit.planner.model.parameter_shapes import ParameterShape, block, elements, ends, parameters
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.models.decoder import LayerRange
+from hpckit.trainer.models.model_builder import build
 
 MODELS = [name for name in group_options(conf_dir())["model"] if name.startswith(("gpt", "llama"))]
 
@@ -30,7 +30,7 @@ def test_the_shapes_are_the_models(option: str) -> None:
 def test_the_parts_of_a_pipeline_have_theirs(option: str) -> None:
     size = decoder_of(compose_spec([f"model={option}"]))
     middle = size.layers // 2
-    for part in (Part(0, middle, size.layers), Part(middle, size.layers, size.layers)):
+    for part in (LayerRange(0, middle, size.layers), LayerRange(middle, size.layers, size.layers)):
         mine = [*ends(size, is_first=part.is_first, is_last=part.is_last)]
         blocks = (part.end - part.begin) * elements(block(size))
         assert elements(mine) + blocks == sum(p.numel() for p in build(size, part).parameters())
@@ -56,7 +56,7 @@ def test_what_tensor_parallelism_divides_is_what_the_models_name(option: str) ->
 def test_nobody_has_more_than_the_rank_that_is_counted(
     rows: int, columns: int, tensor: int, shard: int
 ) -> None:
-    one = Parameter((rows, columns), 0)
+    one = ParameterShape((rows, columns), 0)
     most = one.elements(tensor, shard)
     assert most * tensor * shard >= rows * columns
     assert most <= one.elements(tensor) <= one.elements()

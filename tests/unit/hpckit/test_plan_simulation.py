@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hpckit.cli.main import app
-from hpckit.plan.goodput import useful
-from hpckit.plan.simulation import GROWING, Fault, Job, Saves, Takes, Time, simulate
-from hpckit.plan.tiers import TIERS, Fleet, faults, outcome, scenario
+from hpckit.planner.goodput.failure_simulation import (
+    GROWING,
+    SimulatedFault,
+    SimulatedJob,
+    SimulatedSaves,
+    Takes,
+    TimeBreakdown,
+    simulate,
+)
+from hpckit.planner.goodput.save_interval import useful
+from hpckit.planner.goodput.snapshot_tiers import TIERS, Fleet, faults, outcome, scenario
 
 HOUR, DAY = 3600.0, 86400.0
 LARGE = Fleet(
@@ -40,17 +48,21 @@ LARGE = Fleet(
     interval_s=None,
     stall_s=None,
 )
-ALONE = Job(nodes=1, spares=10**6, fewest=1, repair_s=0.0, queue_s=0.0)
-OFTEN = Saves(1.0, 0.0, 0.0, in_memory=True, replicas=0, load_memory_s=0.0, load_store_s=0.0)
+ALONE = SimulatedJob(nodes=1, spares=10**6, fewest=1, repair_s=0.0, queue_s=0.0)
+OFTEN = SimulatedSaves(
+    1.0, 0.0, 0.0, in_memory=True, replicas=0, load_memory_s=0.0, load_store_s=0.0
+)
 
 
 def fault(
     takes: Takes, mtbf_s: float, detect_s: float = 0.0, meet_s: float = 0.0, kind: str = "one"
-) -> Fault:
-    return Fault(kind, mtbf_s, takes, detect_s, meet_s)
+) -> SimulatedFault:
+    return SimulatedFault(kind, mtbf_s, takes, detect_s, meet_s)
 
 
-def course(job: Job, saves: Saves, length_s: float, seed: int, *what: Fault) -> Time:
+def course(
+    job: SimulatedJob, saves: SimulatedSaves, length_s: float, seed: int, *what: SimulatedFault
+) -> TimeBreakdown:
     return simulate(job, what, saves, length_s, random.Random(seed))
 
 
@@ -68,7 +80,7 @@ KINDS: tuple[Takes, ...] = ("worker", "node", "job")
 
 @given(
     job=st.builds(
-        Job,
+        SimulatedJob,
         nodes=st.integers(10, 100),
         spares=st.integers(0, 3),
         fewest=st.integers(1, 10),
@@ -77,12 +89,19 @@ KINDS: tuple[Takes, ...] = ("worker", "node", "job")
     ),
     each=st.tuples(
         *(
-            st.builds(Fault, st.just(takes), st.floats(1e3, 1e6), st.just(takes), seconds, seconds)
+            st.builds(
+                SimulatedFault,
+                st.just(takes),
+                st.floats(1e3, 1e6),
+                st.just(takes),
+                seconds,
+                seconds,
+            )
             for takes in KINDS
         )
     ),
     saves=st.builds(
-        Saves,
+        SimulatedSaves,
         interval_s=st.floats(1, 1e4),
         stall_s=seconds,
         durable_s=seconds,
@@ -95,7 +114,7 @@ KINDS: tuple[Takes, ...] = ("worker", "node", "job")
 )
 @settings(max_examples=50, deadline=None)
 def test_all_time_is_told_and_none_twice(
-    job: Job, each: tuple[Fault, ...], saves: Saves, seed: int
+    job: SimulatedJob, each: tuple[SimulatedFault, ...], saves: SimulatedSaves, seed: int
 ) -> None:
     time = course(job, saves, DAY, seed, *each)
     assert time.total == pytest.approx(DAY)
@@ -123,7 +142,7 @@ def test_what_was_on_its_way_to_the_store_is_done_again() -> None:
 
 
 def test_a_job_without_spares_waits_for_repairs() -> None:
-    alone = Job(nodes=10, spares=0, fewest=10, repair_s=5000.0, queue_s=0.0)
+    alone = SimulatedJob(nodes=10, spares=0, fewest=10, repair_s=5000.0, queue_s=0.0)
     waits = [
         course(job, replace(OFTEN, replicas=1), 1e7, 3, fault("node", 1e4)).shares()["wait"]
         for job in (alone, replace(alone, spares=5))
@@ -135,7 +154,7 @@ def test_a_job_without_spares_waits_for_repairs() -> None:
 
 def test_a_job_that_shrinks_does_not_wait_and_takes_longer() -> None:
     """On average so many nodes are away as fail during one repair."""
-    job = Job(nodes=100, spares=0, fewest=90, repair_s=5000.0, queue_s=0.0)
+    job = SimulatedJob(nodes=100, spares=0, fewest=90, repair_s=5000.0, queue_s=0.0)
     time = course(job, replace(OFTEN, replicas=1), 1e7, 3, fault("node", 1e4, meet_s=7.0))
     shares = time.shares()
     assert shares["wait"] == 0

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
 
-from hpckit.plan.stages import stages_of_rank
-from hpckit.run.spec import ParallelSpec
+from hpckit.config.spec import ParallelSpec
+from hpckit.planner.model.pipeline_stages import stages_of_rank
 
 ONE_ONE = ParallelSpec(
     replicate=1,

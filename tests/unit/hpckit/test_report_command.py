@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hpckit.cli.main import app
-from hpckit.report.page.writing import MARKS
-from hpckit.run.directory import RunDir
+from hpckit.report.page.page_file import MARKS
+from hpckit.rundir.directory import RunDir
 from tests.unit.hpckit.page_parts import ran, submitted
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpckit.events.event_log import Event
 from hpckit.report.history import History, build_history
-from hpckit.run.events import Event
 
 
 class Story:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.report.logs import Wanted, describe_logs, find_log, follow, last_lines
-from hpckit.run.directory import RunDir
+from hpckit.report.log_files import LogSelection, describe_logs, find_log, follow, last_lines
+from hpckit.rundir.directory import RunDir
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def test_which_log_is_meant(run: RunDir) -> None:
-    assert find_log(run, Wanted()) == run.logs / "supervisor.log"
-    assert find_log(run, Wanted(rank=0)) == run.rank_log(2, 0, 0)
-    assert find_log(run, Wanted(rank=1)) == run.rank_log(1, 1, 1), "the newest that has it"
-    assert find_log(run, Wanted(rank=1, generation=2)) is None
-    assert find_log(run, Wanted(generation=1)) == run.rank_log(1, 0, 0)
-    assert find_log(run, Wanted(rank=1, node=0)) is None
-    assert find_log(run, Wanted(node=1)) == run.agent_log(1)
-    assert find_log(run, Wanted(node=1, generation=1)) == run.node_logs(1, 1) / "torchrun.log"
+    assert find_log(run, LogSelection()) == run.logs / "supervisor.log"
+    assert find_log(run, LogSelection(rank=0)) == run.rank_log(2, 0, 0)
+    assert find_log(run, LogSelection(rank=1)) == run.rank_log(1, 1, 1), "the newest that has it"
+    assert find_log(run, LogSelection(rank=1, generation=2)) is None
+    assert find_log(run, LogSelection(generation=1)) == run.rank_log(1, 0, 0)
+    assert find_log(run, LogSelection(rank=1, node=0)) is None
+    assert find_log(run, LogSelection(node=1)) == run.agent_log(1)
+    assert find_log(run, LogSelection(node=1, generation=1)) == run.node_logs(1, 1) / "torchrun.log"
     assert "generations 1 to 2; the newest has nodes 0 and ranks 0" in describe_logs(run)
 
 
@@ -50,7 +50,7 @@ def test_following_goes_over_to_the_next_generation_and_ends_with_the_run(run: R
     said: list[str] = []
     is_over = False
     first = run.rank_log(1, 1, 1)
-    lines = follow(lambda: find_log(run, Wanted(rank=1)), first, 0, lambda: is_over)
+    lines = follow(lambda: find_log(run, LogSelection(rank=1)), first, 0, lambda: is_over)
     for added in lines:
         if added is not None:
             said.append(str(added.begins) if added.begins else added.line)

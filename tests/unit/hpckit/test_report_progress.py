@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from hpckit.events.event_log import Event
 from hpckit.report.progress import build_progress
-from hpckit.run.events import Event
 
 
 def event(time: float, kind: str, **fields: Any) -> Event:

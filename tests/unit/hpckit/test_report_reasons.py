@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.report.reasons import explain
+from hpckit.slurm.pending_reasons import explain
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,19 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.report.samples import Entry, EpochCount, count_epochs, kept_entries, read_ledgers
-from hpckit.training.ledger import Ledger
+from hpckit.rundir.sample_ledger import (
+    EpochCount,
+    LedgerEntry,
+    count_epochs,
+    kept_entries,
+    read_ledgers,
+)
+from hpckit.trainer.sample_ledger_writer import SampleLedgerWriter
 
 
-def entry(step: int, first: int, *keys: str, life: tuple[int, int] = (1, 0)) -> Entry:
+def entry(step: int, first: int, *keys: str, life: tuple[int, int] = (1, 0)) -> LedgerEntry:
     positions = tuple(range(first, first + len(keys)))
-    return Entry(step, life[0], life[1], 0, positions, keys)
+    return LedgerEntry(step, life[0], life[1], 0, positions, keys)
 
 
 def key_at(position: int, samples: int) -> str:
@@ -66,11 +72,11 @@ def test_what_ranks_write_down_is_read_back(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
     for rank in range(2):
         for attempt in range(2):
-            ledger = Ledger(folder, generation=3, attempt=attempt, rank=rank)
+            ledger = SampleLedgerWriter(folder, generation=3, attempt=attempt, rank=rank)
             ledger.enter(7, range(10 + rank, 11 + rank), [f"schlüssel/{rank}"])
             ledger.close()
     assert read_ledgers(folder) == [
-        Entry(7, 3, attempt, rank, (10 + rank,), (f"schlüssel/{rank}",))
+        LedgerEntry(7, 3, attempt, rank, (10 + rank,), (f"schlüssel/{rank}",))
         for rank in range(2)
         for attempt in range(2)
     ]
@@ -87,7 +93,7 @@ def test_a_line_cut_short_is_no_entry(tmp_path: Path) -> None:
 def test_a_line_cut_short_costs_only_itself_when_the_next_attempt_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "g001-rank0.jsonl"
     path.write_text(f"{LINE}\n{LINE[:20]}")
-    ledger = Ledger(tmp_path, generation=1, attempt=1, rank=0)
+    ledger = SampleLedgerWriter(tmp_path, generation=1, attempt=1, rank=0)
     ledger.enter(2, range(1, 2), ["b"])
     ledger.enter(3, range(2, 3), ["c"])
     ledger.close()
@@ -102,7 +108,7 @@ def test_other_files_are_no_ledgers(tmp_path: Path) -> None:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Entry], int, int, int]:
+def histories(draw: st.DrawFn) -> tuple[list[LedgerEntry], int, int, int]:
     """Entries of a run that was interrupted at random, each life on a world of its own, and went
     on at the very next sample after its last save; with samples, batch and last step."""
     samples, batch = draw(st.integers(3, 20)), draw(st.sampled_from([2, 4, 12]))
@@ -117,7 +123,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Entry], int, int, int]:
                 first = (step - 1) * batch + rank * (batch // world)
                 positions = tuple(range(first, first + batch // world))
                 keys = tuple(key_at(position, samples) for position in positions)
-                entries.append(Entry(step, 1 + life // 2, life % 2, rank, positions, keys))
+                entries.append(LedgerEntry(step, 1 + life // 2, life % 2, rank, positions, keys))
         resumed = steps if reached == steps else draw(st.integers(resumed, reached - 1))
         life += 1
     return entries, samples, batch, steps
@@ -126,7 +132,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Entry], int, int, int]:
 @settings(max_examples=150, deadline=None)
 @given(history=histories(), data=st.data())
 def test_a_correct_stream_is_exact_and_any_entry_lost_or_doubled_is_noticed(
-    history: tuple[list[Entry], int, int, int], data: st.DataObject
+    history: tuple[list[LedgerEntry], int, int, int], data: st.DataObject
 ) -> None:
     entries, samples, batch, steps = history
     kept = kept_entries(entries, steps)

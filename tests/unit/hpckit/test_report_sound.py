@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpckit.events.event_log import Event
+from hpckit.events.event_validation import (
+    NEEDED,
+    is_valid,
+    read_valid_events,
+    without_unread_fields,
+)
 from hpckit.report.history import build_history
+from hpckit.report.performance.measured_step_time import step_time
 from hpckit.report.progress import build_progress
-from hpckit.report.sound import NEEDED, is_sound, read_sound, slim
-from hpckit.report.steptime import step_time
-from hpckit.run.events import Event
 from tests.unit.hpckit.page_parts import ran, submitted, write
 
 STEP: dict[str, Any] = {"generation": 1, "attempt": 0, "step": 1, "step_s": 1.0, "loss": 2.0}
@@ -32,16 +37,16 @@ JSON = OTHERS | st.integers() | st.floats()
     ],
 )
 def test_a_record_with_a_wrong_value_is_not_sound(name: str, value: Any) -> None:
-    assert is_sound(slim(Event(1.0, "step", STEP)))
-    assert not is_sound(slim(Event(1.0, "step", {**STEP, name: value})))
+    assert is_valid(without_unread_fields(Event(1.0, "step", STEP)))
+    assert not is_valid(without_unread_fields(Event(1.0, "step", {**STEP, name: value})))
 
 
 def test_a_loss_may_be_no_number_and_what_is_not_read_may_be_anything() -> None:
     told = {**STEP, "loss": float("nan"), "mine": "text", "tokens_per_s": None}
-    found = slim(Event(1.0, "step", told))
-    assert is_sound(found)
+    found = without_unread_fields(Event(1.0, "step", told))
+    assert is_valid(found)
     assert "mine" not in found.fields
-    assert is_sound(Event(1.0, "unheard_of", {"step": "x"}))
+    assert is_valid(Event(1.0, "unheard_of", {"step": "x"}))
 
 
 @settings(max_examples=50)
@@ -56,16 +61,16 @@ def test_a_loss_may_be_no_number_and_what_is_not_read_may_be_anything() -> None:
     )
 )
 def test_what_is_sound_can_be_read(events: list[Event]) -> None:
-    sound = [event for event in map(slim, events) if is_sound(event)]
+    sound = [event for event in map(without_unread_fields, events) if is_valid(event)]
     build_progress(sound)
     step_time(build_history(sound))
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     run = ran(tmp_path / "run")
-    before = len(read_sound(run).events)
+    before = len(read_valid_events(run).events)
     bad = json.dumps({"time": 1.0, "kind": "step", "step": "x"})
     write(run, '{"time": 1.0, "kind"', "[]", "\x00", bad)
-    told = read_sound(run)
+    told = read_valid_events(run)
     assert (len(told.events), told.torn, told.unsound) == (before, 3, 1)
-    assert read_sound(submitted(tmp_path / "other")).events == []
+    assert read_valid_events(submitted(tmp_path / "other")).events == []

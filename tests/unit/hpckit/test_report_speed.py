@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.launch.compose import compose_spec
-from hpckit.report.bottleneck import PARTS as LOOPS
-from hpckit.report.bottleneck import WELL, Loop, advice, bottleneck, describe
+from hpckit.events.event_log import Event
+from hpckit.events.step_phases import NAMES, PARTS, Part
 from hpckit.report.history import build_history
-from hpckit.report.speed import speed_facts, speed_record
-from hpckit.report.steptime import StepTime, step_time
-from hpckit.run.events import Event
-from hpckit.run.parts import NAMES, PARTS, Part
+from hpckit.report.performance.bottleneck import PARTS as LOOPS
+from hpckit.report.performance.bottleneck import WELL, LimitingLoop, advice, bottleneck, describe
+from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
+from hpckit.report.performance.speed_report import speed_facts, speed_record
+from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 GPU = {"tokens_per_s": 1000.0, "mfu": 0.4, "peak_memory_bytes": 3 * 2**30}
@@ -37,9 +37,9 @@ def life(start: int, generation: int = 1, restore_s: float = 0.0) -> Event:
 
 def spent(
     seconds: Mapping[Part, float], exposed: float | None = None, gpu: bool = True
-) -> StepTime:
+) -> MeasuredStepTime:
     total = sum(seconds.values())
-    return StepTime(10, total, dict(seconds), None, None, None, None, gpu, 3, exposed)
+    return MeasuredStepTime(10, total, dict(seconds), None, None, None, None, gpu, 3, exposed)
 
 
 def test_each_record_counts_for_the_steps_that_it_tells_of() -> None:
@@ -94,18 +94,18 @@ def test_records_that_are_not_split_are_no_bottleneck() -> None:
 
 @pytest.mark.parametrize("loop", [*WELL])
 @pytest.mark.parametrize("by", [-0.01, 0.01])
-def test_a_loop_is_to_blame_from_its_bound_on(loop: Loop, by: float) -> None:
+def test_a_loop_is_to_blame_from_its_bound_on(loop: LimitingLoop, by: float) -> None:
     share = WELL[loop] + by
     for part in LOOPS[loop]:
         it = spent({part: share, "forward": 1 - share})
-        assert bottleneck(it) is (loop if by > 0 else Loop.KERNEL)
+        assert bottleneck(it) is (loop if by > 0 else LimitingLoop.KERNEL)
 
 
 def test_of_several_the_one_that_takes_most() -> None:
     seconds: dict[Part, float] = {"data_wait": 0.2, "checkpoint_stall": 0.3, "compute": 0.5}
     it = spent(seconds)
-    assert bottleneck(it) is Loop.STORAGE
-    assert describe(it, Loop.STORAGE).startswith("storage: 30% ")
+    assert bottleneck(it) is LimitingLoop.STORAGE
+    assert describe(it, LimitingLoop.STORAGE).startswith("storage: 30% ")
 
 
 def test_what_the_training_function_does_not_say_is_not_guessed() -> None:
@@ -113,10 +113,10 @@ def test_what_the_training_function_does_not_say_is_not_guessed() -> None:
     assert bottleneck(it) is None
     assert "run.timed" in describe(it, None)
     assert advice(it, None, None) == []
-    assert bottleneck(spent({"data_wait": 0.5, "other": 0.5})) is Loop.INPUT
+    assert bottleneck(spent({"data_wait": 0.5, "other": 0.5})) is LimitingLoop.INPUT
 
 
-SLOW: dict[str, StepTime] = {
+SLOW: dict[str, MeasuredStepTime] = {
     "data": spent({"data_wait": 1.0}),
     "saves": spent({"checkpoint_stall": 1.0, "forward": 1.0}),
     "validation": spent({"validation": 1.0, "forward": 1.0}),
@@ -144,12 +144,12 @@ def test_what_is_advised_exists(name: str, spec: Any) -> None:
 
 def test_nothing_is_advised_that_is_so_already() -> None:
     collectives = SLOW["collectives"]
-    assert any("zero2" in line for line in advice(collectives, Loop.KERNEL, make_spec()))
+    assert any("zero2" in line for line in advice(collectives, LimitingLoop.KERNEL, make_spec()))
     ddp = make_spec({"parallel.zero": 1})
-    assert not any("zero2" in line for line in advice(collectives, Loop.KERNEL, ddp))
+    assert not any("zero2" in line for line in advice(collectives, LimitingLoop.KERNEL, ddp))
     bf16 = make_spec({"precision.compute": "bf16"})
-    assert not any("bf16" in line for line in advice(collectives, Loop.KERNEL, bf16))
-    assert any("bf16" in line for line in advice(collectives, Loop.KERNEL, make_spec()))
+    assert not any("bf16" in line for line in advice(collectives, LimitingLoop.KERNEL, bf16))
+    assert any("bf16" in line for line in advice(collectives, LimitingLoop.KERNEL, make_spec()))
 
 
 def test_the_lines_of_a_run() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from hpckit.events.event_log import Event
 from hpckit.report.progress import build_progress
-from hpckit.report.state import State, decide, is_current
-from hpckit.run.events import Event
-from hpckit.run.queue import parse_queue
+from hpckit.report.run_state import RunState, decide, is_current
+from hpckit.slurm.squeue import parse_queue
 
 
 def event(time: float, kind: str, **fields: Any) -> Event:
@@ -38,26 +38,33 @@ OPEN = {"kind": "preempted", "final": False, "time": 20.0}
 @pytest.mark.parametrize(
     ("events", "verdict", "held", "starting", "jobs", "state"),
     [
-        ([], None, False, False, [job(1, "PENDING")], State.QUEUED),
-        ([], None, False, False, [job(1, "RUNNING")], State.STARTING),
-        ([], None, False, False, [], State.DEAD),
-        ([], None, False, True, [], State.STARTING),
-        (BEGUN, None, True, False, [job(1, "RUNNING")], State.STARTING),
-        (TRAINS, None, True, False, [job(1, "RUNNING"), job(2, "PENDING")], State.RUNNING),
+        ([], None, False, False, [job(1, "PENDING")], RunState.QUEUED),
+        ([], None, False, False, [job(1, "RUNNING")], RunState.STARTING),
+        ([], None, False, False, [], RunState.DEAD),
+        ([], None, False, True, [], RunState.STARTING),
+        (BEGUN, None, True, False, [job(1, "RUNNING")], RunState.STARTING),
+        (TRAINS, None, True, False, [job(1, "RUNNING"), job(2, "PENDING")], RunState.RUNNING),
         # a file system that does not share locks
-        (TRAINS, None, False, False, [job(1, "RUNNING"), job(2, "PENDING")], State.RUNNING),
-        (TRAINS, None, False, False, [job(1, "FAILED")], State.DEAD),
-        (TRAINS, OLD, False, False, [], State.DEAD),
-        (TRAINS, None, True, False, None, State.RUNNING),
-        (TRAINS, None, False, False, None, State.UNKNOWN),
-        (PREEMPTED, OPEN, False, False, [job(1, "COMPLETING"), job(2, "PENDING")], State.WAITING),
-        (PREEMPTED, OPEN, False, False, [job(2, "CONFIGURING")], State.STARTING),
-        (PREEMPTED, OPEN, False, False, [], State.DEAD),
-        (ENDED, FINAL, False, False, [job(1, "COMPLETING")], State.ENDED),
-        (ENDED, FINAL, False, False, None, State.ENDED),
-        (ENDED, FINAL, False, False, [job(3, "PENDING")], State.QUEUED),
-        ([event(9, "run_failed", error="x")], None, False, False, [], State.FAILED),
-        ([event(9, "run_failed", error="x"), *TRAINS], None, False, False, [], State.DEAD),
+        (TRAINS, None, False, False, [job(1, "RUNNING"), job(2, "PENDING")], RunState.RUNNING),
+        (TRAINS, None, False, False, [job(1, "FAILED")], RunState.DEAD),
+        (TRAINS, OLD, False, False, [], RunState.DEAD),
+        (TRAINS, None, True, False, None, RunState.RUNNING),
+        (TRAINS, None, False, False, None, RunState.UNKNOWN),
+        (
+            PREEMPTED,
+            OPEN,
+            False,
+            False,
+            [job(1, "COMPLETING"), job(2, "PENDING")],
+            RunState.WAITING,
+        ),
+        (PREEMPTED, OPEN, False, False, [job(2, "CONFIGURING")], RunState.STARTING),
+        (PREEMPTED, OPEN, False, False, [], RunState.DEAD),
+        (ENDED, FINAL, False, False, [job(1, "COMPLETING")], RunState.ENDED),
+        (ENDED, FINAL, False, False, None, RunState.ENDED),
+        (ENDED, FINAL, False, False, [job(3, "PENDING")], RunState.QUEUED),
+        ([event(9, "run_failed", error="x")], None, False, False, [], RunState.FAILED),
+        ([event(9, "run_failed", error="x"), *TRAINS], None, False, False, [], RunState.DEAD),
     ],
 )
 def test_states(
@@ -66,7 +73,7 @@ def test_states(
     held: bool,
     starting: bool,
     jobs: list[str] | None,
-    state: State,
+    state: RunState,
 ) -> None:
     found = None if jobs is None else parse_queue("\n".join(jobs))
     assert decide(verdict, build_progress(events), held, starting, found) is state

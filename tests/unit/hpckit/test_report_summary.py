@@ -11,13 +11,13 @@ import torch
 from rich.console import Console
 
 from checkpointing import Checkpointer, list_checkpoints
-from hpckit.report.summary import show
-from hpckit.run.directory import RunDir
-from hpckit.run.durable import write_json
-from hpckit.run.events import EventLog
-from hpckit.run.lock import RunLock
-from hpckit.run.parse import dump_spec
-from hpckit.training.ledger import Ledger
+from hpckit.config.spec_parser import dump_spec
+from hpckit.events.event_log import EventLog
+from hpckit.report.terminal.run_summary import show
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import RunLock
+from hpckit.system.atomic_files import write_json
+from hpckit.trainer.sample_ledger_writer import SampleLedgerWriter
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 SAMPLES = 4
@@ -41,7 +41,7 @@ def ran(path: Path, steps: int, missing: int | None = None, twice: int | None = 
         for step in range(1, steps + 1):
             log.emit("step", step=step, loss=2.0 / step, step_s=0.5)
         log.emit("generation_ended", verdict="done", reason="because", step=steps)
-    ledger = Ledger(run.ledger, generation=1, attempt=0, rank=0)
+    ledger = SampleLedgerWriter(run.ledger, generation=1, attempt=0, rank=0)
     for step in range(steps):
         for _ in range((step != missing) + (step == twice)):
             ledger.enter(step + 1, range(step, step + 1), [f"key{step % SAMPLES}"])

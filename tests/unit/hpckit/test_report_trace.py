@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpckit.report.trace import place
+from hpckit.report.error_location import place
 
 CODE = Path("/runs/t-1/submissions/002/code")
-WORKER = f'  File "{CODE}/hpckit/training/worker.py", line 47, in main\n    find_entry(x)\n'
+WORKER = f'  File "{CODE}/hpckit/trainer/worker.py", line 47, in main\n    find_entry(x)\n'
 USER = f'  File "{CODE}/mycode/train.py", line 12, in main\n    step()\n'
 OURS = f'  File "{CODE}/data/loader.py", line 9, in read\n    raise DataError\n'
 TORCH = '  File "/venv/torch/x.py", line 3, in forward\n    f()\n'

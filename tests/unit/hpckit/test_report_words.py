@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.report.words import decimal, speed, took
+from hpckit.text.quantities import decimal, speed, took
 
 POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from hpckit.run.badhosts import AGE_S, BadHost, Nodes, bad_hosts, choose, drain_line
-from hpckit.run.events import Event
+from hpckit.events.event_log import Event
+from hpckit.slurm.node_exclusion import (
+    AGE_S,
+    ExcludableNode,
+    PartitionNodes,
+    choose_exclusions,
+    drain_line,
+    excludable_nodes,
+)
 
 NOW = 1e6
 
@@ -30,15 +37,15 @@ def started(ago_s: float, job: str | None = None) -> Event:
 
 
 def names(*events: Event) -> list[str]:
-    return [one.host for one in bad_hosts(events, NOW)]
+    return [one.host for one in excludable_nodes(events, NOW)]
 
 
 def test_an_unhealthy_node_is_bad_for_a_day() -> None:
     first, recent = unhealthy(90, "n2", "disk", "clock"), unhealthy(50, "n1")
-    found = bad_hosts([started(100, "1"), first, recent], NOW)
+    found = excludable_nodes([started(100, "1"), first, recent], NOW)
     assert found == (
-        BadHost("n1", "bad", NOW - 50, True),
-        BadHost("n2", "disk; clock", NOW - 90, True),
+        ExcludableNode("n1", "bad", NOW - 50, True),
+        ExcludableNode("n2", "disk; clock", NOW - 90, True),
     )
     assert names(started(2 * AGE_S, "1"), unhealthy(AGE_S + 1, "n1"), unhealthy(9, "n2")) == ["n2"]
     assert names(started(100), unhealthy(90, None)) == [], "no node of Slurm's"
@@ -47,10 +54,10 @@ def test_an_unhealthy_node_is_bad_for_a_day() -> None:
 def test_one_that_is_lost_twice_is_bad() -> None:
     begin = started(AGE_S * 3, "1")
     assert names(begin, lost(50, "n1"), lost(40, "n2")) == []
-    (found,) = bad_hosts([begin, lost(50, "n1"), lost(45, "n2"), lost(40, "n1")], NOW)
-    assert found == BadHost("n1", "its agent was lost 2 times", NOW - 40, False)
+    (found,) = excludable_nodes([begin, lost(50, "n1"), lost(45, "n2"), lost(40, "n1")], NOW)
+    assert found == ExcludableNode("n1", "its agent was lost 2 times", NOW - 40, False)
     assert names(begin, lost(AGE_S + 5, "n1"), lost(40, "n1")) == []
-    (both,) = bad_hosts([begin, lost(50, "n1"), unhealthy(45, "n1"), lost(40, "n1")], NOW)
+    (both,) = excludable_nodes([begin, lost(50, "n1"), unhealthy(45, "n1"), lost(40, "n1")], NOW)
     assert both.is_unhealthy
 
 
@@ -83,11 +90,11 @@ def test_as_many_nodes_are_left_as_are_needed(
     usable: str, away: str, fewest: int, excluded: str, spared: str
 ) -> None:
     bad = [
-        *(BadHost("a", "", 10.0, True), BadHost("b", "", 20.0, True)),
-        *(BadHost("c", "", 40.0, False), BadHost("d", "", 30.0, False)),
+        *(ExcludableNode("a", "", 10.0, True), ExcludableNode("b", "", 20.0, True)),
+        *(ExcludableNode("c", "", 40.0, False), ExcludableNode("d", "", 30.0, False)),
     ]
-    nodes = Nodes(frozenset(usable), frozenset(away))
-    assert choose(bad, nodes, fewest) == (list(excluded), list(spared))
+    nodes = PartitionNodes(frozenset(usable), frozenset(away))
+    assert choose_exclusions(bad, nodes, fewest) == (list(excluded), list(spared))
 
 
 def test_the_line_for_the_administrator_is_safe_to_paste() -> None:

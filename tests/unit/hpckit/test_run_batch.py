@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.run.batch import global_batch, lr_scale
-from hpckit.run.check import fits
+from hpckit.config.batch_size import global_batch, lr_scale
+from hpckit.config.rules.violations import fits
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 FULL: dict[str, Any] = {

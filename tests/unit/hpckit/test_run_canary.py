@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.run.canary import Golden, canary_problems, difference, identity_of, read_golden
-from hpckit.run.parse import identity
+from hpckit.config.canary_record import (
+    CanaryRecord,
+    canary_problems,
+    difference,
+    identity_of,
+    read_golden,
+)
+from hpckit.config.spec_parser import identity
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 STEPS = [{"loss": 5.0, "grad_norm": 2.0}, {"loss": 4.0, "grad_norm": 1.0}]
@@ -25,8 +31,8 @@ def changes(path: Path, steps: int = 2, mode: str = "check") -> dict[str, Any]:
     }
 
 
-def golden(path: Path, **spec: Any) -> Golden:
-    return Golden(identity_of(make_spec(spec)), "2.13.0", 4, "cpu", STEPS)
+def golden(path: Path, **spec: Any) -> CanaryRecord:
+    return CanaryRecord(identity_of(make_spec(spec)), "2.13.0", 4, "cpu", STEPS)
 
 
 def test_it_comes_back_from_its_file(tmp_path: Path) -> None:

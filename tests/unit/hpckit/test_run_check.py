@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.run.check import nodes_of_generation, violations
-from hpckit.run.parse import SpecError
+from hpckit.config.rules.violations import nodes_of_generation, violations
+from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 CANARY = {"debug.canary.mode": "check", "debug.canary.file": "golden.json"}

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.launch.compose import compose_spec
-from hpckit.run.degrees import (
+from hpckit.config.parallel_degrees import (
     NAMES,
-    Degrees,
+    ParallelDegrees,
     blocks_of_stages,
     degrees,
     describe,
     is_wrapped,
 )
-from hpckit.run.parse import SpecError, parse_spec
-from hpckit.run.spec import ParallelSpec
+from hpckit.config.spec import ParallelSpec
+from hpckit.config.spec_parser import SpecError, parse_spec
+from hpckit.submit.compose import compose_spec
 from tests.unit.hpckit.hpckit_parts import make_values
 
 MICRO = "train.micro_batch=4"
@@ -42,7 +42,7 @@ def test_the_product_is_the_world_or_it_is_refused(asked: tuple[int, ...], world
         if prod(found) == world and all(a in (-1, f) for a, f in zip(asked, found, strict=True))
     ]
     if len(can) == 1 and asked.count(-1) < 2:
-        assert degrees(parallel(*asked), world) == Degrees(
+        assert degrees(parallel(*asked), world) == ParallelDegrees(
             **dict(zip(NAMES, can[0], strict=True)), expert=1
         )
         return

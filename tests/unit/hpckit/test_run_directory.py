@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import (
+from hpckit.config.spec_parser import identity
+from hpckit.rundir.directory import (
     RunDir,
     checkpoint_root,
     find_run,
@@ -14,7 +15,6 @@ from hpckit.run.directory import (
     run_directory,
     run_name,
 )
-from hpckit.run.parse import identity
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.durable import read_json, write_json, write_text
+from hpckit.system.atomic_files import read_json, write_json, write_text
 from tests.unit.hpckit.hpckit_parts import python
 
 WRITE_FOR_EVER = """
-import sys; from pathlib import Path; from hpckit.run.durable import write_json
+import sys; from pathlib import Path; from hpckit.system.atomic_files import write_json
 path, n = Path(sys.argv[1]), 0
 while True:
     n += 1

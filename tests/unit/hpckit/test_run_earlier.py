@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpckit.run import earlier
-from hpckit.run.earlier import Added, completed, reduced
-from hpckit.run.parse import identity, parse_spec, read_spec
+from hpckit.config import earlier_versions
+from hpckit.config.earlier_versions import AddedKey, completed, reduced
+from hpckit.config.spec_parser import identity, parse_spec, read_spec
 from tests.unit.hpckit.hpckit_parts import make_spec, make_values
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -24,7 +24,7 @@ IDENTITIES = {
 @pytest.mark.parametrize(("name", "known"), IDENTITIES.items())
 def test_golden_specs(name: str, known: str) -> None:
     """Whoever breaks this has changed what a key means, or added one and not entered it in
-    `hpckit.run.earlier`: these files are never written anew."""
+    `hpckit.config.earlier_versions`: these files are never written anew."""
     assert identity(read_spec(GOLDEN / f"{name}.yaml")) == known
 
 
@@ -38,15 +38,15 @@ def without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
     return values
 
 
-EMA = Added("optim.ema_decay", None)
-LORA = Added("lora", None)
-EXPERTS = Added("model.experts", None, kind="gpt")
+EMA = AddedKey("optim.ema_decay", None)
+LORA = AddedKey("lora", None)
+EXPERTS = AddedKey("model.experts", None, kind="gpt")
 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if these keys came after what is stored."""
-    monkeypatch.setattr(earlier, "ADDED", (EMA, LORA, EXPERTS))
+    monkeypatch.setattr(earlier_versions, "ADDED", (EMA, LORA, EXPERTS))
 
 
 @pytest.mark.usefixtures("later")
@@ -65,9 +65,9 @@ def test_a_key_of_one_kind_is_no_key_of_another() -> None:
 def test_an_experiment_stays_what_it_was_until_the_new_key_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(earlier, "ADDED", (EMA,))
+    monkeypatch.setattr(earlier_versions, "ADDED", (EMA,))
     with_key = identity(make_spec())
-    monkeypatch.setattr(earlier, "ADDED", (EMA, LORA))
+    monkeypatch.setattr(earlier_versions, "ADDED", (EMA, LORA))
     assert identity(make_spec(lora="default")) != identity(make_spec()) != with_key
     before = reduced(make_values(), (EMA, LORA))
     assert "lora" not in before
@@ -76,7 +76,7 @@ def test_an_experiment_stays_what_it_was_until_the_new_key_is_used(
 
 
 def test_a_group_may_get_a_key_that_came_later_still() -> None:
-    added = (Added("new", {"a": 1}), Added("new.b", [2]))
+    added = (AddedKey("new", {"a": 1}), AddedKey("new.b", [2]))
     assert completed({}, added) == {"new": {"a": 1, "b": [2]}}
     assert completed({"new": {"a": 5}}, added) == {"new": {"a": 5, "b": [2]}}
     assert completed({"new": None}, added) == {"new": None}

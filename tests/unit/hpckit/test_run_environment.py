@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
-from hpckit.run.environment import NodeEnvironment, WorkerEnvironment, worker_variables
+from hpckit.ipc.process_environment import NodeEnvironment, WorkerEnvironment, worker_variables
+from hpckit.rundir.directory import RunDir
 
 AT = NodeEnvironment(RunDir(Path("/runs/a b=c")), submission=2, generation=3, node=1, nodes=4)
 TORCHRUN = {

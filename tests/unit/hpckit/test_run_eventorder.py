@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.run.eventorder import LATE_S, in_order
-from hpckit.run.events import Event
+from hpckit.events.clock_order import LATE_S, in_order
+from hpckit.events.event_log import Event
 
 HOUR_S = 3600.0
 

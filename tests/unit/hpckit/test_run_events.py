@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.events import Event, EventLog, EventTail, read_events
+from hpckit.events.event_log import Event, EventLog, EventTail, read_events
 from tests.unit.hpckit.hpckit_parts import line_of, python
 
 WRITE = """
-import sys; from pathlib import Path; from hpckit.run.events import EventLog
+import sys; from pathlib import Path; from hpckit.events.event_log import EventLog
 path, who, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 print("ready", flush=True); sys.stdin.readline()
 with EventLog(path, who=who) as log:

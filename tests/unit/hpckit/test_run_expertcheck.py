@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.run.degrees import degrees, describe
-from hpckit.run.parse import SpecError
-from hpckit.run.spec import ParallelSpec
+from hpckit.config.parallel_degrees import degrees, describe
+from hpckit.config.spec import ParallelSpec
+from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 FOUR = {"launch.nodes": 4}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.run.parse import SpecError
+from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 GPU: dict[str, Any] = {"cluster.device": "cuda"}

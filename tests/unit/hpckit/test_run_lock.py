@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.lock import RunHeldError, RunLock, holder, read_owner
+from hpckit.rundir.lock import RunHeldError, RunLock, holder, read_owner
 from tests.unit.hpckit.hpckit_parts import line_of, python
 
 HOLD = """
-import sys; from pathlib import Path; from hpckit.run.lock import RunLock
+import sys; from pathlib import Path; from hpckit.rundir.lock import RunLock
 with RunLock(Path(sys.argv[1]), "submission 7"):
     print("held", flush=True); sys.stdin.readline()
 print("left", flush=True); sys.stdin.readline()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.run.metricscheck import metrics_violations
-from hpckit.run.parse import SpecError
+from hpckit.config.rules.metrics import metrics_violations
+from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.run.entries import IMAGES, LANGUAGE_MODEL
-from hpckit.run.parse import SpecError
+from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
+from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 TWO = {"launch.nodes": 2, "parallel.shard": 1}

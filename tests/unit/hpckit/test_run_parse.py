@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.run.earlier import ADDED
-from hpckit.run.parse import (
+from hpckit.config.earlier_versions import ADDED
+from hpckit.config.spec_parser import (
     SpecError,
     all_keys,
     dump_spec,

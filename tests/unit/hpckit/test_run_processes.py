@@ -1,4 +1,4 @@
-"""Children that die with their parent, and the sweep of those that did not."""
+"""Children that die with their parent, and the end of those that did not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpckit.run import processes
-from hpckit.run.processes import kill_all, spawn, spawn_piped, sweep
+from hpckit.system import child_processes
+from hpckit.system.child_processes import kill_all, kill_strays, spawn, spawn_piped
 from tests.unit.hpckit.hpckit_parts import is_gone, line_of, python, until
 
 CHAIN = """
-import os, sys, time; from pathlib import Path; from hpckit.run.processes import spawn
+import os, sys, time; from pathlib import Path; from hpckit.system.child_processes import spawn
 folder, depth, code = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if depth:
     spawn([sys.executable, "-c", code, str(folder), str(depth - 1), code], os.environ,
@@ -27,8 +27,8 @@ draft.rename(folder / str(depth))
 time.sleep(600)
 """
 SWEEP = """
-import sys; from pathlib import Path; from hpckit.run.processes import sweep
-print(*sweep(Path(sys.argv[1])), flush=True)
+import sys; from pathlib import Path; from hpckit.system.child_processes import kill_strays
+print(*kill_strays(Path(sys.argv[1])), flush=True)
 """
 STAY = "print('up', flush=True); input()"
 
@@ -86,10 +86,10 @@ def test_a_sweep_kills_exactly_what_carries_the_run(tmp_path: Path) -> None:
     ):
         everyone = [first, second, another, stranger]
         assert [line_of(process) for process in everyone] == ["up"] * 4
-        assert sorted(sweep(tmp_path)) == sorted([first.pid, second.pid])
+        assert sorted(kill_strays(tmp_path)) == sorted([first.pid, second.pid])
         assert first.wait() == second.wait() == -signal.SIGKILL
         assert another.poll() is stranger.poll() is None
-        assert sweep(tmp_path) == []
+        assert kill_strays(tmp_path) == []
 
 
 def test_a_sweep_of_one_node_spares_the_others(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_sweep_of_one_node_spares_the_others(tmp_path: Path) -> None:
     ):
         everyone = [mine, other, nobodys]
         assert [line_of(process) for process in everyone] == ["up"] * 3
-        assert sweep(tmp_path, 1) == [mine.pid]
+        assert kill_strays(tmp_path, 1) == [mine.pid]
         assert mine.wait() == -signal.SIGKILL
         assert other.poll() is nobodys.poll() is None
 
@@ -128,8 +128,8 @@ def test_a_stray_that_dies_by_itself_meanwhile_is_no_error(
     so the look is made before the death here."""
     with python(STAY, env={"HPCKIT_RUN": str(tmp_path)}) as stray:
         assert line_of(stray) == "up"
-        seen = processes.strays(tmp_path)
+        seen = child_processes.strays(tmp_path)
         assert [process.pid for process in seen] == [stray.pid]
     assert not psutil.pid_exists(stray.pid)
-    monkeypatch.setattr(processes, "strays", lambda run, node, spared: seen)
-    assert sweep(tmp_path) in ([], [stray.pid])
+    monkeypatch.setattr(child_processes, "strays", lambda run, node, spared: seen)
+    assert kill_strays(tmp_path) in ([], [stray.pid])

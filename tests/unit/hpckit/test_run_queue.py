@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.directory import RunDir
-from hpckit.run.events import Event
-from hpckit.run.queue import QueueError, jobs_of, numbers_of, parse_queue, queue
+from hpckit.events.event_log import Event
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.squeue import QueueError, jobs_of, numbers_of, parse_queue, queue
 
 RUNNING = "1|RUNNING|1795287656|1826823656|365-00:00:00|2|low|n[1-2]|(null)|None|s-bad1d42b"
 WAITING = "2|PENDING|N/A|N/A|UNLIMITED|2|low||singleton(unfulfilled)|Dependency|s-bad1d42b"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpckit.run.check import violations
-from hpckit.run.parse import SpecError
-from hpckit.run.secretcheck import without_secrets
+from hpckit.config.rules.secrets import without_secrets
+from hpckit.config.rules.violations import violations
+from hpckit.config.spec_parser import SpecError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 CANARY = "hush5ecret"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpckit.launch.help import key_reference
-from hpckit.run.parse import all_keys
-from hpckit.run.spec import RunSpec
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import all_keys
+from hpckit.submit.manual_page import key_reference
 
 
 def test_no_key_has_a_default() -> None:

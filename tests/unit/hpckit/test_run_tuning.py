@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from hpckit.plan.flops import attention_per_token, per_token
-from hpckit.plan.memory import checkpoint_bytes, footprint
-from hpckit.plan.shapes import adapter_count
-from hpckit.run.layers import adapted, layers
-from hpckit.run.modelcheck import decoder_of
-from hpckit.run.origin import find_origin, start_folders
-from hpckit.run.parse import SpecError
-from hpckit.run.spec import StartSpec
-from hpckit.training.lora import adapt, is_adapter, merged
-from hpckit.training.models.building import build, make
-from hpckit.training.optim import build_ema, build_optimizer
+from hpckit.config.model_layers import adapted, layers
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import StartSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.planner.memory.decoder_memory import checkpoint_bytes, footprint
+from hpckit.planner.model.flops import attention_per_token, per_token
+from hpckit.planner.model.parameter_shapes import adapter_count
+from hpckit.rundir.run_origin import find_origin, start_folders
+from hpckit.trainer.models.lora import adapt, is_adapter, merged
+from hpckit.trainer.models.model_builder import build, make
+from hpckit.trainer.optim import build_ema, build_optimizer
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 MODELS = pytest.mark.parametrize("model", ["gpt_nano", "llama_nano"])

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.run.batch import share_of_rank
-from hpckit.run.check import fits
-from hpckit.run.degrees import degrees
-from hpckit.run.parse import SpecError, parse_spec
-from hpckit.run.worldcheck import misfits
+from hpckit.config.batch_size import share_of_rank
+from hpckit.config.parallel_degrees import degrees
+from hpckit.config.rules.violations import fits
+from hpckit.config.rules.world_size import world_size_violations
+from hpckit.config.spec_parser import SpecError, parse_spec
 from tests.unit.hpckit.hpckit_parts import make_spec, make_values
 
 FOUR = {"launch.gpus_per_node": 4, "parallel.shard": 1}
@@ -111,7 +111,7 @@ def test_what_fits_is_shared_without_a_rest(
         train=replace(base.train, global_batch=batch, micro_batch=micro),
     )
     if not fits(spec, nodes):
-        assert list(misfits(spec, nodes))
+        assert list(world_size_violations(spec, nodes))
         return
     found = degrees(spec.parallel, nodes * 4)
     share = share_of_rank(spec, nodes * 4)

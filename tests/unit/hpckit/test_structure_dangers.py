@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.launch.submit import submit
-from hpckit.run import parse
-from hpckit.run.directory import RunDir
+from hpckit.config import spec_parser
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.job_submission import submit
 from tests.unit.hpckit.hpckit_parts import CHECKOUT
 from tests.unit.hpckit.test_structure import FILES, STARTER
 
@@ -25,11 +25,14 @@ CALLS = {
 }
 # What unpickles: from a process's own children and parent, through memory that nobody else has.
 # A worker of a DataLoader does the same. Nothing of it was ever a file.
-OWN_PROCESSES = {"data/reader/slot.py", "data/reader/carried.py"}
+OWN_PROCESSES = {
+    "data/read/processes/shared_memory_slot.py",
+    "data/read/processes/remote_errors.py",
+}
 # Connection.recv() unpickles, too. These are the ends of a socket pair that a reader has made
 # before it forked its worker: a file system or a network has no name for it.
-OWN_PIPES = {"data/reader/serving.py", "data/reader/worker.py"}
-SAFE_YAML = "hpckit/run/parse.py"
+OWN_PIPES = {"data/read/processes/reader_process.py", "data/read/processes/reader_worker.py"}
+SAFE_YAML = "hpckit/config/spec_parser.py"
 
 
 def dangers(tree: ast.AST, place: str) -> Iterator[str]:
@@ -101,7 +104,7 @@ def test_each_danger_is_seen(line: str) -> None:
 
 
 def test_yaml_is_read_by_a_safe_loader() -> None:
-    assert issubclass(parse._PlainLoader, yaml.SafeLoader)
+    assert issubclass(spec_parser._PlainLoader, yaml.SafeLoader)
     tree = ast.parse((CHECKOUT / SAFE_YAML).read_text(encoding="utf-8"))
     calls = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Call)]
     assert [call.endswith("_PlainLoader)") for call in calls if call.startswith("yaml.load(")] == [
@@ -130,7 +133,7 @@ def test_submitits_pickle_holds_a_path_and_is_this_users_alone(
     sent = pickle.loads(content)  # of our own
     function = f"{sent.function.__module__}.{sent.function.__qualname__}"
     assert (function, sent.args[:2]) == (
-        "hpckit.launch.supervise.supervise",
+        "hpckit.supervisor.supervisor.supervise",
         (str(run.path), 1),
     )
     assert sent.kwargs == {}

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hpckit.run.spec import DecoderSpec
-from hpckit.training.attention import attention_in_use, choose_attention
-from hpckit.training.errors import TrainingError
+from hpckit.config.spec import DecoderSpec
+from hpckit.trainer.device.attention_kernel import attention_in_use, choose_attention
+from hpckit.trainer.errors import TrainingError
 from tests.unit.hpckit.test_training_decoders import gpt, llama
 
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from hpckit.run.canary import read_golden
-from hpckit.training.canary import Canary, CanaryError, build_canary
-from hpckit.training.errors import TrainingError
-from hpckit.training.worker import is_permanent
+from hpckit.config.canary_record import read_golden
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.precision.canary import Canary, CanaryError, build_canary
+from hpckit.trainer.worker import is_permanent
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 LOSSES = [5.0, 4.0, 3.0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpckit.training.capability import require
-from hpckit.training.errors import TrainingError
+from hpckit.trainer.device.device_capability import require
+from hpckit.trainer.errors import TrainingError
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpckit.training.collective import wrong_sums
+from hpckit.trainer.parallel.collectives import wrong_sums
 
 
 def test_a_wrong_sum_is_seen() -> None:

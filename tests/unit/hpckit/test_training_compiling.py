@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from hpckit.training.compiling import compile_blocks, lack_of_compiler
-from hpckit.training.fp8 import use_fp8
-from hpckit.training.language_model import sample_mean
-from hpckit.training.models.building import make
-from hpckit.training.recompute import recompute
-from hpckit.training.text import VOCAB
-from hpckit.training.windows import shifted
+from hpckit.trainer.batches.byte_text import VOCAB
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.device.block_compilation import compile_blocks, lack_of_compiler
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.memory.activation_recompute import recompute
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.precision.fp8_linear import use_fp8
 from tests.unit.hpckit.test_training_decoders import gpt
 
 LAYERS = 9  # more than torch recompiles one function for

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hpckit.run.spec import DecoderSpec, ExpertsSpec, GptSpec, LlamaSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.models.building import make
-from hpckit.training.models.decoder import INIT_STD, Decoder
-from hpckit.training.text import PADDING, VOCAB
-from hpckit.training.windows import shifted
+from hpckit.config.spec import DecoderSpec, ExpertsSpec, GptSpec, LlamaSpec
+from hpckit.trainer.batches.byte_text import PADDING, VOCAB
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.models.decoder import INIT_STD, DecoderModel
+from hpckit.trainer.models.model_builder import make
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def llama(layers: int = 2, width: int = 64, tied: bool = False) -> LlamaSpec:
 BOTH = pytest.mark.parametrize("size", [gpt(), moe(), llama(), llama(tied=True)])
 
 
-def loss_of(model: Decoder, batch: torch.Tensor) -> torch.Tensor:
+def loss_of(model: DecoderModel, batch: torch.Tensor) -> torch.Tensor:
     inputs, targets = shifted(batch)
     return sample_mean(model(inputs, targets), targets)
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.training.models.dispatch import order_by, sort, unsort
+from hpckit.trainer.models.token_dispatch import order_by, sort, unsort
 
 LABELS = st.integers(1, 9).flatmap(
     lambda groups: st.tuples(st.just(groups), st.lists(st.integers(0, groups - 1), max_size=40))

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from hpckit.run.memory import Memory
-from hpckit.training.exhaustion import memory_of
+from hpckit.ipc.memory_kinds import MemoryKind
+from hpckit.trainer.memory.out_of_memory import memory_of
 
-GPU, HOST = Memory.GPU, Memory.HOST
+GPU, HOST = MemoryKind.GPU, MemoryKind.HOST
 NCCL = (
     "NCCL error in: ProcessGroupNCCL.cpp:2356, unhandled cuda error (run with NCCL_DEBUG=INFO for "
     "details), NCCL version 2.20.5\nncclUnhandledCudaError: Call to CUDA function failed.\n"
@@ -68,7 +68,7 @@ def after_a_lack(*, cause: bool, is_hidden: bool = False) -> BaseException:
     ids=lambda value: repr(value)[:60],
 )
 def test_lack_of_memory_is_told_from_talk_of_it(
-    error: BaseException, memory: Memory | None
+    error: BaseException, memory: MemoryKind | None
 ) -> None:
     assert memory_of(error) == memory
 

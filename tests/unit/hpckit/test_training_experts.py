@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpckit.run.spec import ExpertsSpec
-from hpckit.training.models.experts import MixtureOfExperts
+from hpckit.config.spec import ExpertsSpec
+from hpckit.trainer.models.mixture_of_experts import MixtureOfExperts
 
 WIDTH, HIDDEN = 16, 24
 

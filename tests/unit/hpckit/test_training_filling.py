@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpckit.run.modelcheck import decoder_of
-from hpckit.training.lora import is_adapter
-from hpckit.training.models.building import make
-from hpckit.training.models.decoder import Decoder
-from hpckit.training.parallel.local import local
-from hpckit.training.parallel.mesh import make_mesh
-from hpckit.training.parallel.trainee import Trainee
+from hpckit.config.rules.model import decoder_of
+from hpckit.trainer.models.decoder import DecoderModel
+from hpckit.trainer.models.lora import is_adapter
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.parallel.device_mesh import make_mesh
+from hpckit.trainer.parallel.local_tensor import local
+from hpckit.trainer.parallel.parallel_model import ParallelModel
 from tests.integration.test_plan_ranks import pretended_world
 from tests.unit.hpckit.hpckit_parts import make_spec
 
@@ -27,17 +27,17 @@ MODELS = pytest.mark.parametrize("model", ["gpt_nano", "gpt_moe_nano"])
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of what is drawn."""
     names: list[str] = []
-    draw: Callable[..., None] = Decoder.draw
+    draw: Callable[..., None] = DecoderModel.draw
 
-    def recorded(self: Decoder, name: str, *about: Any) -> None:
+    def recorded(self: DecoderModel, name: str, *about: Any) -> None:
         names.append(name)
         draw(self, name, *about)
 
-    monkeypatch.setattr(Decoder, "draw", recorded)
+    monkeypatch.setattr(DecoderModel, "draw", recorded)
     return names
 
 
-def values(trainee: Trainee) -> dict[str, Tensor]:
+def values(trainee: ParallelModel) -> dict[str, Tensor]:
     return {name: local(p) for name, p in trainee.module.named_parameters()}
 
 
@@ -47,7 +47,7 @@ def test_nothing_but_buffers_is_drawn_until_a_run_is_known_to_be_new(
 ) -> None:
     spec = make_spec(model=model)
     with pretended_world(1):
-        trainee = Trainee(spec, make_mesh("cpu", spec.parallel), CPU, is_filled=False)
+        trainee = ParallelModel(spec, make_mesh("cpu", spec.parallel), CPU, is_filled=False)
         assert drawn == [name for name, _ in trainee.module.named_buffers()]
         drawn.clear()
         assert trainee.begin(None) is None
@@ -56,7 +56,7 @@ def test_nothing_but_buffers_is_drawn_until_a_run_is_known_to_be_new(
         expected = dict(make(decoder_of(spec), spec.train.seed).named_parameters())
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected)
-        at_once = values(Trainee(spec, make_mesh("cpu", spec.parallel), CPU))
+        at_once = values(ParallelModel(spec, make_mesh("cpu", spec.parallel), CPU))
         assert all(torch.equal(found[name], at_once[name]) for name in found)
 
 
@@ -64,9 +64,11 @@ def test_of_a_run_that_starts_with_another_adapters_alone_are_drawn(
     drawn: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(lora="default", start="checkpoint")
-    monkeypatch.setattr("hpckit.training.parallel.trainee.begin", lambda *_: {"path": "there"})
+    monkeypatch.setattr(
+        "hpckit.trainer.parallel.parallel_model.load_initial_weights", lambda *_: {"path": "there"}
+    )
     with pretended_world(1):
-        trainee = Trainee(spec, make_mesh("cpu", spec.parallel), CPU, is_filled=False)
+        trainee = ParallelModel(spec, make_mesh("cpu", spec.parallel), CPU, is_filled=False)
         drawn.clear()
         assert trainee.begin(spec.start) == {"path": "there"}
         names = [name for name, _ in trainee.module.named_parameters()]

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hpckit.run.events import Event, EventLog
-from hpckit.training.errors import TrainingError
-from hpckit.training.finite import FiniteCheck, NotFiniteError, not_finite, was_seen
+from hpckit.events.event_log import Event, EventLog
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.precision.finite_check import FiniteCheck, NotFiniteError, not_finite, was_seen
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

@@ -13,33 +13,33 @@ import pytest
 import torch
 from torch.distributed.elastic.multiprocessing import api
 
-from hpckit.elastic.forkserver import Fork, ForkServer, start_server
-from hpckit.elastic.torchrun import torchrun_variables
-from hpckit.run.processes import kill_all
-from hpckit.training import device_use, forking, torchrun
-from hpckit.training.device_use import CALLS, FirstUse, is_driver_initialised
+from hpckit.agent.workers.forkserver_client import ForkedTorchrun, ForkServerClient, start_server
+from hpckit.agent.workers.torchrun_command import torchrun_variables
+from hpckit.system.child_processes import kill_all
+from hpckit.trainer.torchrun import first_device_use, forked_workers, torchrun_config
+from hpckit.trainer.torchrun.first_device_use import CALLS, FirstDeviceUse, is_driver_initialised
 from tests.unit.hpckit import spied_forkserver
 from tests.unit.hpckit.spied_forkserver import USES, WORKER
 
 ONE_NODE = [
     *("--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
-    *("--rdzv-id=spied", "--signals-to-handle=SIGINT", "-m", "hpckit.training.worker"),
+    *("--rdzv-id=spied", "--signals-to-handle=SIGINT", "-m", "hpckit.trainer.worker"),
 ]
 SPIED = (sys.executable, "-m", spied_forkserver.__name__)
 
 
 def spied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
     """What the spy has said of a server and a torchrun of two workers."""
-    monkeypatch.setattr("hpckit.elastic.forkserver.SERVER", SPIED)
+    monkeypatch.setattr("hpckit.agent.workers.forkserver_client.SERVER", SPIED)
     told, output = tmp_path / "spy.txt", tmp_path / "torchrun.log"
     env = os.environ | torchrun_variables(1) | {"SPY_FILE": str(told)} | variables
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         server = start_server(env, theirs, (signal.SIGTERM,), threads=1)
-        agent = ForkServer(ours, (signal.SIGTERM,))
+        agent = ForkServerClient(ours, (signal.SIGTERM,))
         try:
             torchrun = agent.begin([f"--log-dir={tmp_path}", *ONE_NODE], env, output)
-            assert isinstance(torchrun, Fork)
+            assert isinstance(torchrun, ForkedTorchrun)
             assert torchrun.wait() == 0, output.read_text()
         finally:
             agent.end()
@@ -71,8 +71,8 @@ def test_no_binding_to_numa_nodes_is_chosen_and_a_stated_one_is_kept(
 
     monkeypatch.setattr(torch.cuda, "is_available", refuse)
     monkeypatch.setattr(torch.accelerator, "is_available", refuse)
-    assert torchrun.launch_config(ONE_NODE).numa_options is None
-    stated = torchrun.launch_config(["--numa-binding=socket", *ONE_NODE]).numa_options
+    assert torchrun_config.launch_config(ONE_NODE).numa_options is None
+    stated = torchrun_config.launch_config(["--numa-binding=socket", *ONE_NODE]).numa_options
     assert stated is not None
     assert stated.affinity_mode == "socket"
 
@@ -81,11 +81,11 @@ def test_signals_are_left_alone_where_torchrun_has_no_option_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As before torch 2.10."""
-    monkeypatch.setattr(torchrun, "fields", lambda _: [])
+    monkeypatch.setattr(torchrun_config, "fields", lambda _: [])
     monkeypatch.setattr(api, "signal", signal)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        assert torchrun.known_arguments(ONE_NODE) == [
+        assert torchrun_config.known_arguments(ONE_NODE) == [
             word for word in ONE_NODE if not word.startswith("--signals")
         ]
         for number in before:
@@ -105,7 +105,7 @@ def functions() -> SimpleNamespace:
 def test_the_first_use_is_kept_with_the_calls_that_led_to_it() -> None:
     module = functions()
     real = module._cuda_init
-    first = FirstUse(module)
+    first = FirstDeviceUse(module)
     module._cuda_isInBadFork()
     assert not first.call
     assert module._cuda_getDeviceCount() == 8
@@ -125,8 +125,10 @@ def test_what_is_recorded_is_there_in_builds_for_cuda() -> None:
 
 def test_a_fork_that_may_not_use_cuda_says_who_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
-    monkeypatch.setattr(device_use.FIRST_USE, "call", "torch._C._cuda_init, called by x.py:3 f")
-    assert forking.why_unusable("cpu") == (
+    monkeypatch.setattr(
+        first_device_use.FIRST_USE, "call", "torch._C._cuda_init, called by x.py:3 f"
+    )
+    assert forked_workers.why_unusable("cpu") == (
         "CUDA was used before the fork: torch._C._cuda_init, called by x.py:3 f"
     )
 
@@ -156,11 +158,11 @@ def test_only_workers_on_gpus_mind_a_driver_that_was_initialised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
-    monkeypatch.setattr(device_use, "is_driver_initialised", lambda: True)
-    first = FirstUse(functions())
-    monkeypatch.setattr(forking, "FIRST_USE", first)
+    monkeypatch.setattr(first_device_use, "is_driver_initialised", lambda: True)
+    first = FirstDeviceUse(functions())
+    monkeypatch.setattr(forked_workers, "FIRST_USE", first)
     first.look()
-    assert forking.why_unusable("cpu") is None
-    why = forking.why_unusable("cuda")
+    assert forked_workers.why_unusable("cpu") is None
+    why = forked_workers.why_unusable("cuda")
     assert why is not None
     assert "NVIDIA's driver was initialised" in why

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hpckit.run.spec import DecoderSpec
-from hpckit.training.fp8 import lack_of_fp8, linear, use_fp8
-from hpckit.training.models.building import make
+from hpckit.config.spec import DecoderSpec
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.precision.fp8_linear import lack_of_fp8, linear, use_fp8
 from tests.unit.hpckit.test_training_decoders import gpt, llama
 
 SIXTEENS = st.integers(1, 6).map(lambda count: 16 * count)

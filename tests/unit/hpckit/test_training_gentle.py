@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpckit.training.gentle import Cores, Gentle
+from hpckit.trainer.torchrun.background_imports import BackgroundImportFinder, ProcessorIdleness
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cores, "are_idle", lambda self: False)
+    monkeypatch.setattr(ProcessorIdleness, "are_idle", lambda self: False)
 
 
 def work(seconds: float) -> None:
@@ -32,7 +32,7 @@ def work(seconds: float) -> None:
 
 @pytest.mark.usefixtures("busy")
 def test_it_finds_nothing_and_sleeps_in_proportion(pipe: tuple[int, int]) -> None:
-    gentle = Gentle(pipe[0], 0.2)
+    gentle = BackgroundImportFinder(pipe[0], 0.2)
     begun = time.monotonic()
     work(0.1)
     assert gentle.find_spec("anything", None) is None
@@ -41,7 +41,7 @@ def test_it_finds_nothing_and_sleeps_in_proportion(pipe: tuple[int, int]) -> Non
 
 @pytest.mark.usefixtures("busy")
 def test_it_stops_for_good_when_it_is_wanted(pipe: tuple[int, int]) -> None:
-    gentle = Gentle(pipe[0], 0.001)
+    gentle = BackgroundImportFinder(pipe[0], 0.001)
     os.write(pipe[1], b"{")
     for _ in range(2):
         work(0.05)
@@ -53,8 +53,8 @@ def test_it_stops_for_good_when_it_is_wanted(pipe: tuple[int, int]) -> None:
 def test_it_does_not_sleep_while_a_core_is_idle(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cores, "are_idle", lambda self: True)
-    gentle = Gentle(pipe[0], 0.001)
+    monkeypatch.setattr(ProcessorIdleness, "are_idle", lambda self: True)
+    gentle = BackgroundImportFinder(pipe[0], 0.001)
     work(0.05)
     begun = time.monotonic()
     gentle.find_spec("anything", None)
@@ -68,11 +68,11 @@ def test_cores_are_idle_by_what_they_were_lately(
     """Seconds of all cores, in the fifth of a second since it looked last."""
     now, told = iter([100.0, 100.05, 100.2]), iter([7.0, 7.0 + idle_s])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    cores = Cores()
+    cores = ProcessorIdleness()
     monkeypatch.setattr(cores, "_read", lambda: next(told))
     assert [cores.are_idle() for _ in range(3)] == [False, False, are_idle]
 
 
 def test_what_cores_have_idled_is_read_from_the_kernel() -> None:
-    before = Cores()._read()
-    assert 0 < before <= Cores()._read()
+    before = ProcessorIdleness()._read()
+    assert 0 < before <= ProcessorIdleness()._read()

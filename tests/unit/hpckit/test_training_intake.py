@@ -6,8 +6,15 @@ from dataclasses import astuple
 from pathlib import Path
 
 from data import Loader, Usage, open_dataset, pack_folder
-from hpckit.training.intake import LONG_S, NAMES, Intake, Told, record_of, usage_of
-from hpckit.training.metrics import RESERVED
+from hpckit.trainer.metrics.loader_statistics import (
+    LONG_S,
+    NAMES,
+    LoaderDiagnosis,
+    LoaderStatistics,
+    record_of,
+    usage_of,
+)
+from hpckit.trainer.metrics.step_metrics import RESERVED
 
 
 def sums(**fields: float) -> list[float]:
@@ -38,7 +45,7 @@ def test_a_record_has_the_sums_of_all_ranks() -> None:
 
 
 def test_a_word_when_it_changes_and_not_for_a_moment() -> None:
-    told = Told()
+    told = LoaderDiagnosis()
     assert told.news(WELL, LONG_S) is None
     assert told.news(SLOW, LONG_S / 2) is None, "too short to judge"
     first = told.news(SLOW, LONG_S / 2)
@@ -57,7 +64,7 @@ def test_what_was_taken_is_counted_from_one_look_to_the_next(tmp_path: Path) -> 
     (tmp_path / "texts" / "0.txt").write_text("text")
     pack_folder(tmp_path / "texts", tmp_path / "shards")
     loader = Loader(open_dataset(str(tmp_path / "shards")), global_batch=2)
-    intake, batches = Intake(loader), iter(loader)
+    intake, batches = LoaderStatistics(loader), iter(loader)
     for count in (3, 2, 0):
         for _ in range(count):
             next(batches)

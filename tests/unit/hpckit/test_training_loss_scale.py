@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.training.errors import TrainingError
-from hpckit.training.loss_scale import FIRST, INTERVAL, LEAST, LossScale
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.precision.loss_scale import FIRST, INTERVAL, LEAST, LossScale
 
 FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(torch.inf)
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hpckit.training.parallel.norm import clip_gradients
+from hpckit.trainer.parallel.gradient_norm import clip_gradients
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hpckit.run.spec import OptimSpec
-from hpckit.training.models.building import make
-from hpckit.training.optim import build_ema, build_optimizer, lr_factor, set_lr
-from hpckit.training.optim.muon import Muon
-from hpckit.training.optim.orthogonal import orthogonalised
+from hpckit.config.spec import OptimSpec
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.optim import build_ema, build_optimizer, lr_factor, set_lr
+from hpckit.trainer.optim.muon import Muon
+from hpckit.trainer.optim.newton_schulz import orthogonalised
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 VALUES: dict[str, Any] = {
@@ -124,7 +124,7 @@ def test_all_groups_get_the_rate_of_the_step(spec: OptimSpec) -> None:
 
 @pytest.mark.parametrize("model", ["gpt_nano", "llama_nano"])
 def test_muon_has_the_matrices_of_blocks_and_adamw_the_rest(model: str) -> None:
-    from hpckit.launch.compose import compose_spec
+    from hpckit.submit.compose import compose_spec
 
     decoder = make(compose_spec([f"model={model}"]).model, seed=0)
     optimizer = build_optimizer(decoder, MUON)

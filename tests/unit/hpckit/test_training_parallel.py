@@ -8,8 +8,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hpckit.run.batch import micro_batch_count
-from hpckit.run.check import violations
+from hpckit.config.batch_size import micro_batch_count
+from hpckit.config.rules.violations import violations
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.run.parts import PARTS, Part
-from hpckit.training.errors import TrainingError
-from hpckit.training.parts import DeviceTimeline, HostTimeline, Parts
-from hpckit.training.stalling import StepWaits
+from hpckit.events.step_phases import PARTS, Part
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.timing.snapshot_waits import SnapshotWaits
+from hpckit.trainer.timing.step_phases import DevicePhaseTimeline, HostPhaseTimeline, StepPhases
 
 SLEEP_S = 0.05
 Move = tuple[Part, float, bool]
@@ -59,7 +59,7 @@ moves = st.lists(
 @given(moves)
 def test_on_a_stream_each_part_gets_what_passes_in_it(moves: list[Move]) -> None:
     stream = Stream()
-    parts = Parts(DeviceTimeline(stream.event))
+    parts = StepPhases(DevicePhaseTimeline(stream.event))
     expected = dict.fromkeys(PARTS, 0.0)
     for part, seconds, has_caught_up in moves:
         stream.now_s += 1.0
@@ -77,7 +77,7 @@ def test_on_a_stream_each_part_gets_what_passes_in_it(moves: list[Move]) -> None
 
 def test_a_stream_that_keeps_up_needs_few_events() -> None:
     stream = Stream()
-    parts = Parts(DeviceTimeline(stream.event))
+    parts = StepPhases(DevicePhaseTimeline(stream.event))
     for _ in range(10_000):
         with parts.timed("forward"):
             stream.now_s += 1.0
@@ -88,7 +88,7 @@ def test_a_stream_that_keeps_up_needs_few_events() -> None:
 
 def test_a_part_inside_another_counts_for_itself_alone() -> None:
     stream = Stream()
-    parts = Parts(DeviceTimeline(stream.event))
+    parts = StepPhases(DevicePhaseTimeline(stream.event))
     with parts.timed("compute"):
         stream.now_s += 1
         with parts.timed("forward"):
@@ -101,7 +101,7 @@ def test_a_part_inside_another_counts_for_itself_alone() -> None:
 
 def test_a_block_that_fails_has_ended() -> None:
     stream = Stream()
-    parts = Parts(DeviceTimeline(stream.event))
+    parts = StepPhases(DevicePhaseTimeline(stream.event))
     with pytest.raises(ValueError), parts.timed("forward"):
         raise ValueError
     stream.now_s += 3
@@ -110,12 +110,12 @@ def test_a_block_that_fails_has_ended() -> None:
 
 def test_a_part_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(TrainingError, match=r"run\.timed\('foward'\).*data_wait.*forward"):
-        Parts(HostTimeline()).timed("foward")  # type: ignore[arg-type]
+        StepPhases(HostPhaseTimeline()).timed("foward")  # type: ignore[arg-type]
 
 
 def test_by_the_clock_of_the_process_all_that_has_passed_is_in_some_part() -> None:
     begun_s = time.perf_counter()
-    parts = Parts(HostTimeline())
+    parts = StepPhases(HostPhaseTimeline())
     began_s = time.perf_counter()
     with parts.timed("data_wait"):
         time.sleep(SLEEP_S)
@@ -125,9 +125,9 @@ def test_by_the_clock_of_the_process_all_that_has_passed_is_in_some_part() -> No
     assert ended_s - began_s <= sum(found.values()) <= time.perf_counter() - begun_s
 
 
-def waits(optimizer: torch.optim.Optimizer, parts: Parts) -> Callable[[], None]:
+def waits(optimizer: torch.optim.Optimizer, parts: StepPhases) -> Callable[[], None]:
     """Hooks as a checkpointer has them, between a save and the next step; begins a save."""
-    watch = StepWaits(parts)
+    watch = SnapshotWaits(parts)
     watch.watch([optimizer, "no optimizer"])
     optimizer.register_step_pre_hook(lambda *_: time.sleep(SLEEP_S))
     return watch.expect
@@ -135,7 +135,7 @@ def waits(optimizer: torch.optim.Optimizer, parts: Parts) -> Callable[[], None]:
 
 def test_what_a_step_waits_for_a_snapshot_is_no_time_of_the_optimizer() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    parts = Parts(HostTimeline())
+    parts = StepPhases(HostPhaseTimeline())
     save = waits(optimizer, parts)
 
     def step() -> dict[str, float]:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hpckit.training.peaks import known_peak, peak_flops
+from hpckit.trainer.device.peak_flops import known_peak, peak_flops
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data import DataError, Sample, SampleContext
-from hpckit.training.pixels import (
+from hpckit.trainer.batches.labelled_images import (
     LEAST_AREA,
     MOST_SLANT,
-    Crop,
-    Labelled,
+    ImageCrop,
+    LabelledImages,
     Pixels,
     middle_box,
     random_box,
@@ -24,7 +24,7 @@ from hpckit.training.pixels import (
 )
 from tests.pictures import encoded, picture
 
-PLAIN = Crop(size=16, classes=4, augment=False)
+PLAIN = ImageCrop(size=16, classes=4, augment=False)
 SIDES = st.integers(1, 600)
 
 
@@ -32,7 +32,7 @@ def sample(**members: Any) -> Sample:
     return {"__key__": "a/b", "__url__": "/shards/x.tar", **members}
 
 
-def seen(crop: Crop, found: Sample, position: int = 0, seed: int = 1) -> Labelled:
+def seen(crop: ImageCrop, found: Sample, position: int = 0, seed: int = 1) -> LabelledImages:
     return crop(found, SampleContext(position, 0, seed))
 
 
@@ -96,7 +96,7 @@ def test_the_middle_is_a_square_in_the_middle(width: int, height: int) -> None:
 
 
 def test_what_is_cut_out_depends_on_seed_and_position_alone() -> None:
-    crop = Crop(size=8, classes=4, augment=True)
+    crop = ImageCrop(size=8, classes=4, augment=True)
     found = sample(png=picture(1, 64), cls=b"1")
 
     def pixels(position: int, seed: int) -> bytes:
@@ -107,7 +107,7 @@ def test_what_is_cut_out_depends_on_seed_and_position_alone() -> None:
 
 
 def test_about_half_are_mirrored() -> None:
-    crop = Crop(size=8, classes=4, augment=True)
+    crop = ImageCrop(size=8, classes=4, augment=True)
     found = sample(png=encoded(halves(1000, 10), "png"), cls=b"1")  # too wide for a random box
     reds = [seen(crop, found, position).pixels[4, 0, 0] > 128 for position in range(200)]
     assert 70 < sum(reds) < 130

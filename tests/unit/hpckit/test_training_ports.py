@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.training import ports
-from hpckit.training.ports import free_port
+from hpckit.trainer.torchrun import free_port as ports
+from hpckit.trainer.torchrun.free_port import free_port
 
 
 @pytest.fixture

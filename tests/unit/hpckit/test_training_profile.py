@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpckit.run.spec import ProfileSpec
-from hpckit.training.profile import Profiler
+from hpckit.config.spec import ProfileSpec
+from hpckit.trainer.timing.profiler import Profiler
 from tests.integration.worlds import Recorder
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.training.random import mix, seed_step
+from hpckit.trainer.random_seeds import mix, seed_step
 
 WORDS = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4)
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpckit.run.spec import GptSpec
-from hpckit.training.language_model import sample_mean
-from hpckit.training.models.building import make
-from hpckit.training.recompute import recompute
-from hpckit.training.text import VOCAB
-from hpckit.training.windows import shifted
+from hpckit.config.spec import GptSpec
+from hpckit.trainer.batches.byte_text import VOCAB
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.memory.activation_recompute import recompute
+from hpckit.trainer.models.model_builder import make
 
 LAYERS, PRODUCTS = 3, 4  # of a block of the GPT
 SIZE = GptSpec("gpt", vocab=VOCAB, layers=LAYERS, heads=4, width=32, seq_len=16, experts=None)

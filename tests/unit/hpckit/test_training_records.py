@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.events import EventLog, read_events
-from hpckit.training.records import Records
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.trainer.metrics.record_writer import StepRecordWriter
 
 HOLD = """
 import fcntl, sys
@@ -35,9 +35,9 @@ def lock_held(path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Iterator[Records]:
+def records(tmp_path: Path) -> Iterator[StepRecordWriter]:
     with EventLog(tmp_path / "events.jsonl", rank=0) as events:
-        found = Records(events, tmp_path / "tensorboard")
+        found = StepRecordWriter(events, tmp_path / "tensorboard")
         yield found
         found.close()
 
@@ -46,7 +46,9 @@ def steps(folder: Path) -> list[int]:
     return [event["step"] for event in read_events(folder / "events.jsonl")]
 
 
-def test_all_are_there_in_order_once_they_are_waited_for(records: Records, tmp_path: Path) -> None:
+def test_all_are_there_in_order_once_they_are_waited_for(
+    records: StepRecordWriter, tmp_path: Path
+) -> None:
     records.flush()  # of none
     begun_s = time.time()
     for step in range(50):
@@ -63,7 +65,7 @@ def test_all_are_there_in_order_once_they_are_waited_for(records: Records, tmp_p
 
 
 def test_what_keeps_one_from_being_written_is_raised_where_it_is_waited_for(
-    records: Records,
+    records: StepRecordWriter,
 ) -> None:
     records.write("step", 1, {"loss": object()})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="not JSON serializable"):
@@ -71,7 +73,7 @@ def test_what_keeps_one_from_being_written_is_raised_where_it_is_waited_for(
 
 
 def test_training_does_not_wait_for_a_lock_but_a_save_does(
-    records: Records, tmp_path: Path
+    records: StepRecordWriter, tmp_path: Path
 ) -> None:
     with lock_held(tmp_path / "events.jsonl"):
         told_s = time.time()

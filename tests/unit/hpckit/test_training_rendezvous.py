@@ -18,15 +18,15 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.utils.store import barrier
 
-from hpckit.elastic.store import RendezvousStore
-from hpckit.run.environment import STORE_TOKEN
-from hpckit.run.rendezvous import places
-from hpckit.training.nodestore import Connection, NodeStore
-from hpckit.training.rendezvous import KnownNodes, register
+from hpckit.agent.rendezvous_store import RendezvousStore
+from hpckit.ipc.process_environment import STORE_TOKEN
+from hpckit.ipc.rendezvous_names import participants
+from hpckit.trainer.torchrun.rendezvous_handler import KnownNodesRendezvous, register
+from hpckit.trainer.torchrun.rendezvous_store_client import RendezvousStoreClient, StoreConnection
 from tests.unit.hpckit.hpckit_parts import until
 
 HOST = "127.0.0.1"
-Node = Callable[..., KnownNodes]
+Node = Callable[..., KnownNodesRendezvous]
 
 
 @pytest.fixture
@@ -35,17 +35,19 @@ def server() -> Iterator[RendezvousStore]:
         yield store
 
 
-def connected(server: RendezvousStore) -> Connection:
-    return Connection(server.host, server.port, server.token)
+def connected(server: RendezvousStore) -> StoreConnection:
+    return StoreConnection(server.host, server.port, server.token)
 
 
 @pytest.fixture
 def node(server: RendezvousStore) -> Node:
     def make(
         place: int, nodes: int = 2, run_id: str = "gpt-g1", within_s: float = 60
-    ) -> KnownNodes:
+    ) -> KnownNodesRendezvous:
         within = timedelta(seconds=within_s)
-        return KnownNodes(connected(server), run_id, place, nodes, f"10.0.0.{place}", within)
+        return KnownNodesRendezvous(
+            connected(server), run_id, place, nodes, f"10.0.0.{place}", within
+        )
 
     return make
 
@@ -56,7 +58,9 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def meet(threads: ThreadPoolExecutor, nodes: list[KnownNodes]) -> list[tuple[int, int, str, int]]:
+def meet(
+    threads: ThreadPoolExecutor, nodes: list[KnownNodesRendezvous]
+) -> list[tuple[int, int, str, int]]:
     """What each is told: its rank, how many there are, where the first one is."""
 
     def told(info: RendezvousInfo) -> tuple[int, int, str, int]:
@@ -64,7 +68,7 @@ def meet(threads: ThreadPoolExecutor, nodes: list[KnownNodes]) -> list[tuple[int
         assert at is not None
         return info.rank, info.world_size, at.master_addr, at.master_port
 
-    return [told(info) for info in threads.map(KnownNodes.next_rendezvous, nodes)]
+    return [told(info) for info in threads.map(KnownNodesRendezvous.next_rendezvous, nodes)]
 
 
 def test_ranks_are_those_of_the_places_in_every_round(
@@ -107,7 +111,7 @@ def test_generations_do_not_meet(node: Node, threads: ThreadPoolExecutor) -> Non
 
 def test_a_store_that_is_gone_is_an_error() -> None:
     with RendezvousStore(HOST) as store:
-        it = KnownNodes(connected(store), "gpt-g1", 0, 1, HOST, timedelta(seconds=60))
+        it = KnownNodesRendezvous(connected(store), "gpt-g1", 0, 1, HOST, timedelta(seconds=60))
         assert it.next_rendezvous().world_size == 1
         assert it.num_nodes_waiting() == 0
     with pytest.raises(RendezvousConnectionError):
@@ -120,12 +124,12 @@ def test_a_store_that_is_gone_is_an_error() -> None:
 
 def test_the_barrier_of_torchrun(node: Node, threads: ThreadPoolExecutor) -> None:
     """By which nodes that are done wait for the others; it names who does not come."""
-    infos = list(threads.map(KnownNodes.next_rendezvous, [node(0), node(1)]))
+    infos = list(threads.map(KnownNodesRendezvous.next_rendezvous, [node(0), node(1)]))
 
     def wait(place: int, within_s: float = 60) -> None:
         store = infos[place].store
         barrier(store, 2, "end", within_s, place, str, 0.1)
-        assert isinstance(store, NodeStore)
+        assert isinstance(store, RendezvousStoreClient)
         assert store.timeout == timedelta(seconds=60), "as before"
 
     list(threads.map(wait, range(2)))
@@ -134,8 +138,8 @@ def test_the_barrier_of_torchrun(node: Node, threads: ThreadPoolExecutor) -> Non
 
 
 def test_a_store_of_torchs(server: RendezvousStore) -> None:
-    store = NodeStore(connected(server), "a/", timedelta(seconds=0.1))
-    other = NodeStore(connected(server), "b/", timedelta(seconds=0.1))
+    store = RendezvousStoreClient(connected(server), "a/", timedelta(seconds=0.1))
+    other = RendezvousStoreClient(connected(server), "b/", timedelta(seconds=0.1))
     store.multi_set(["x", "y"], [b"1", "\N{SNOWMAN}"])
     assert store.multi_get(["y", "x"]) == ["\N{SNOWMAN}".encode(), b"1"]
     assert store.get("x") == b"1"
@@ -165,4 +169,4 @@ def test_torchrun_has_it_by_its_name(
     assert not found.is_closed()
     assert server.left() == []
     del found  # and the connection with it, as at the end of a process
-    until(lambda: places(server.left(), "gpt", 1) == [0])
+    until(lambda: participants(server.left(), "gpt", 1) == [0])

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification
 
-from hpckit.launch.compose import compose_spec
-from hpckit.run.spec import ResnetSpec
-from hpckit.training.models.batchnorm import BatchNorm
-from hpckit.training.models.building import build, make
-from hpckit.training.models.resnet import HEAD_STD
+from hpckit.config.spec import ResnetSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.models.batch_norm import BatchNorm
+from hpckit.trainer.models.model_builder import build, make
+from hpckit.trainer.models.resnet import HEAD_STD
 
 SMALL = ResnetSpec("resnet", classes=5, depths=(1, 2), channels=8, image_size=32, sync_norm=False)
 

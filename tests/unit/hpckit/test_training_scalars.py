@@ -13,11 +13,11 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hpckit.run.events import EventLog, read_events
-from hpckit.run.processes import strays
-from hpckit.training.curves import MARK, write_until
-from hpckit.training.records import Records
-from hpckit.training.scalars import Scalars
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.system.child_processes import strays
+from hpckit.trainer.metrics.record_writer import StepRecordWriter
+from hpckit.trainer.metrics.tensorboard_curves import MARK, write_until
+from hpckit.trainer.metrics.tensorboard_file import TensorBoardFile
 
 STEPS = 40
 
@@ -72,7 +72,7 @@ def test_files_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) 
     folder = tmp_path / "tensorboard"
     folder.mkdir()
     for number in range(12):
-        scalars = Scalars(folder)
+        scalars = TensorBoardFile(folder)
         scalars.restart(number, 0.0)
         scalars.write(number + 1, 0.0, {"loss": float(number)})
         scalars.close()
@@ -94,7 +94,7 @@ def test_a_damaged_mark_costs_nothing(tmp_path: Path, mark: str) -> None:
 def test_files_that_cannot_be_written_are_done_without_and_it_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with EventLog(tmp_path / "events.jsonl") as events:
-        records = Records(events, tmp_path / "file")
+        records = StepRecordWriter(events, tmp_path / "file")
         for step in (1, 2):
             records.write("step", step, {"loss": 1.0})
         records.close()
@@ -105,12 +105,12 @@ def test_files_that_cannot_be_written_are_done_without_and_it_is_said_once(tmp_p
 TRAINER = """
 import os, sys, time
 from pathlib import Path
-from hpckit.run.events import EventLog
-from hpckit.training.records import Records
+from hpckit.events.event_log import EventLog
+from hpckit.trainer.metrics.record_writer import StepRecordWriter
 
 run = Path(sys.argv[1])
 events = EventLog(run / "events.jsonl", rank=0)
-records = Records(events, run / "tensorboard")
+records = StepRecordWriter(events, run / "tensorboard")
 for step in range(1, 1 + int(sys.argv[2])):
     records.write("step", step, {"loss": float(step)})
 records.flush()
@@ -149,7 +149,7 @@ def test_it_is_said_that_the_process_is_gone_and_the_next_one_makes_up_for_it(
     tmp_path: Path,
 ) -> None:
     with EventLog(tmp_path / "events.jsonl") as events:
-        records = Records(events, tmp_path / "tensorboard")
+        records = StepRecordWriter(events, tmp_path / "tensorboard")
         records.write("step", 1, {"loss": 1.0})
         records.flush()
         process = records._curves._process

@@ -9,14 +9,14 @@ from tests.unit.hpckit.hpckit_parts import line_of, python, until
 
 WORKER = """
 import sys, threading, time
-from hpckit.run.board import Request
-from hpckit.training import shield
-asked = [Request.NONE]
-shield.PATIENCE_S = float(sys.argv[1])
-shield.raise_shield(lambda: asked[0])
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.trainer import signal_guard
+asked = [WorkerRequest.NONE]
+signal_guard.PATIENCE_S = float(sys.argv[1])
+signal_guard.install_signal_guard(lambda: asked[0])
 print("up", flush=True)
 for line in sys.stdin:
-    asked[0] = Request.PREEMPT
+    asked[0] = WorkerRequest.PREEMPT
     print("asked", flush=True)
 """
 STUCK = """

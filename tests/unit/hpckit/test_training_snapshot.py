@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hpckit.training.snapshot import leave_snapshot, record_allocations
+from hpckit.trainer.memory.memory_snapshot import record_allocations, write_memory_snapshot
 
 
 def test_a_gpu_alone_leaves_one(tmp_path: Path) -> None:
@@ -14,6 +14,6 @@ def test_a_gpu_alone_leaves_one(tmp_path: Path) -> None:
     device = torch.device("cuda" if has_gpu else "cpu")
     record_allocations(device)
     held = torch.zeros(2**20, device=device)
-    leave_snapshot(path)
+    write_memory_snapshot(path)
     assert held.device.type == device.type
     assert [file.stat().st_size > 0 for file in tmp_path.iterdir()] == [True] * has_gpu

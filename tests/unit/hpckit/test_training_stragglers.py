@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.training.stragglers import IN_A_ROW, MATTERS, Stragglers, slow_ranks
+from hpckit.trainer.timing.stragglers import IN_A_ROW, MATTERS, Stragglers, slow_ranks
 
 alike = st.lists(st.floats(1.0, 1.0 + MATTERS - 0.001), min_size=1, max_size=64)
 

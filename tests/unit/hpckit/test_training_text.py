@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import DataError, Sample, SampleContext
-from hpckit.training.text import END, PADDING, VOCAB, ByteWindow
-from hpckit.training.windows import stack
+from hpckit.trainer.batches.byte_text import END, PADDING, VOCAB, ByteWindow
+from hpckit.trainer.batches.token_windows import stack
 
 
 def sample(document: bytes) -> Sample:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._autograd import DeviceType
 
-from hpckit.training.intervals import length, merged, outside
-from hpckit.training.tracing import Tracer, is_time, told_apart
+from hpckit.trainer.timing.step_trace import StepTracer, computation_and_collectives, is_time
+from hpckit.trainer.timing.time_intervals import length, merged, outside
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
@@ -61,7 +61,7 @@ class Happened:
 
 def test_on_a_gpu_kernels_count_and_no_annotations() -> None:
     gpu = DeviceType.CUDA
-    busy, communicating = told_apart(
+    busy, communicating = computation_and_collectives(
         [
             Happened("cudaLaunchKernel", 0, 3),
             Happened("sm90_xmma_gemm_bf16bf16", 5, 9, 7, gpu),
@@ -75,7 +75,7 @@ def test_on_a_gpu_kernels_count_and_no_annotations() -> None:
 
 
 def test_on_the_cpu_what_gloos_threads_add_up_is_communication() -> None:
-    busy, communicating = told_apart(
+    busy, communicating = computation_and_collectives(
         [
             Happened("aten::mm", 0, 5),
             Happened("gloo:all_reduce", 3, 9, thread=2, annotation=True),
@@ -103,7 +103,7 @@ def test_traces_take_no_more_than_their_share(
 
 
 def test_a_step_is_traced_when_planned_and_not_beside_another_profiler() -> None:
-    tracer = Tracer(torch.device("cpu"), 1.0)
+    tracer = StepTracer(torch.device("cpu"), 1.0)
 
     def step() -> bool:
         tracer.begin()

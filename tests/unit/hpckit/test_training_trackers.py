@@ -11,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.run.events import EventLog, read_events
-from hpckit.training.records import Records
-from hpckit.training.trackers import delivery
-from hpckit.training.trackers.building import close_all
-from hpckit.training.trackers.delivery import Delivery
-from hpckit.training.trackers.mark import Mark, read_mark, write_mark
-from hpckit.training.trackers.mlflow import flat
-from hpckit.training.trackers.tracker import AwayError, Record, RefusedError
-from hpckit.training.trackers.weights_and_biases import merged
+from hpckit.events.event_log import EventLog, read_events
+from hpckit.trainer.metrics.record_writer import StepRecordWriter
+from hpckit.trainer.trackers import tracker_delivery
+from hpckit.trainer.trackers.delivery_mark import DeliveryMark, read_mark, write_mark
+from hpckit.trainer.trackers.mlflow import flat
+from hpckit.trainer.trackers.tracker_builder import close_all
+from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
+from hpckit.trainer.trackers.tracker_interface import (
+    StepRecord,
+    TrackerRejectedError,
+    TrackerUnavailableError,
+)
+from hpckit.trainer.trackers.weights_and_biases import merged
 from tests.unit.hpckit.hpckit_parts import until
 
 SECRET = "hush5ecret"
@@ -40,7 +44,7 @@ class Shelf:
         self.opened.append(run)
         return self
 
-    def send(self, records: Sequence[Record]) -> None:
+    def send(self, records: Sequence[StepRecord]) -> None:
         self.answer()
         self.told += [(record.kind, record.step) for record in records]
 
@@ -53,14 +57,16 @@ class Shelf:
 
 
 @contextmanager
-def attempt(tmp: Path, shelf: Shelf) -> Iterator[Delivery]:
+def attempt(tmp: Path, shelf: Shelf) -> Iterator[TrackerDelivery]:
     with EventLog(tmp / "events.jsonl", rank=0) as events:
-        yield Delivery("shelf", shelf.open_run, tmp / "marks" / "shelf.json", events, (0.01,))
+        yield TrackerDelivery(
+            "shelf", shelf.open_run, tmp / "marks" / "shelf.json", events, (0.01,)
+        )
 
 
-def put(to: Delivery, *steps: int, kind: str = "step") -> None:
+def put(to: TrackerDelivery, *steps: int, kind: str = "step") -> None:
     for step in steps:
-        to.put(Record(kind, step, time.time(), {"loss": 1.0}))
+        to.put(StepRecord(kind, step, time.time(), {"loss": 1.0}))
 
 
 def said(tmp: Path, kind: str) -> list[dict[str, object]]:
@@ -104,7 +110,7 @@ def test_what_waits_while_it_is_away_is_told_when_it_is_back(tmp_path: Path) -> 
 
     def answer() -> None:
         if not is_back.is_set():
-            raise AwayError(f"no route to http://me:{SECRET}@host")
+            raise TrackerUnavailableError(f"no route to http://me:{SECRET}@host")
 
     shelf = Shelf(answer)
     with attempt(tmp_path, shelf) as to:
@@ -124,13 +130,13 @@ def test_what_waits_while_it_is_away_is_told_when_it_is_back(tmp_path: Path) -> 
 def test_the_newest_are_kept_and_the_others_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "LIMIT", 10)
+    monkeypatch.setattr(tracker_delivery, "LIMIT", 10)
     is_back, is_asked = threading.Event(), threading.Event()
 
     def answer() -> None:
         is_asked.set()
         if not is_back.is_set():
-            raise AwayError("away")
+            raise TrackerUnavailableError("away")
 
     shelf = Shelf(answer)
     with attempt(tmp_path, shelf) as to:
@@ -165,7 +171,7 @@ def test_an_end_does_not_wait_for_one_that_hangs(tmp_path: Path) -> None:
 
 def test_what_it_refuses_is_said_once_and_counted(tmp_path: Path) -> None:
     def answer() -> None:
-        raise RefusedError("no such metric")
+        raise TrackerRejectedError("no such metric")
 
     with attempt(tmp_path, Shelf(answer)) as to:
         put(to, 1)
@@ -208,7 +214,7 @@ def test_what_a_run_has_to_know_is_said(tmp_path: Path) -> None:
 def test_records_tell_trackers_what_they_write(tmp_path: Path) -> None:
     shelf = Shelf()
     with attempt(tmp_path, shelf) as to, EventLog(tmp_path / "own.jsonl") as events:
-        records = Records(events, tmp_path / "tensorboard", [to])
+        records = StepRecordWriter(events, tmp_path / "tensorboard", [to])
         records.write("step", 1, {"loss": 1.0})
         records.write("validated", 1, {"val_loss": 2.0}, seconds=3.0)
         records.close(is_done=True)
@@ -219,20 +225,20 @@ def test_records_tell_trackers_what_they_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1]", '{"run": 5, "told": {}}', '{"run": "x"}', "{"])
 def test_a_damaged_mark_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "mark.json").write_text(text)
-    assert read_mark(tmp_path / "mark.json") == Mark()
+    assert read_mark(tmp_path / "mark.json") == DeliveryMark()
 
 
 def test_a_mark_comes_back(tmp_path: Path) -> None:
-    mark = Mark("theirs", {"step": 7, "validated": 5})
+    mark = DeliveryMark("theirs", {"step": 7, "validated": 5})
     write_mark(tmp_path / "folder" / "mark.json", mark)
     assert read_mark(tmp_path / "folder" / "mark.json") == mark
 
 
 def test_a_step_with_two_records_is_told_as_one() -> None:
     records = [
-        Record("step", 1, 0.0, {"loss": 1.0}),
-        Record("validated", 1, 0.0, {"val_loss": 2.0}),
-        Record("step", 2, 0.0, {"loss": 0.5}),
+        StepRecord("step", 1, 0.0, {"loss": 1.0}),
+        StepRecord("validated", 1, 0.0, {"val_loss": 2.0}),
+        StepRecord("step", 2, 0.0, {"loss": 0.5}),
     ]
     assert list(merged(records)) == [(1, {"loss": 1.0, "val_loss": 2.0}), (2, {"loss": 0.5})]
 

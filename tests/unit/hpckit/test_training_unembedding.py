@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpckit.training.models.unembedding import Unembedding, token_losses
-from hpckit.training.text import PADDING
+from hpckit.trainer.batches.byte_text import PADDING
+from hpckit.trainer.models.unembedding import Unembedding, token_losses
 
 WIDTH, VOCAB = 8, 64
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import is_grad_enabled, nn
 
-from hpckit.training.validation import Validation, evaluating
+from hpckit.trainer.validation import ValidationSchedule, evaluating
 from tests.unit.hpckit.hpckit_parts import make_spec
 
 
-def validation(every: int | None, steps: int, best: str | None = None) -> Validation:
+def validation(every: int | None, steps: int, best: str | None = None) -> ValidationSchedule:
     changes = {
         "train.steps": steps,
         "train.validate_every": every,
@@ -18,7 +18,7 @@ def validation(every: int | None, steps: int, best: str | None = None) -> Valida
         "checkpoint.keep.best": best,
         "optim.warmup_steps": 0,
     }
-    return Validation(make_spec(changes))
+    return ValidationSchedule(make_spec(changes))
 
 
 @settings(deadline=None)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import ViTConfig, ViTModel
 
-from hpckit.launch.compose import compose_spec
-from hpckit.run.spec import VitSpec
-from hpckit.training.models.building import build, make
-from hpckit.training.models.vit import ViT, waves
+from hpckit.config.spec import VitSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.models.model_builder import build, make
+from hpckit.trainer.models.vit import ViT, waves
 
 SMALL = VitSpec(
     "vit", classes=5, layers=2, heads=2, width=32, patch=8, image_size=32, positions="sincos"

@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data import Loader, PackedSequence, Packing, ShardWriter, open_dataset
-from data.ordering.sequences import boundaries
-from hpckit.run.spec import DecoderSpec
-from hpckit.training.models.building import make
-from hpckit.training.models.unembedding import token_losses
-from hpckit.training.models.within import positions_within, within
-from hpckit.training.text import PADDING
-from hpckit.training.windows import Windows, count_of, stack_apart, stack_running, task
+from data.order.document_boundaries import boundaries
+from hpckit.config.spec import DecoderSpec
+from hpckit.trainer.batches.byte_text import PADDING
+from hpckit.trainer.batches.token_windows import (
+    TokenWindows,
+    count_of,
+    next_token_batch,
+    stack_apart,
+    stack_running,
+)
+from hpckit.trainer.models.document_mask import document_mask, positions_within
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.models.unembedding import token_losses
 from tests.unit.hpckit.test_training_decoders import gpt, llama
 
 
@@ -31,12 +37,12 @@ def window(*documents: list[int], length: int) -> PackedSequence:
 
 
 def test_no_token_predicts_the_first_one_of_a_document_that_it_does_not_see() -> None:
-    apart = task(stack_apart([window([5, 6, 7], [8, 9], length=7)]))
+    apart = next_token_batch(stack_apart([window([5, 6, 7], [8, 9], length=7)]))
     assert apart.inputs.tolist() == [[5, 6, 7, 8, 9, 0]]
     assert apart.targets.tolist() == [[6, 7, PADDING, 9, PADDING, PADDING]]
     assert apart.documents is not None
     assert apart.documents.tolist() == [[0, 0, 0, 1, 1, -1]]
-    running = task(stack_running([window([5, 6, 7], [8, 9], length=7)]))
+    running = next_token_batch(stack_running([window([5, 6, 7], [8, 9], length=7)]))
     assert running.targets.tolist() == [[6, 7, 8, 9, PADDING, PADDING]]
     assert [int(count_of(some.targets)) for some in (apart, running)] == [3, 4]
     assert running.documents is None
@@ -45,7 +51,7 @@ def test_no_token_predicts_the_first_one_of_a_document_that_it_does_not_see() ->
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6))
 def test_tokens_look_at_those_before_them_in_their_document(sizes: list[int]) -> None:
     ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))[None]
-    found = within(positions_within(ids), torch.float32)
+    found = document_mask(positions_within(ids), torch.float32)
     places = [place for size in sizes for place in range(size)]
     assert found.positions.tolist() == [places]
     document, mask = ids[0].tolist(), found.mask[0, 0].tolist()
@@ -60,7 +66,7 @@ def test_a_document_in_a_window_has_the_losses_that_it_has_alone(size: DecoderSp
     random = torch.Generator().manual_seed(5)
     lengths = [5, 7, 4]
     documents = [torch.randint(0, size.vocab, (n,), generator=random).tolist() for n in lengths]
-    given = task(stack_apart([window(*documents, length=size.seq_len + 1)]))
+    given = next_token_batch(stack_apart([window(*documents, length=size.seq_len + 1)]))
     together = model(*given)
     alone = [_losses(model, torch.tensor([one])) for one in documents]
     expected = torch.cat(alone, dim=1)
@@ -78,8 +84,8 @@ def test_a_window_as_one_document_is_as_without_documents() -> None:
     size = gpt()
     tokens = torch.randint(0, size.vocab, (2, size.seq_len + 1))
     model = make(size, seed=3)
-    masked = model(*task(Windows(tokens, torch.zeros_like(tokens))))
-    torch.testing.assert_close(masked, model(*task(Windows(tokens, None))))
+    masked = model(*next_token_batch(TokenWindows(tokens, torch.zeros_like(tokens))))
+    torch.testing.assert_close(masked, model(*next_token_batch(TokenWindows(tokens, None))))
 
 
 def test_a_loader_makes_them_of_shards_of_tokens(tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_a_loader_makes_them_of_shards_of_tokens(tmp_path: Path) -> None:
         pack=Packing(8, pad=PADDING, vocab=100),
         collate=stack_apart,
     )
-    batch: Windows = next(iter(loader)).data
+    batch: TokenWindows = next(iter(loader)).data
     loader.close()
     kept = sorted(batch.tokens[batch.tokens != PADDING].tolist())
     assert kept == [0, 1, 2, *range(10, 19), 20, 21]

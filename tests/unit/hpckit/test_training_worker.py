@@ -9,8 +9,8 @@ import torch.distributed
 
 from checkpointing import DamagedError, SaveError, ServiceError, StoreFullError
 from data import DataError
-from hpckit.run.parse import SpecError
-from hpckit.training.worker import find_entry, is_passing, is_permanent
+from hpckit.config.spec_parser import SpecError
+from hpckit.trainer.worker import find_entry, is_passing, is_permanent
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:

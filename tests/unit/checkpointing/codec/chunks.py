@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from checkpointing.codec import Layout
+from checkpointing.codec import WordLayout
 
 COUNTS = (0, 1, 2, 7, 511, 512, 513, 4096, 4097, 5000)  # words: around what planes.py looks at
 
@@ -19,14 +19,14 @@ _SPECIAL = {
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn) -> WordLayout:
     """Any layout with short rows."""
     word = draw(st.sampled_from((1, 2, 4, 8)))
-    return Layout(word, draw(st.booleans()), word * draw(st.sampled_from((1, 3, 16))))
+    return WordLayout(word, draw(st.booleans()), word * draw(st.sampled_from((1, 3, 16))))
 
 
 @st.composite
-def contents(draw: st.DrawFn, layout: Layout) -> bytes:
+def contents(draw: st.DrawFn, layout: WordLayout) -> bytes:
     """A whole number of rows: noise, runs, specials, weights, sparse or constant words."""
     per_row = layout.row // layout.word
     count = draw(st.sampled_from(COUNTS)) // per_row * per_row
@@ -46,7 +46,7 @@ def near(draw: st.DrawFn, raw: bytes) -> bytes:
     return other.tobytes()
 
 
-def fill(kind: str, count: int, layout: Layout, rng: np.random.Generator) -> bytes:
+def fill(kind: str, count: int, layout: WordLayout, rng: np.random.Generator) -> bytes:
     """`count` words of a kind."""
     dtype = np.dtype(f"<u{layout.word}")
     special = np.array(_SPECIAL[layout.word], dtype)

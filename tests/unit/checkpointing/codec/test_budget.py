@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.codec import Budget, Outlook, may_encode
+from checkpointing.codec import EncodeBudget, EncodeOutlook, may_encode
 
 MIB = 1 << 20
 rates = st.floats(1e6, 1e11)
@@ -23,7 +23,7 @@ def test_never_later_than_raw_or_the_deadline(
     sizes: list[int], encode_rate: float, write_rate: float, share: float, seconds: float
 ) -> None:
     all_raw = sum(sizes) / write_rate
-    ahead = Outlook(sum(sizes), encode_rate, write_rate, share, seconds)
+    ahead = EncodeOutlook(sum(sizes), encode_rate, write_rate, share, seconds)
     spent = 0.0
     for size in sizes:
         ahead = replace(ahead, seconds_left=seconds - spent)
@@ -35,7 +35,9 @@ def test_never_later_than_raw_or_the_deadline(
     assert spent <= max(all_raw, seconds) * (1 + 1e-9)
 
 
-AHEAD = Outlook(raw_left=100 * MIB, encode_rate=1e9, write_rate=1e8, share=0.8, seconds_left=1.0)
+AHEAD = EncodeOutlook(
+    raw_left=100 * MIB, encode_rate=1e9, write_rate=1e8, share=0.8, seconds_left=1.0
+)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_may_encode(change: dict[str, float | None], encoded: bool) -> None:
 
 class TestBudget:
     def test_learns_rates(self) -> None:
-        budget = Budget(100 * MIB, workers=2)
+        budget = EncodeBudget(100 * MIB, workers=2)
         budget.encoded(MIB, MIB // 2, 0.01)
         budget.written(2 * MIB, MIB, 0.1)
         ahead = budget.outlook()
@@ -75,15 +77,15 @@ class TestBudget:
         assert ahead.share == pytest.approx(0.25, rel=0.01)
 
     def test_nothing_measured_changes_nothing(self) -> None:
-        budget = Budget(10)
+        budget = EncodeBudget(10)
         budget.encoded(0, 0, 0.0)
         budget.written(5, 0, 0.0)
         budget.written(50, 0, 0.0)
-        assert budget.outlook() == Outlook(0, None, None, 1.0, None)
+        assert budget.outlook() == EncodeOutlook(0, None, None, 1.0, None)
 
     def test_a_deadline_that_comes_up(self) -> None:
         now = [0.0]
-        budget = Budget(100 * MIB, clock=lambda: now[0])
+        budget = EncodeBudget(100 * MIB, clock=lambda: now[0])
         assert budget.allows(MIB)
         budget.hurry(10.0)
         assert not budget.allows(MIB)  # no rates yet
@@ -94,7 +96,7 @@ class TestBudget:
         assert not budget.allows(MIB)
 
     def test_the_next_save_knows_the_rates(self) -> None:
-        first = Budget(MIB)
+        first = EncodeBudget(MIB)
         first.encoded(MIB, MIB // 2, 0.01)
         first.written(MIB, MIB // 2, 0.1)
         ahead = first.again(5 * MIB, deadline=7.0).outlook()

@@ -7,18 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from checkpointing.codec import Chooser, Layout, Measured, Way, choose
-from checkpointing.codec.choosing import DELTA, GROUPS, PLANES, RAW, ROWS, ROWS_ON_BASE, ZSTD
-from checkpointing.codec.samples import SIZE, sample
+from checkpointing.codec import CodecChoice, CodecChooser, CodecMeasurement, WordLayout, choose
+from checkpointing.codec.selection.chunk_samples import SIZE, sample
+from checkpointing.codec.selection.codec_choice import (
+    DELTA,
+    GROUPS,
+    PLANES,
+    RAW,
+    ROWS,
+    ROWS_ON_BASE,
+    ZSTD,
+)
 
-LAYOUT = Layout(4, True, 256)
+LAYOUT = WordLayout(4, True, 256)
 FAST = 1 / 1.5e9  # seconds per byte
 
 
-def shares(**share: float) -> dict[Way, Measured]:
+def shares(**share: float) -> dict[CodecChoice, CodecMeasurement]:
     ways = {"planes": PLANES, "rows": ROWS, "zstd": ZSTD, "rows_on_base": ROWS_ON_BASE}
     ways |= {"delta": DELTA, "groups": GROUPS}
-    return {ways[name]: Measured(1.0, value, FAST) for name, value in share.items()}
+    return {ways[name]: CodecMeasurement(1.0, value, FAST) for name, value in share.items()}
 
 
 @pytest.mark.parametrize(
@@ -39,11 +47,13 @@ def shares(**share: float) -> dict[Way, Measured]:
         (shares(planes=0.84, rows=0.84, rows_on_base=0.3, delta=0.1), True, DELTA),
         (shares(planes=0.0), True, PLANES),
         # 4 % at 100 MB/s is 4 MB saved in a second
-        ({PLANES: Measured(1.0, 0.96, 1e-8)}, True, RAW),
-        ({PLANES: Measured(1.0, 0.50, 1e-8)}, True, PLANES),
+        ({PLANES: CodecMeasurement(1.0, 0.96, 1e-8)}, True, RAW),
+        ({PLANES: CodecMeasurement(1.0, 0.50, 1e-8)}, True, PLANES),
     ],
 )
-def test_choose(measured: dict[Way, Measured], with_base: bool, way: Way) -> None:
+def test_choose(
+    measured: dict[CodecChoice, CodecMeasurement], with_base: bool, way: CodecChoice
+) -> None:
     assert choose(measured, with_base=with_base) == way
 
 
@@ -63,7 +73,7 @@ def no_time() -> float:
 
 class TestChooser:
     def test_chooses_by_what_is_there(self) -> None:
-        chooser = Chooser(clock=no_time)
+        chooser = CodecChooser(clock=no_time)
         raw = weights(1)
         assert chooser.way("weights", raw, LAYOUT) == PLANES
         assert chooser.way("noise", np.random.default_rng(0).bytes(1 << 20), LAYOUT) == RAW
@@ -77,23 +87,23 @@ class TestChooser:
         assert chooser.way("text", b"a line of text, and again; " * 12 * (1 << 12), LAYOUT) == ZSTD
 
     def test_groups_are_for_short_floats(self) -> None:
-        chooser = Chooser(clock=no_time)
+        chooser = CodecChooser(clock=no_time)
         before = weights(1)
         base, raw = (
             np.frombuffer(data, "<u2")[1::2].tobytes() for data in (before, stepped(before, 0.05))
         )
-        assert chooser.way("bfloat16", raw, Layout(2, True, 256), base) == GROUPS
-        assert chooser.way("int16", raw, Layout(2, False, 256), base) != GROUPS
+        assert chooser.way("bfloat16", raw, WordLayout(2, True, 256), base) == GROUPS
+        assert chooser.way("int16", raw, WordLayout(2, False, 256), base) != GROUPS
         assert GROUPS not in chooser.measured()["int16"]
 
     def test_no_base_no_delta(self) -> None:
-        chooser = Chooser(clock=no_time)
+        chooser = CodecChooser(clock=no_time)
         raw = weights(1)
         assert chooser.way("w", stepped(raw, 1e-4), LAYOUT, raw) == DELTA
         assert chooser.way("w", raw, LAYOUT) == PLANES
 
     def test_asks_for_a_base_to_sample_and_where_it_pays(self) -> None:
-        chooser = Chooser(clock=no_time)
+        chooser = CodecChooser(clock=no_time)
         raw = weights(1)
         assert chooser.wants_base("close")
         assert chooser.wants_base("far")
@@ -104,7 +114,7 @@ class TestChooser:
 
     def test_samples_about_its_share(self) -> None:
         times = itertools.count()
-        chooser = Chooser(share=0.01, clock=lambda: float(next(times)))
+        chooser = CodecChooser(share=0.01, clock=lambda: float(next(times)))
         raw = weights(1)
         for _ in range(300):
             chooser.way("w", raw, LAYOUT)
@@ -112,7 +122,7 @@ class TestChooser:
         assert 3 * 3 <= ways_measured <= 3 * 6  # 300 MiB by 128 KiB of at most six ways
 
     def test_follows_the_learning_rate(self) -> None:
-        chooser = Chooser(share=1.0, clock=no_time)
+        chooser = CodecChooser(share=1.0, clock=no_time)
         raw = weights(1)
         chosen = [
             chooser.way("w", stepped(raw, size), LAYOUT, raw) for size in [1.0] * 10 + [1e-5] * 30
@@ -121,7 +131,7 @@ class TestChooser:
         assert chosen[-1] == DELTA
 
     def test_those_who_come_while_the_first_sample_is_taken(self) -> None:
-        meanwhile: list[Way] = []
+        meanwhile: list[CodecChoice] = []
 
         def clock() -> float:
             if not meanwhile:
@@ -129,40 +139,42 @@ class TestChooser:
                 meanwhile[0] = chooser.way("w", raw, LAYOUT)
             return 0.0
 
-        chooser, raw = Chooser(clock=clock), np.random.default_rng(0).bytes(1 << 20)
+        chooser, raw = CodecChooser(clock=clock), np.random.default_rng(0).bytes(1 << 20)
         assert chooser.way("w", raw, LAYOUT) == RAW
         assert meanwhile == [PLANES]
 
     def test_many_threads(self) -> None:
-        chooser = Chooser(share=1.0, clock=no_time)
+        chooser = CodecChooser(share=1.0, clock=no_time)
         raw = weights(1)
         with ThreadPoolExecutor(8) as pool:
             found = pool.map(lambda i: chooser.way(f"w{i % 4}", raw, LAYOUT), range(64))
         assert set(found) == {PLANES}
 
     def test_short_and_odd_chunks(self) -> None:
-        chooser = Chooser(clock=no_time)
+        chooser = CodecChooser(clock=no_time)
         for number, raw in enumerate(_odd()):
             way = chooser.way(f"odd{number}", raw, LAYOUT, bytes(len(raw)))
             assert way == choose(chooser.measured()[f"odd{number}"])
 
     def test_small_tensors_do_not_speak_for_large_ones(self) -> None:
-        chooser = Chooser(share=1.0, clock=no_time)
+        chooser = CodecChooser(share=1.0, clock=no_time)
         for _ in range(20):
             chooser.way("w", b"bias", LAYOUT)
         assert chooser.way("w", weights(1), LAYOUT) == PLANES
 
     def test_samples_fade_by_size(self) -> None:
-        first = Measured(SIZE, SIZE, 1.0)
-        assert first.then(Measured(SIZE, 0.5 * SIZE, 0.0)).share == pytest.approx(2 / 3)
-        assert first.then(Measured(SIZE, 0.5 * SIZE, 0.0)).cost == pytest.approx(1 / 3 / SIZE)
+        first = CodecMeasurement(SIZE, SIZE, 1.0)
+        assert first.then(CodecMeasurement(SIZE, 0.5 * SIZE, 0.0)).share == pytest.approx(2 / 3)
+        assert first.then(CodecMeasurement(SIZE, 0.5 * SIZE, 0.0)).cost == pytest.approx(
+            1 / 3 / SIZE
+        )
         found = first
         for _ in range(1000):
-            found = found.then(Measured(4, 8, 0.0))
+            found = found.then(CodecMeasurement(4, 8, 0.0))
         assert found.share == pytest.approx(1.0, abs=0.05)
 
     def test_what_it_knows_is_visible(self) -> None:
-        chooser = Chooser()
+        chooser = CodecChooser()
         chooser.way("w", weights(1), LAYOUT)
         known = chooser.measured()["w"]
         assert known[PLANES].share == pytest.approx(0.84, abs=0.03)
@@ -194,6 +206,6 @@ class TestSample:
 
     def test_rows_longer_than_a_sample(self) -> None:
         raw = weights(1)
-        layout = Layout(4, True, len(raw) // 4)
+        layout = WordLayout(4, True, len(raw) // 4)
         assert len(sample(raw, layout)) % layout.row == 0
         assert 0 < len(sample(raw, layout)) <= len(raw)

@@ -10,8 +10,8 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from checkpointing.codec import Codec, Layout, decode, encode
-from checkpointing.codec.frames import compress_plane
+from checkpointing.codec import Codec, WordLayout, decode, encode
+from checkpointing.codec.algorithms.zstd_frames import compress_plane
 from checkpointing.errors import DamagedError, FormatError
 from tests.unit.checkpointing.codec.chunks import contents, fill, layouts, near
 
@@ -25,7 +25,7 @@ def decoded(
     codec: int,
     stored: bytes | bytearray | memoryview,
     size: int,
-    layout: Layout,
+    layout: WordLayout,
     base: bytes | None,
 ) -> bytes:
     out = bytearray(b"\xa5" * size)
@@ -33,7 +33,7 @@ def decoded(
     return bytes(out)
 
 
-def ways(raw: bytes, base: bytes, layout: Layout) -> Iterator[tuple[Codec, bytes | None]]:
+def ways(raw: bytes, base: bytes, layout: WordLayout) -> Iterator[tuple[Codec, bytes | None]]:
     """All codecs that can take `raw`."""
     yield from ((codec, None) for codec in (Codec.RAW, Codec.ZSTD, Codec.PLANES, Codec.ROWS))
     yield from ((Codec.DELTA, base), (Codec.GROUPS, base), (Codec.ROWS, base))
@@ -62,7 +62,7 @@ def test_comes_back_bit_by_bit_and_hardly_larger(data: st.DataObject) -> None:
 @pytest.mark.parametrize("is_float", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunks_of_several_blocks(word: int, is_float: bool, kind: str) -> None:
-    layout = Layout(word, is_float, 64)
+    layout = WordLayout(word, is_float, 64)
     rng = np.random.default_rng(word)
     raw, base = (fill(kind, (600 << 10) // word, layout, rng) for _ in range(2))
     for codec, before in ways(raw, base, layout):
@@ -74,7 +74,7 @@ def test_chunks_of_several_blocks(word: int, is_float: bool, kind: str) -> None:
 @pytest.mark.parametrize("word", [1, 2])
 @pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.GROUPS, Codec.ROWS])
 def test_every_word_there_is(word: int, codec: Codec) -> None:
-    layout = Layout(word, True, word)
+    layout = WordLayout(word, True, word)
     every = np.arange(256**word, dtype=f"<u{word}")
     raw, base = every.tobytes(), every[::-1].tobytes()
     before = base if codec in ON_BASE else None
@@ -83,7 +83,7 @@ def test_every_word_there_is(word: int, codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.PLANES, Codec.DELTA, Codec.GROUPS, Codec.ROWS, Codec.ZSTD])
 def test_buffers_at_odd_addresses(codec: Codec) -> None:
-    layout = Layout(4, True, 64)
+    layout = WordLayout(4, True, 64)
     rng = np.random.default_rng(0)
     raw, base = (b"x" + fill("weights", 4096, layout, rng) for _ in range(2))
     before = memoryview(base)[1:] if codec in ON_BASE else None
@@ -94,7 +94,7 @@ def test_buffers_at_odd_addresses(codec: Codec) -> None:
 
 
 def test_levels_other_than_the_fast_one() -> None:
-    layout = Layout(4, True, 64)
+    layout = WordLayout(4, True, 64)
     raw = fill("weights", 9000 // 16 * 16, layout, np.random.default_rng(0))
     for level in (-3, 3, 12):
         for codec in (Codec.ZSTD, Codec.PLANES):
@@ -104,11 +104,11 @@ def test_levels_other_than_the_fast_one() -> None:
 
 def test_raw_is_not_copied() -> None:
     raw = memoryview(bytearray(8))
-    assert encode(Codec.RAW, raw, Layout(4, True, 4)) is raw
+    assert encode(Codec.RAW, raw, WordLayout(4, True, 4)) is raw
 
 
 def test_what_should_shrink_shrinks() -> None:
-    layout = Layout(4, True, 256)
+    layout = WordLayout(4, True, 256)
     rng = np.random.default_rng(0)
     weights = rng.standard_normal(1 << 17, np.float32) * np.float32(0.02)
     moved = weights * np.float32(1 + 2**-12) + np.float32(1e-6)
@@ -124,7 +124,7 @@ def test_what_should_shrink_shrinks() -> None:
 
 
 def test_groups_are_smaller_where_small_weights_move_as_far_as_large_ones() -> None:
-    layout = Layout(2, True, 256)
+    layout = WordLayout(2, True, 256)
     rng = np.random.default_rng(0)
     weights = rng.standard_normal(1 << 17, np.float32) * np.float32(0.02)
     moved = weights + np.float32(1e-3) * rng.standard_normal(1 << 17, np.float32)
@@ -140,13 +140,13 @@ def test_a_plane_of_some_zeros_comes_near_its_entropy(share: float) -> None:
     rng = np.random.default_rng(0)
     there = rng.random(1 << 17) < share
     words = np.where(there, rng.integers(1, 9, 1 << 17), 0).astype("<u1")
-    stored = encode(Codec.PLANES, words.tobytes(), Layout(1, False, 1))
+    stored = encode(Codec.PLANES, words.tobytes(), WordLayout(1, False, 1))
     bits = share * np.log2(8 / share) + (1 - share) * np.log2(1 / (1 - share))
     assert len(stored) < 1.06 * bits * len(words) / 8
 
 
 def test_a_sparse_plane_takes_less_than_its_frame_would() -> None:
-    layout = Layout(2, False, 2)
+    layout = WordLayout(2, False, 2)
     rng = np.random.default_rng(0)
     words = np.where(rng.random(1 << 17) < 0.06, rng.integers(1, 4, 1 << 17), 0).astype("<u2")
     stored = encode(Codec.PLANES, words.tobytes(), layout)
@@ -159,7 +159,7 @@ def test_a_sparse_plane_takes_less_than_its_frame_would() -> None:
 class TestHostile:
     """Whatever is stored: DamagedError, or something of the right length."""
 
-    LAYOUT = Layout(4, True, 64)
+    LAYOUT = WordLayout(4, True, 64)
 
     @given(
         codec=st.sampled_from(Codec),
@@ -230,7 +230,7 @@ def test_a_frame_that_states_too_much_takes_no_memory(
     tracemalloc.start()
     try:
         with pytest.raises(DamagedError, match="states"):
-            decoded(codec, stored, 1000, Layout(1, False, 1), base)
+            decoded(codec, stored, 1000, WordLayout(1, False, 1), base)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -240,7 +240,7 @@ def test_a_frame_that_states_too_much_takes_no_memory(
 @pytest.mark.parametrize("word", [1, 2, 4, 8])
 def test_groups_take_bounded_memory(word: int) -> None:
     """All words are in one group, and the places of its words take more than they do."""
-    size, layout = 4 << 20, Layout(word, True, word)
+    size, layout = 4 << 20, WordLayout(word, True, word)
     raw = np.arange(size // word, dtype=f"<u{word}").tobytes()
     stored, out = encode(Codec.GROUPS, raw, layout, bytes(size)), bytearray(size)
     tracemalloc.start()
@@ -254,7 +254,7 @@ def test_groups_take_bounded_memory(word: int) -> None:
 
 
 class TestMisuse:
-    LAYOUT = Layout(4, True, 8)
+    LAYOUT = WordLayout(4, True, 8)
 
     def test_unknown_codec(self) -> None:
         with pytest.raises(FormatError, match="codec 77"):
@@ -305,4 +305,4 @@ class TestMisuse:
     @pytest.mark.parametrize(("word", "row"), [(3, 3), (0, 4), (4, 6), (4, 0)])
     def test_layouts_that_cannot_be(self, word: int, row: int) -> None:
         with pytest.raises(ValueError):
-            Layout(word, True, row)
+            WordLayout(word, True, row)

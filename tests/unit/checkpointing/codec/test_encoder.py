@@ -5,17 +5,24 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from checkpointing.codec import Budget, Chooser, Codec, Encoder, Layout, decode
+from checkpointing.codec import (
+    AdaptiveEncoder,
+    Codec,
+    CodecChooser,
+    EncodeBudget,
+    WordLayout,
+    decode,
+)
 from tests.unit.checkpointing.codec.chunks import fill
 
-LAYOUT = Layout(4, True, 256)
+LAYOUT = WordLayout(4, True, 256)
 NOISE = np.random.default_rng(0).bytes(1 << 20)
 WEIGHTS = fill("weights", 1 << 18, LAYOUT, np.random.default_rng(1))
 
 
-def quiet_encoder() -> Encoder:
+def quiet_encoder() -> AdaptiveEncoder:
     """One whose choices do not depend on how busy the machine is."""
-    return Encoder(Chooser(clock=lambda: 0.0))
+    return AdaptiveEncoder(CodecChooser(clock=lambda: 0.0))
 
 
 def moved(raw: bytes) -> bytes:
@@ -59,14 +66,14 @@ def test_sparse_rows_but_no_whole_number_of_them() -> None:
 
 
 def test_raw_if_there_is_no_time() -> None:
-    budget = Budget(1 << 20, deadline=0.0, clock=lambda: 1.0)
+    budget = EncodeBudget(1 << 20, deadline=0.0, clock=lambda: 1.0)
     encoder = quiet_encoder()
     assert encoder.encode("w", WEIGHTS, LAYOUT, budget=budget).data is WEIGHTS
     assert encoder.encode("w", bytes(4096), LAYOUT, budget=budget).codec is Codec.CONSTANT
 
 
 def test_the_budget_learns_of_what_was_encoded() -> None:
-    budget = Budget(1 << 20)
+    budget = EncodeBudget(1 << 20)
     found = quiet_encoder().encode("w", WEIGHTS, LAYOUT, budget=budget)
     ahead = budget.outlook()
     assert ahead.encode_rate is not None

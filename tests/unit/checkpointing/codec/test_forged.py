@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import zstandard
 
-from checkpointing.codec import Codec, Layout, decode
+from checkpointing.codec import Codec, WordLayout, decode
 from checkpointing.errors import DamagedError
 
-LAYOUT = Layout(2, False, 2)
+LAYOUT = WordLayout(2, False, 2)
 COUNT = 12  # words
 NOISE = np.random.default_rng(0).bytes(2 * COUNT)
 

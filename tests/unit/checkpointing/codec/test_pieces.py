@@ -3,52 +3,73 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from checkpointing.codec.pieces import PAYS, SPARSE, Form, Piece, Plane, cut, look
+from checkpointing.codec.algorithms.plane_pieces import (
+    PAYS,
+    SPARSE,
+    PieceEncoding,
+    PlanePiece,
+    PlaneSample,
+    cut,
+    look,
+)
 
-DENSE = Plane(bits=8.0, zeros=0.0)
-SKEWED = Plane(bits=3.0, zeros=0.1)
-ZEROS = Plane(bits=0.5, zeros=0.93)
+DENSE = PlaneSample(bits=8.0, zeros=0.0)
+SKEWED = PlaneSample(bits=3.0, zeros=0.1)
+ZEROS = PlaneSample(bits=0.5, zeros=0.93)
 
 
 @pytest.mark.parametrize(
     ("planes", "pieces"),
     [
-        ([DENSE], [Piece(0, 1)]),
-        ([DENSE] * 8, [Piece(0, 8)]),
-        ([DENSE, SKEWED], [Piece(0, 1), Piece(1, 1, Form.FRAME)]),
+        ([DENSE], [PlanePiece(0, 1)]),
+        ([DENSE] * 8, [PlanePiece(0, 8)]),
+        ([DENSE, SKEWED], [PlanePiece(0, 1), PlanePiece(1, 1, PieceEncoding.FRAME)]),
         (  # weights
             [DENSE, DENSE, DENSE, SKEWED],
-            [Piece(0, 2), Piece(2, 1), Piece(3, 1, Form.FRAME)],
+            [PlanePiece(0, 2), PlanePiece(2, 1), PlanePiece(3, 1, PieceEncoding.FRAME)],
         ),
         (  # their delta
             [DENSE, DENSE, SKEWED, ZEROS],
-            [Piece(0, 2), Piece(2, 1, Form.FRAME), Piece(3, 1, Form.SPARSE)],
+            [
+                PlanePiece(0, 2),
+                PlanePiece(2, 1, PieceEncoding.FRAME),
+                PlanePiece(3, 1, PieceEncoding.SPARSE),
+            ],
         ),
         (
             [SKEWED, DENSE, DENSE, DENSE],
-            [Piece(0, 1, Form.FRAME), Piece(1, 1), Piece(2, 2)],
+            [PlanePiece(0, 1, PieceEncoding.FRAME), PlanePiece(1, 1), PlanePiece(2, 2)],
         ),
         (
             [DENSE] * 7 + [SKEWED],
-            [Piece(0, 4), Piece(4, 2), Piece(6, 1), Piece(7, 1, Form.FRAME)],
+            [
+                PlanePiece(0, 4),
+                PlanePiece(4, 2),
+                PlanePiece(6, 1),
+                PlanePiece(7, 1, PieceEncoding.FRAME),
+            ],
         ),
     ],
 )
-def test_cut(planes: list[Plane], pieces: list[Piece]) -> None:
+def test_cut(planes: list[PlaneSample], pieces: list[PlanePiece]) -> None:
     assert cut(planes) == pieces
 
 
 @pytest.mark.parametrize(
     ("plane", "pays", "form"),
     [
-        (Plane(PAYS, 0.0), False, Form.FRAME),
-        (Plane(PAYS - 0.01, 0.0), True, Form.FRAME),
-        (Plane(1.0, SPARSE[0]), True, Form.SPARSE),
-        (Plane(1.0, SPARSE[0] - 0.01), True, Form.FRAME),
-        (Plane(0.0, 1.0), True, Form.FRAME),  # runs of zeros: the frame is next to nothing
+        (PlaneSample(PAYS, 0.0), False, PieceEncoding.FRAME),
+        (PlaneSample(PAYS - 0.01, 0.0), True, PieceEncoding.FRAME),
+        (PlaneSample(1.0, SPARSE[0]), True, PieceEncoding.SPARSE),
+        (PlaneSample(1.0, SPARSE[0] - 0.01), True, PieceEncoding.FRAME),
+        (
+            PlaneSample(0.0, 1.0),
+            True,
+            PieceEncoding.FRAME,
+        ),  # runs of zeros: the frame is next to nothing
     ],
 )
-def test_when_a_plane_pays(plane: Plane, pays: bool, form: Form) -> None:
+def test_when_a_plane_pays(plane: PlaneSample, pays: bool, form: PieceEncoding) -> None:
     assert (plane.pays, plane.form) == (pays, form)
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.elements import element
-from checkpointing.format.manifest import Content, Header
-from checkpointing.format.names import Save
-from checkpointing.format.table import Spec, Table
+from checkpointing.format.element_types import element
+from checkpointing.format.item_table import ItemTable, TensorSpec
+from checkpointing.format.manifest import ManifestContent, ManifestHeader
+from checkpointing.format.object_keys import SaveId
 from checkpointing.format.tiles import Box, tile_shape, tiles, whole
 
-SAVE = Save("gpt", 42, "0123abcd")
+SAVE = SaveId("gpt", 42, "0123abcd")
 PACKS = [bytes([n]) * 16 for n in range(1, 5)]
 
 
@@ -35,18 +35,18 @@ def chunk(number: int, raw_length: int = 8, base: Chunk | None = None) -> Chunk:
 
 def filled(
     specs: Mapping[str, tuple[str, tuple[int, ...]]], first: int = 1, depth: int = 0
-) -> Table:
+) -> ItemTable:
     """A table of tensors (dtype and shape by name), each of whole tiles.
 
     Args:
         first: number of the first chunk.
         depth: bases below each chunk.
     """
-    table = Table()
+    table = ItemTable()
     number = first
     for name, (dtype, shape) in specs.items():
         itemsize = element(dtype).itemsize
-        spec = Spec(dtype, shape, tile_shape(shape, itemsize))
+        spec = TensorSpec(dtype, shape, tile_shape(shape, itemsize))
         placed = {}
         for box in tiles(whole(shape), spec.tile):
             made: Chunk | None = None
@@ -59,11 +59,11 @@ def filled(
     return table
 
 
-def content(items: Mapping[str, Table], **header: Any) -> Content:
+def content(items: Mapping[str, ItemTable], **header: Any) -> ManifestContent:
     """A manifest of these items, which states all packs that they refer to."""
     packs = {pack: 1000 + pack[0] for table in items.values() for pack in table.packs()}
     fields: dict[str, Any] = {"save": SAVE, "created": 1.5e9, "world_size": 1, **header}
-    return Content(Header(**fields), items, packs)
+    return ManifestContent(ManifestHeader(**fields), items, packs)
 
 
 def covers_once(outer: Box, boxes: Sequence[Box]) -> bool:

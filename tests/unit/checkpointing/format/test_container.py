@@ -9,16 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.canonical import dump, load
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.container import HEAD, MAGIC, MAX_HEADER, PREFIX, Container, build
+from checkpointing.format.canonical_json import dump, load
+from checkpointing.format.document_container import (
+    HEAD,
+    MAGIC,
+    MAX_HEADER,
+    PREFIX,
+    DocumentContainer,
+    build,
+)
 
 KIND = "hpckit-test"
 SECTIONS = {"a": b"first", "": b"", "item:b/c": bytes(range(256)), "z": b"last"}
 
 
-def opened(data: bytes, kinds: tuple[str, ...] = (KIND,)) -> Container:
-    return Container(lambda start, n: data[start : start + n], len(data), kinds, "there")
+def opened(data: bytes, kinds: tuple[str, ...] = (KIND,)) -> DocumentContainer:
+    return DocumentContainer(lambda start, n: data[start : start + n], len(data), kinds, "there")
 
 
 def resealed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -57,7 +64,7 @@ def test_only_what_is_asked_for_is_read() -> None:
         taken.append((start, length))
         return data[start : start + length]
 
-    document = Container(read, len(data), (KIND,), "there")
+    document = DocumentContainer(read, len(data), (KIND,), "there")
     assert (document.section("small"), document.section("end")) == (b"x", b"y")
     assert sum(length for _, length in taken) <= HEAD + 2
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.format.cover import as_array, first_gap, gap
+from checkpointing.format.box_coverage import as_array, first_gap, gap
 from checkpointing.format.tiles import Box, Shape, tiles, whole
 
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
+from checkpointing.format.chunk_columns import ROW
 from checkpointing.format.chunks import Chunk, Place
-from checkpointing.format.columns import ROW
-from checkpointing.format.manifest import Summary, summarise
-from checkpointing.format.table import Spec, Table, from_bytes, merge, to_bytes
+from checkpointing.format.item_table import ItemTable, TensorSpec, from_bytes, merge, to_bytes
+from checkpointing.format.manifest import ItemSummary, summarise
 from checkpointing.format.tiles import Box
 from tests.unit.checkpointing.format.forms import PACKS, chunk
 
 INDEX = {pack: number for number, pack in enumerate(PACKS)}
 
 
-def chunk_by_chunk(table: Table) -> bytes:
+def chunk_by_chunk(table: ItemTable) -> bytes:
     """The rows of a table, each field as a column: placed chunks, then their bases."""
     placed = [one for name in table.tensors for one in table.chunks[name].values()]
     found: dict[Place, Chunk] = {}
@@ -66,13 +66,13 @@ def chains(draw: st.DrawFn, count: int) -> list[Chunk]:
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> list[Table]:
+def parts(draw: st.DrawFn) -> list[ItemTable]:
     """What ranks have written of a few tensors, which they share anyhow."""
     sizes = draw(st.lists(st.integers(0, 8), max_size=4))
     made = iter(draw(chains(sum(sizes))))
-    found = [Table() for _ in range(draw(st.integers(1, 4)))]
+    found = [ItemTable() for _ in range(draw(st.integers(1, 4)))]
     for number, size in enumerate(sizes):
-        spec = Spec("int64", (size,), (1,))
+        spec = TensorSpec("int64", (size,), (1,))
         for table in found:
             table.place(f"m/{number}", spec, {})
         for at in range(size):
@@ -81,15 +81,15 @@ def parts(draw: st.DrawFn) -> list[Table]:
     return found
 
 
-def by_hand(tables: Sequence[Table]) -> Table:
-    whole = Table()
+def by_hand(tables: Sequence[ItemTable]) -> ItemTable:
+    whole = ItemTable()
     for table in tables:
         for name, placed in table.chunks.items():
             whole.place(name, table.tensors[name], placed)
     return whole
 
 
-def read_back(table: Table) -> Table:
+def read_back(table: ItemTable) -> ItemTable:
     """From packs in an order of its own, as each rank has it."""
     used = sorted(table.packs(), reverse=True)
     numbers: Mapping[bytes, int] = {pack: number for number, pack in enumerate(used)}
@@ -97,7 +97,7 @@ def read_back(table: Table) -> Table:
 
 
 @given(parts())
-def test_what_ranks_wrote_is_moved_as_it_is(tables: list[Table]) -> None:
+def test_what_ranks_wrote_is_moved_as_it_is(tables: list[ItemTable]) -> None:
     whole = by_hand(tables)
     assert columns_in(to_bytes(whole, INDEX)) == chunk_by_chunk(whole)
     merged = merge([read_back(table) for table in tables])
@@ -106,20 +106,20 @@ def test_what_ranks_wrote_is_moved_as_it_is(tables: list[Table]) -> None:
     assert from_bytes(data, PACKS, "there") == whole == merged
     lengths = {one.id: one.length for placed in whole.chunks.values() for one in placed.values()}
     count = sum(len(placed) for placed in whole.chunks.values())
-    expected = Summary(len(whole.tensors), count, 8 * count, sum(lengths.values()))
+    expected = ItemSummary(len(whole.tensors), count, 8 * count, sum(lengths.values()))
     assert summarise(merged) == summarise(whole) == expected
 
 
 def test_tensors_come_in_their_order_whatever_that_of_the_chunks_is() -> None:
-    spec, box = Spec("int64", (1,), (1,)), Box((0,), (1,))
+    spec, box = TensorSpec("int64", (1,), (1,)), Box((0,), (1,))
     placed = {name: {box: chunk(number, 8)} for number, name in enumerate("ab", 1)}
-    table = Table({"a": spec, "b": spec}, {"b": placed["b"], "a": placed["a"]})
+    table = ItemTable({"a": spec, "b": spec}, {"b": placed["b"], "a": placed["a"]})
     assert read_back(table).chunks == placed
 
 
 def test_a_box_that_two_ranks_wrote_is_that_of_the_last() -> None:
-    tables = [Table(), Table()]
-    spec, box = Spec("int64", (1,), (1,)), Box((0,), (1,))
+    tables = [ItemTable(), ItemTable()]
+    spec, box = TensorSpec("int64", (1,), (1,)), Box((0,), (1,))
     for number, table in enumerate(tables):
         table.place("w", spec, {box: chunk(1 + number, 8)})
     merged = merge([read_back(table) for table in tables])
@@ -127,9 +127,9 @@ def test_a_box_that_two_ranks_wrote_is_that_of_the_last() -> None:
 
 
 def test_a_chunk_in_no_known_pack_is_refused() -> None:
-    table = Table()
+    table = ItemTable()
     delta = replace(chunk(2, 8, chunk(1, 8)), codec=Codec.DELTA)
-    table.place("w", Spec("int64", (1,), (1,)), {Box((0,), (1,)): delta})
+    table.place("w", TensorSpec("int64", (1,), (1,)), {Box((0,), (1,)): delta})
     for missing in (chunk(1).pack, chunk(2).pack):
         left = [pack for pack in PACKS if pack != missing]
         with pytest.raises(KeyError, match="not listed"):

@@ -11,11 +11,12 @@ import pytest
 
 from checkpointing.errors import DamagedError, FormatError
 from checkpointing.format import manifest as forms
-from checkpointing.format.container import Container
+from checkpointing.format.document_container import DocumentContainer
+from checkpointing.format.item_table import ItemTable
 from checkpointing.format.manifest import (
-    Content,
-    Document,
-    Header,
+    ManifestContent,
+    ManifestDocument,
+    ManifestHeader,
     assemble,
     build_abandoned,
     build_manifest,
@@ -23,7 +24,6 @@ from checkpointing.format.manifest import (
     item_of,
     summarise,
 )
-from checkpointing.format.table import Table
 from tests.unit.checkpointing.format.forms import SAVE, content, filled
 
 KINDS = (forms.MANIFEST, forms.PART, forms.ABANDONED)
@@ -31,24 +31,26 @@ MODEL = {"model/w": ("float32", (700, 400)), "model/b": ("float32", (7,))}
 OPTIMIZER = {"optimizer/m": ("bfloat16", (9,)), "optimizer/n": ("int64", ())}
 
 
-def document(data: bytes) -> Document:
-    return Document(Container(lambda start, n: data[start : start + n], len(data), KINDS, "there"))
+def document(data: bytes) -> ManifestDocument:
+    return ManifestDocument(
+        DocumentContainer(lambda start, n: data[start : start + n], len(data), KINDS, "there")
+    )
 
 
-def whole() -> Content:
+def whole() -> ManifestContent:
     items = {"model": filled(MODEL, depth=1), "optimizer": filled(OPTIMIZER, first=100)}
-    items["run"] = Table(values={"run/step": 42, "run/names": ["a", {"$tuple": [1]}]})
+    items["run"] = ItemTable(values={"run/step": 42, "run/names": ["a", {"$tuple": [1]}]})
     metrics = {"loss": 0.25, "best": float("inf"), "odd": float("nan"), "n": 3.0}
     return content(items, metrics=metrics, world_size=2, revision=3, dropped=("ema",))
 
 
-def split(made: Content, ranks: int) -> list[Content]:
+def split(made: ManifestContent, ranks: int) -> list[ManifestContent]:
     """As parts: every chunk is written by one rank, in turn; values by the first."""
     turn = itertools.count()
-    tables: list[dict[str, Table]] = [{} for _ in range(ranks)]
+    tables: list[dict[str, ItemTable]] = [{} for _ in range(ranks)]
     for name, table in made.items.items():
         for rank in range(ranks):
-            part = tables[rank].setdefault(name, Table())
+            part = tables[rank].setdefault(name, ItemTable())
             for tensor, spec in table.tensors.items():
                 part.place(tensor, spec, {})
             if rank == 0:
@@ -57,7 +59,9 @@ def split(made: Content, ranks: int) -> list[Content]:
             for box, chunk in placed.items():
                 tables[next(turn) % ranks][name].place(tensor, table.tensors[tensor], {box: chunk})
     return [
-        Content(made.header, items, {p: made.packs[p] for t in items.values() for p in t.packs()})
+        ManifestContent(
+            made.header, items, {p: made.packs[p] for t in items.values() for p in t.packs()}
+        )
         for items in tables
     ]
 
@@ -91,7 +95,7 @@ def test_whoever_commits_writes_the_same_bytes(ranks: int) -> None:
     again = [document(build_part(part, rank)).content() for rank, part in enumerate(parts)]
     assert build_manifest(assemble(again)) == first
     read = document(first).content()
-    chunks: Mapping[str, Table] = read.items
+    chunks: Mapping[str, ItemTable] = read.items
     for name, table in made.items.items():
         assert chunks[name].tensors == table.tensors
         assert chunks[name].chunks == table.chunks
@@ -140,7 +144,7 @@ def test_every_flipped_byte_is_noticed() -> None:
 
 def test_a_metric_that_is_no_number_is_damage() -> None:
     made = content({}, metrics={})
-    header: Header = replace(made.header, metrics={"loss": True})
+    header: ManifestHeader = replace(made.header, metrics={"loss": True})
     with pytest.raises(DamagedError, match="metric 'loss' is no number"):
         document(build_manifest(replace(made, header=header)))
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.canonical import dump, load
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format import records
-from checkpointing.format.records import Lease, Mark, StoreRecord, Tomb
+from checkpointing.format import store_records
+from checkpointing.format.canonical_json import dump, load
+from checkpointing.format.store_records import CheckpointMark, DeletionMark, Lease, StoreRecord
 
 KEYS = st.text(max_size=12)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -29,22 +29,33 @@ LEASES = st.builds(
 )
 LEASE = Lease("0123abcd", "gpt", "node1:17", 600.0, 3, {"m": ("t1", "t2")}, ("n",))
 EACH: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes, str], Any]]] = [
-    (StoreRecord("0" * 32, 1.5e9), records.dump_store, records.load_store),
-    (LEASE, records.dump_lease, records.load_lease),
-    (Tomb(("p",), ("m", "n")), records.dump_tomb, records.load_tomb),
-    (Mark("0000000001-0123abcd", True, "why", 1.5e9), records.dump_mark, records.load_mark),
+    (StoreRecord("0" * 32, 1.5e9), store_records.dump_store, store_records.load_store),
+    (LEASE, store_records.dump_lease, store_records.load_lease),
+    (
+        DeletionMark(("p",), ("m", "n")),
+        store_records.dump_deletion_mark,
+        store_records.load_deletion_mark,
+    ),
+    (
+        CheckpointMark("0000000001-0123abcd", True, "why", 1.5e9),
+        store_records.dump_mark,
+        store_records.load_mark,
+    ),
 ]
 
 
 @given(LEASES)
 def test_leases_are_read_back(lease: Lease) -> None:
-    assert records.load_lease(records.dump_lease(lease), "there") == lease
+    assert store_records.load_lease(store_records.dump_lease(lease), "there") == lease
 
 
-@given(st.builds(Tomb, KEY_LISTS, KEY_LISTS), st.builds(Mark, KEYS, st.booleans(), KEYS, FLOATS))
-def test_tombs_and_marks_are_read_back(tomb: Tomb, mark: Mark) -> None:
-    assert records.load_tomb(records.dump_tomb(tomb), "there") == tomb
-    assert records.load_mark(records.dump_mark(mark), "there") == mark
+@given(
+    st.builds(DeletionMark, KEY_LISTS, KEY_LISTS),
+    st.builds(CheckpointMark, KEYS, st.booleans(), KEYS, FLOATS),
+)
+def test_tombs_and_marks_are_read_back(tomb: DeletionMark, mark: CheckpointMark) -> None:
+    assert store_records.load_deletion_mark(store_records.dump_deletion_mark(tomb), "there") == tomb
+    assert store_records.load_mark(store_records.dump_mark(mark), "there") == mark
 
 
 @pytest.mark.parametrize(("record", "dump_it", "load_it"), EACH)
@@ -97,6 +108,6 @@ def test_fields_that_are_missing_or_of_another_type_are_damage(
 
 
 def test_another_hash_is_refused() -> None:
-    body, _ = load(records.dump_store(StoreRecord("0" * 32, 0.0)))
+    body, _ = load(store_records.dump_store(StoreRecord("0" * 32, 0.0)))
     with pytest.raises(FormatError, match="its hash 'md5' is not known"):
-        records.load_store(dump({**body, "hash": "md5"}), "there")
+        store_records.load_store(dump({**body, "hash": "md5"}), "there")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.chunk_columns import ROW
 from checkpointing.format.chunks import MAX_DEPTH
-from checkpointing.format.columns import ROW
-from checkpointing.format.table import Spec, Table, from_bytes, merge, to_bytes
+from checkpointing.format.item_table import ItemTable, TensorSpec, from_bytes, merge, to_bytes
 from checkpointing.format.tiles import Box, tiles, whole
 from tests.unit.checkpointing.format.forms import PACKS, SHAPES, chunk, filled
 
@@ -33,10 +33,10 @@ TILED = {
 }
 
 
-def read_back(table: Table) -> Table:
+def read_back(table: ItemTable) -> ItemTable:
     """In columns; a table of few chunks is read at once, with the same result."""
     data = to_bytes(table, INDEX)
-    with mock.patch("checkpointing.format.table._MANY", 0):
+    with mock.patch("checkpointing.format.item_table._MANY", 0):
         found = from_bytes(data, PACKS, "there")
     assert from_bytes(data, PACKS, "there") == found
     return found
@@ -63,8 +63,8 @@ def test_what_a_table_says() -> None:
 
 def test_a_base_that_several_chunks_need_is_stored_once() -> None:
     base = chunk(1, 8)
-    table = Table()
-    spec = Spec("int64", (2,), (1,))
+    table = ItemTable()
+    spec = TensorSpec("int64", (2,), (1,))
     placed = {Box((i,), (1,)): chunk(i + 2, 8, base) for i in range(2)}
     table.place("w", spec, placed)
     again = read_back(table)
@@ -81,13 +81,13 @@ def test_parts_of_ranks_make_the_whole(
     shape: tuple[int, ...], ranks: int, data: st.DataObject
 ) -> None:
     tile = tuple(data.draw(st.integers(1, n)) for n in shape)
-    spec = Spec("int8", shape, tile)
+    spec = TensorSpec("int8", shape, tile)
     boxes = list(tiles(whole(shape), tile))
     placed = {box: chunk(i + 1, box.count) for i, box in enumerate(boxes)}
     owner = [data.draw(st.integers(0, ranks - 1)) for _ in boxes]
     parts = []
     for rank in range(ranks):
-        part = Table(values={f"of {rank}": rank, "of all": rank})
+        part = ItemTable(values={f"of {rank}": rank, "of all": rank})
         part.place(
             "w", spec, {b: placed[b] for b, r in zip(boxes, owner, strict=True) if r == rank}
         )
@@ -99,8 +99,8 @@ def test_parts_of_ranks_make_the_whole(
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    one, other = Table(), Table()
-    spec = Spec("int8", (4,), (4,))
+    one, other = ItemTable(), ItemTable()
+    spec = TensorSpec("int8", (4,), (4,))
     one.place("w", spec, {Box((0,), (2,)): chunk(1, 2)})
     with pytest.raises(ValueError, match="cover 2 of its 4 elements"):
         merge([one])
@@ -113,7 +113,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 
 def test_a_table_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     table = filled(TILED)
-    monkeypatch.setattr("checkpointing.format.table.MAX_TABLE", 500)
+    monkeypatch.setattr("checkpointing.format.item_table.MAX_TABLE", 500)
     with pytest.raises(ValueError, match="has 500 at most"):
         to_bytes(table, INDEX)
 
@@ -121,7 +121,7 @@ def test_a_table_that_no_reader_takes_is_not_written(monkeypatch: pytest.MonkeyP
 # --- damage -------------------------------------------------------------------------------------
 
 
-def unpacked(table: Table) -> tuple[dict[str, Any], bytes]:
+def unpacked(table: ItemTable) -> tuple[dict[str, Any], bytes]:
     """The JSON and what follows it."""
     raw = zstandard.decompress(to_bytes(table, INDEX))
     end = 4 + int.from_bytes(raw[:4], "little")
@@ -133,7 +133,7 @@ def packed(header: object, rest: bytes) -> bytes:
     return zstandard.compress(len(head).to_bytes(4, "little") + head + rest)
 
 
-def load(data: bytes, packs: list[bytes] = PACKS) -> Table:
+def load(data: bytes, packs: list[bytes] = PACKS) -> ItemTable:
     return from_bytes(data, packs, "there")
 
 
@@ -231,8 +231,10 @@ def test_headers_that_do_not_fit_are_refused(
 def test_rows_that_cannot_be_are_refused(
     column: str, value: int, error: type[Exception], problem: str
 ) -> None:
-    table = Table()
-    table.place("w", Spec("int64", (2,), (1,)), {Box((i,), (1,)): chunk(i + 1) for i in range(2)})
+    table = ItemTable()
+    table.place(
+        "w", TensorSpec("int64", (2,), (1,)), {Box((i,), (1,)): chunk(i + 1) for i in range(2)}
+    )
     header, rest = unpacked(table)
     boxes = 2 * 2 * 8
     at = boxes + 2 * sum(
@@ -264,8 +266,8 @@ def test_a_base_is_one_object_for_all_that_need_it(depth: int, number: int) -> N
     placed = {
         Box((i,), (1,)): replace(chunk(500 + i, 8, bases[-1]), codec=Codec.DELTA) for i in range(4)
     }
-    table = Table()
-    table.place("w", Spec("int64", (4,), (1,)), placed)
+    table = ItemTable()
+    table.place("w", TensorSpec("int64", (4,), (1,)), placed)
     found = read_back(table)
     ((_, one),) = found.reaching("w", Box((number,), (1,)))
     assert one == placed[Box((number,), (1,))]
@@ -277,15 +279,15 @@ def test_more_bases_than_any_save_makes_are_refused() -> None:
     last = chunk(0, 8)
     for i in range(1, MAX_DEPTH + 2):
         last = replace(chunk(i, 8, last), codec=Codec.DELTA)
-    table = Table()
-    table.place("w", Spec("int64", (1,), (1,)), {Box((0,), (1,)): last})
+    table = ItemTable()
+    table.place("w", TensorSpec("int64", (1,), (1,)), {Box((0,), (1,)): last})
     with pytest.raises(DamagedError, match=f"more than {MAX_DEPTH} bases"):
         read_back(table)
 
 
 def test_a_base_of_another_length_is_refused() -> None:
-    table = Table()
+    table = ItemTable()
     odd = replace(chunk(2, 8, chunk(1, 16)), codec=Codec.DELTA)
-    table.place("w", Spec("int64", (1,), (1,)), {Box((0,), (1,)): odd})
+    table.place("w", TensorSpec("int64", (1,), (1,)), {Box((0,), (1,)): odd})
     with pytest.raises(DamagedError, match="a base of another length in 'w'"):
         load(to_bytes(table, INDEX))

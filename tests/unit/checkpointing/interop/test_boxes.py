@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from checkpointing import DamagedError
 from checkpointing.format.tiles import Box, tile_shape, tiles, whole
-from checkpointing.interop.boxes import read_box, runs, widened, write_box
-from checkpointing.interop.files import InputFile, new_files
+from checkpointing.interop.atomic_files import InputFile, new_files
+from checkpointing.interop.box_runs import read_box, runs, widened, write_box
 
 SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.format.tiles import Box
-from checkpointing.interop.forms import Form
+from checkpointing.interop.tensor_forms import TensorForm
 
 
 @given(
@@ -29,7 +29,7 @@ def test_pieces_make_up_the_whole(
     wanted = grouped.reshape(shape)
     wanted = wanted.T if is_transposed else wanted
 
-    form = Form("there", (groups, parts), is_transposed)
+    form = TensorForm("there", (groups, parts), is_transposed)
     there = np.full(form.shape(shape), -1)
     edges = sorted({0, shape[0], *(cut for cut in cuts if cut < shape[0])})
     for first, end in pairwise(edges):

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing import SaveError
-from checkpointing.containers import RECORD
-from checkpointing.interop.lists import Keys, guess, keys, lists_in, record
-from checkpointing.interop.naming import full_name
-from checkpointing.values import Json
+from checkpointing.format.values.branch_kinds import RECORD
+from checkpointing.format.values.json_values import Json
+from checkpointing.interop.list_branches import Keys, guess, keys, lists_in, record
+from checkpointing.interop.tensor_names import full_name
 
 KEYS = st.sampled_from(["0", "1", "2", "00", "state", "param_groups", "a/0", "~", ""])
 TREES = st.recursive(

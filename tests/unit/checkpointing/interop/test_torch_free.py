@@ -11,7 +11,9 @@ import pytest
 def test_importing_imports_no_torch() -> None:
     program = (
         "import sys\n"
-        "from checkpointing.interop import dcp, dcp_metadata, pickles, safetensors, torch_file\n"
+        "from checkpointing.interop import dcp, pickle_reader, safetensors\n"
+        "from checkpointing.interop.dcp import folder_metadata\n"
+        "from checkpointing.interop.torch_save import torch_file\n"
         "assert 'torch' not in sys.modules\n"
         "dcp.StoreReader, dcp.StoreWriter\n"
         "assert 'torch' in sys.modules\n"

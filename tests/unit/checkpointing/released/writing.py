@@ -26,18 +26,18 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from checkpointing import Checkpointer, Last, Only, Store
-from checkpointing.codec import Chooser, Codec, Encoder, Layout
-from checkpointing.codec.choosing import Way
-from checkpointing.format.manifest import Header
+from checkpointing.codec import AdaptiveEncoder, Codec, CodecChooser, WordLayout
+from checkpointing.codec.selection.codec_choice import CodecChoice
+from checkpointing.format.manifest import ManifestHeader
 from checkpointing.interop.dcp import StoreWriter
-from checkpointing.state import to_save
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.index import Known
-from checkpointing.store.marks import pin
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
-from checkpointing.store.writer import Options, Piece, write
+from checkpointing.state.item_adapters import to_save
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.pins_and_labels import pin
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, write
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
 DTYPES += " complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2"
@@ -138,13 +138,13 @@ def _optimizers(root: Path, saved: Saved) -> None:
 
 
 def _leaves(state: dict[str, Any]) -> dict[str, Any]:
-    from checkpointing.values import decode
+    from checkpointing.format.values.json_values import decode
 
     leaves = to_save(state)
     return described(leaves.tensors, {name: decode(one) for name, one in leaves.values.items()})
 
 
-class Always(Chooser):
+class Always(CodecChooser):
     """Takes one codec, for what it can take."""
 
     def __init__(self, codec: Codec) -> None:
@@ -154,10 +154,10 @@ class Always(Chooser):
     def wants_base(self, kind: str) -> bool:
         return self._codec in (Codec.DELTA, Codec.ROWS, Codec.GROUPS)
 
-    def way(self, kind: str, raw: Any, layout: Layout, base: Any = None) -> Way:
+    def way(self, kind: str, raw: Any, layout: WordLayout, base: Any = None) -> CodecChoice:
         if self._codec in (Codec.DELTA, Codec.GROUPS) and base is None:
-            return Way(Codec.PLANES)
-        return Way(self._codec, on_base=base is not None)
+            return CodecChoice(Codec.PLANES)
+        return CodecChoice(self._codec, on_base=base is not None)
 
 
 def _codecs(root: Path, saved: Saved) -> None:
@@ -165,7 +165,9 @@ def _codecs(root: Path, saved: Saved) -> None:
     all ranks save one, some rows each."""
     store, generator = Store.open(root), np.random.default_rng(2)
     codecs = [codec for codec in Codec if codec is not Codec.CONSTANT]
-    encoders = {codec.name: ChunkEncoder(Encoder(Always(codec)), depth=3) for codec in codecs}
+    encoders = {
+        codec.name: ChunkEncoder(AdaptiveEncoder(Always(codec)), depth=3) for codec in codecs
+    }
     column = np.cumsum(generator.integers(0, 3, (96, 1)), axis=0)
     array = np.repeat(column, 16, axis=1).astype(np.uint16)
     for step in (1, 2, 3):
@@ -176,12 +178,15 @@ def _codecs(root: Path, saved: Saved) -> None:
         with Session(store, "codecs") as session:
             save = session.begin(step)
             for rank, (name, encoder) in enumerate(encoders.items()):
-                own = Piece(f"model/{name}", "bfloat16", array.shape, (0, 0), tensors[name])
+                own = TensorPiece(f"model/{name}", "bfloat16", array.shape, (0, 0), tensors[name])
                 rows = array[16 * rank : 16 * rank + 16]
-                part = Piece("model/rows", "bfloat16", array.shape, (16 * rank, 0), rows)
-                index, options = Known(store, "codecs").index(), Options(encoder=encoder)
+                part = TensorPiece("model/rows", "bfloat16", array.shape, (16 * rank, 0), rows)
+                index, options = (
+                    RunChunkIndex(store, "codecs").index(),
+                    WriteOptions(encoder=encoder),
+                )
                 found = write(store, save, [own, part], {}, index, options)
-                write_part(store, Header(save, time.time(), len(encoders)), rank, found)
+                write_part(store, ManifestHeader(save, time.time(), len(encoders)), rank, found)
             commit(store, save, len(encoders))
             session.end(save.manifest())
         raw = {f"model/{n}": a for n, a in tensors.items()} | {"model/rows": array}

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from checkpointing.arena import Arena
-from checkpointing.service.hall import Hall
-from checkpointing.service.seats import Furniture
-from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
+from checkpointing.service.registry.rank_slots import ArenaLayout
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
+from checkpointing.staging.arena import Arena
 
 FIRST, SECOND = Generation("aaaaaaaa", 2), Generation("bbbbbbbb", 2)
 SLOT = 4096
-LAYOUT = Layout("digest", (Place("model/w", "float32", (16,), (0,), (8,), 0),))
+LAYOUT = SnapshotLayout("digest", (SlotBox("model/w", "float32", (16,), (0,), (8,), 0),))
 
 
 def snapshot(
     rank: int = 0, step: int = 1, slot: int = 0, generation: Generation = FIRST
-) -> Snapshot:
-    return Snapshot(generation, rank, step, slot, LAYOUT)
+) -> RankSnapshot:
+    return RankSnapshot(generation, rank, step, slot, LAYOUT)
 
 
 class Trainer:
@@ -26,7 +26,7 @@ class Trainer:
 
     def __init__(
         self,
-        hall: Hall,
+        hall: SnapshotRegistry,
         rank: int = 0,
         generation: Generation = FIRST,
         *,
@@ -44,9 +44,9 @@ class Trainer:
         self.hall.furnish(self.rank, self.notify, self.furniture())
         return self
 
-    def furniture(self) -> Furniture:
+    def furniture(self) -> ArenaLayout:
         """As the service gets it: another descriptor of the same memory."""
-        return Furniture(Arena.attach(os.dup(self.arena.fd)), self.slots, SLOT)
+        return ArenaLayout(Arena.attach(os.dup(self.arena.fd)), self.slots, SLOT)
 
     def notify(self, message: dict[str, Any]) -> None:
         self.heard.append(message)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service import address as module
-from checkpointing.service.address import address, all_sockets, check_peer, folder
+from checkpointing.service.protocol import socket_address as module
+from checkpointing.service.protocol.socket_address import address, all_sockets, check_peer, folder
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from checkpointing.arena import Arena
 from checkpointing.errors import ServiceError
-from checkpointing.service import hall as hall_module
-from checkpointing.service import seating
-from checkpointing.service.hall import Hall
-from checkpointing.service.leading import HopelessError
-from checkpointing.service.seats import Furniture
-from checkpointing.service.slots import State
+from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
+from checkpointing.service.registry import registry_slots
+from checkpointing.service.registry import snapshot_registry as hall_module
+from checkpointing.service.registry.rank_slots import ArenaLayout
+from checkpointing.service.registry.slot_choice import SlotState
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.staging.arena import Arena
 from tests.unit.checkpointing.service.parts import FIRST, SLOT, Trainer, snapshot
 
 BYTES = 32  # of the one part that a state here has
@@ -21,15 +21,19 @@ BYTES = 32  # of the one part that a state here has
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, module in (("HANDOVER_S", seating), ("LEFT_S", seating), ("REJOIN_S", hall_module)):
+    for name, module in (
+        ("HANDOVER_S", registry_slots),
+        ("LEFT_S", registry_slots),
+        ("REJOIN_S", hall_module),
+    ):
         monkeypatch.setattr(module, name, 0.0)
 
 
 class Streaming(Trainer):
     """One with two buckets."""
 
-    def furniture(self) -> Furniture:
-        return Furniture(Arena.attach(os.dup(self.arena.fd)), 2, SLOT, 2)
+    def furniture(self) -> ArenaLayout:
+        return ArenaLayout(Arena.attach(os.dup(self.arena.fd)), 2, SLOT, 2)
 
     def begin(self, step: int) -> None:
         slot = self.claim(step)
@@ -46,19 +50,19 @@ class Streaming(Trainer):
 
 
 @pytest.fixture
-def hall() -> Hall:
-    return Hall()
+def hall() -> SnapshotRegistry:
+    return SnapshotRegistry()
 
 
 @pytest.fixture
-def trainer(hall: Hall) -> Streaming:
+def trainer(hall: SnapshotRegistry) -> Streaming:
     made = Streaming(hall)
     made.furnish()
     return made
 
 
 def test_a_state_is_wanted_before_it_is_whole_and_held_once_it_is(
-    hall: Hall, trainer: Streaming
+    hall: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
     assert hall.snapshots() == []
@@ -66,7 +70,7 @@ def test_a_state_is_wanted_before_it_is_whole_and_held_once_it_is(
     assert course is not None
     assert hall.wanted(course) == [1]
     trainer.fill(1)
-    assert [state for _, state in hall.snapshots()] == [State.WAITING]
+    assert [state for _, state in hall.snapshots()] == [SlotState.WAITING]
     assert hall.not_durable() == []  # there is nothing whole to copy to anywhere
     with hall.reading(FIRST, 0, 1) as taken:
         assert taken is not None
@@ -80,7 +84,7 @@ def test_a_state_is_wanted_before_it_is_whole_and_held_once_it_is(
 
 
 def test_a_dead_trainers_half_state_is_lost_and_a_whole_one_is_not(
-    hall: Hall, trainer: Streaming
+    hall: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
     trainer.fill(1)
@@ -91,15 +95,17 @@ def test_a_dead_trainers_half_state_is_lost_and_a_whole_one_is_not(
         coming = taken.stream.pieces(lambda: False)
         assert next(coming) is None
         trainer.leave()
-        with pytest.raises(HopelessError, match="its trainer is gone"):
+        with pytest.raises(ImpossibleSaveError, match="its trainer is gone"):
             next(coming)
-    assert [(one.step, state) for one, state in hall.snapshots()] == [(1, State.WAITING)]
+    assert [(one.step, state) for one, state in hall.snapshots()] == [(1, SlotState.WAITING)]
     with hall.reading(FIRST, 0, 2) as taken:
         assert taken is None
     assert Streaming(hall, visit=1).seated.fd is None, "there is nothing to be loaded from"
 
 
-def test_what_its_trainer_gives_up_is_not_waited_for(hall: Hall, trainer: Streaming) -> None:
+def test_what_its_trainer_gives_up_is_not_waited_for(
+    hall: SnapshotRegistry, trainer: Streaming
+) -> None:
     trainer.begin(1)
     hall.unstaged(0, trainer.notify, 1, 0)
     assert trainer.unread() == ["its trainer has given it up"]
@@ -110,28 +116,28 @@ def test_what_its_trainer_gives_up_is_not_waited_for(hall: Hall, trainer: Stream
 
 
 def test_what_cannot_be_saved_is_not_read_on_and_why_is_told(
-    hall: Hall, trainer: Streaming
+    hall: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.begin(1)
     course = hall.next_course()
     assert course is not None
     hall.begin(course, 1)
-    hall.set_state(course, 1, State.LOST, "another rank has failed")
+    hall.set_state(course, 1, SlotState.LOST, "another rank has failed")
     assert trainer.unread() == ["another rank has failed"]
 
 
 def test_a_service_that_was_started_again_has_nothing_to_read(
-    hall: Hall, trainer: Streaming
+    hall: SnapshotRegistry, trainer: Streaming
 ) -> None:
     trainer.put(1, 0)
     with hall.reading(FIRST, 0, 1) as taken:
         assert taken is not None
         assert taken.stream is not None
-        with pytest.raises(HopelessError, match="the service died"):
+        with pytest.raises(ImpossibleSaveError, match="the service died"):
             next(taken.stream.pieces(lambda: False))
 
 
-def test_slots_have_no_streams(hall: Hall) -> None:
+def test_slots_have_no_streams(hall: SnapshotRegistry) -> None:
     trainer = Trainer(hall).furnish()
     with pytest.raises(ServiceError, match="has no buckets here"):
         hall.stream(0, trainer.notify, snapshot())
@@ -139,4 +145,4 @@ def test_slots_have_no_streams(hall: Hall) -> None:
 
 def test_buckets_have_to_be_in_the_memory() -> None:
     with pytest.raises(ServiceError, match="3 buckets of 4096 bytes do not fit"):
-        Furniture(Arena.create(2 * SLOT), 2, SLOT, 3).check()
+        ArenaLayout(Arena.create(2 * SLOT), 2, SLOT, 3).check()

@@ -9,9 +9,9 @@ import pytest
 
 from checkpointing.errors import ServiceError
 from checkpointing.retention import Best, Buckets, Every, Last, Only
-from checkpointing.service.config import Budget, Config, absolute, dump, load, own_disk
+from checkpointing.service.config import Budget, ServiceConfig, absolute, dump, load, own_disk
 
-FULL = Config(
+FULL = ServiceConfig(
     url="s3://bucket/x",
     run="r",
     options={"secret_access_key": "hidden", "timeout_s": 2.0},
@@ -26,8 +26,8 @@ FULL = Config(
 )
 
 
-@pytest.mark.parametrize("config", [Config(url="/x", run="r"), FULL])
-def test_what_is_dumped_is_loaded(config: Config) -> None:
+@pytest.mark.parametrize("config", [ServiceConfig(url="/x", run="r"), FULL])
+def test_what_is_dumped_is_loaded(config: ServiceConfig) -> None:
     assert load(dump(config)) == config
 
 
@@ -49,7 +49,7 @@ def test_an_option_that_is_no_plain_value_is_refused_without_being_told() -> Non
             return "hidden"
 
     with pytest.raises(ServiceError, match="plain values") as caught:
-        dump(Config(url="x", run="r", options={"key": Secret()}))
+        dump(ServiceConfig(url="x", run="r", options={"key": Secret()}))
     assert "hidden" not in str(caught.value)
 
 
@@ -64,12 +64,12 @@ def test_places_are_the_same_in_another_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/x")
-    there = absolute(Config(url="a/../store", run="r", log="log", local="disk"))
+    there = absolute(ServiceConfig(url="a/../store", run="r", log="log", local="disk"))
     assert (there.url, there.log) == (str(tmp_path / "store"), str(tmp_path / "log"))
     assert there.local == str(tmp_path / "disk")
-    assert absolute(Config(url="~/store", run="r")).url == "/home/x/store"
+    assert absolute(ServiceConfig(url="~/store", run="r")).url == "/home/x/store"
     for url in ("s3://bucket/x", "file:///x", "/x"):
-        assert absolute(Config(url=url, run="r")).url == url
+        assert absolute(ServiceConfig(url=url, run="r")).url == url
 
 
 @pytest.mark.parametrize("local", ["s3://bucket/x", "file:///x", ""])

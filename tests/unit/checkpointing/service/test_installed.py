@@ -6,24 +6,24 @@ import threading
 
 import pytest
 
-from checkpointing.arena import Arena
 from checkpointing.errors import ServiceError
-from checkpointing.service.hall import Hall, Taken
-from checkpointing.service.seats import Furniture
-from checkpointing.service.slots import State
+from checkpointing.service.registry.rank_slots import ArenaLayout
+from checkpointing.service.registry.slot_choice import SlotState
+from checkpointing.service.registry.snapshot_registry import SnapshotRead, SnapshotRegistry
+from checkpointing.staging.arena import Arena
 from tests.unit.checkpointing.service.parts import SECOND, SLOT, Trainer, snapshot
 
 
-def memory() -> Furniture:
-    return Furniture(Arena.create(SLOT), 1, SLOT)
+def memory() -> ArenaLayout:
+    return ArenaLayout(Arena.create(SLOT), 1, SLOT)
 
 
-def held(hall: Hall) -> dict[tuple[int, int], State]:
+def held(hall: SnapshotRegistry) -> dict[tuple[int, int], SlotState]:
     return {(one.rank, one.step): state for one, state in hall.snapshots()}
 
 
 def test_it_is_wanted_and_led_where_rank_0_is() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     assert hall.install(snapshot(0, 7), memory())
     course = hall.next_course()
     assert course is not None
@@ -32,30 +32,30 @@ def test_it_is_wanted_and_led_where_rank_0_is() -> None:
 
 
 def test_the_next_trainer_of_the_rank_finds_it() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     hall.install(snapshot(0, 7), memory())
     trainer = Trainer(hall, 0, SECOND)
     assert (trainer.seated.slots, trainer.seated.slot_bytes) == (1, SLOT)
-    assert held(hall) == {(0, 7): State.WAITING}
+    assert held(hall) == {(0, 7): SlotState.WAITING}
 
 
 def test_a_trainer_that_sits_there_is_not_disturbed() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     Trainer(hall, 0).furnish().save(3)
     assert not hall.install(snapshot(0, 7), memory())
-    assert held(hall) == {(0, 3): State.WAITING}
+    assert held(hall) == {(0, 3): SlotState.WAITING}
 
 
 def test_only_what_is_newer_takes_the_place() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     hall.install(snapshot(0, 7), memory())
     assert not hall.install(snapshot(0, 7), memory())
     assert hall.install(snapshot(0, 8), memory())
-    assert held(hall) == {(0, 8): State.WAITING}
+    assert held(hall) == {(0, 8): SlotState.WAITING}
 
 
 def test_nothing_is_held_of_a_generation_that_is_over() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     hall.install(snapshot(0, 7), memory())
     hall.resume(SECOND)
     assert not hall.install(snapshot(1, 7), memory())
@@ -63,20 +63,20 @@ def test_nothing_is_held_of_a_generation_that_is_over() -> None:
 
 
 def test_memory_that_is_too_small_is_refused() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     with pytest.raises(ServiceError, match="layout"):
-        hall.install(snapshot(0, 7), Furniture(Arena.create(4096), 1, 1))
+        hall.install(snapshot(0, 7), ArenaLayout(Arena.create(4096), 1, 1))
     assert held(hall) == {}
 
 
 def test_who_reads_it_while_its_own_trainer_comes_back_waits_for_that() -> None:
-    hall = Hall()
+    hall = SnapshotRegistry()
     hall.install(snapshot(0, 7), memory())
     course = hall.next_course()
     assert course is not None
     hall.begin(course, 7)
     trainer = Trainer(hall, 0)
-    found: list[Taken | None] = []
+    found: list[SnapshotRead | None] = []
 
     def read() -> None:
         with hall.reading(course.generation, 0, 7) as taken:

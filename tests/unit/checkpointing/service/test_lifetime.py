@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.service.lifetime import HOPELESS_S, UNUSED_S, Situation, why_to_end
+from checkpointing.service.service_lifetime import (
+    HOPELESS_S,
+    UNUSED_S,
+    ServiceSituation,
+    why_to_end,
+)
 
 LINGER_S = 120.0
-EMPTY = Situation(
+EMPTY = ServiceSituation(
     was_joined=True, is_empty=True, is_alone=True, is_idle=True, up_s=1, alone_s=0, unmoved_s=1
 )
 LEFT = replace(EMPTY, is_empty=False)
@@ -29,7 +34,7 @@ BUSY = replace(LEFT, is_idle=False)
         (replace(BUSY, alone_s=1e9, unmoved_s=HOPELESS_S + 1), "nothing could be saved"),
     ],
 )
-def test_why_to_end(now: Situation, why: str | None) -> None:
+def test_why_to_end(now: ServiceSituation, why: str | None) -> None:
     told = why_to_end(now, LINGER_S)
     assert (told is None) == (why is None)
     assert why is None or why in str(told)

@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.messages import (
+from checkpointing.service.protocol.messages import (
     dump_layout,
     dump_snapshot,
     load_generation,
     load_layout,
-    load_seat,
+    load_rank,
     load_snapshot,
 )
-from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
+from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
 
-LAYOUT = Layout(
+LAYOUT = SnapshotLayout(
     "digest",
     (
-        Place("model/w", "bfloat16", (8, 4), (2, 0), (6, 4), 0),
-        Place("model/scalar", "float64", (), (), (), 64),
-        Place("model/nothing", "int8", (0, 3), (0, 0), (0, 3), 128),
+        SlotBox("model/w", "bfloat16", (8, 4), (2, 0), (6, 4), 0),
+        SlotBox("model/scalar", "float64", (), (), (), 64),
+        SlotBox("model/nothing", "int8", (0, 3), (0, 0), (0, 3), 128),
     ),
 )
-SNAPSHOT = Snapshot(
+SNAPSHOT = RankSnapshot(
     Generation("0123abcd", 4, 7),
     rank=3,
     step=12,
@@ -51,7 +51,7 @@ def test_layouts() -> None:
 
 
 @pytest.mark.parametrize("snapshot", [SNAPSHOT, replace(SNAPSHOT, deadline_s=None)])
-def test_snapshots(snapshot: Snapshot) -> None:
+def test_snapshots(snapshot: RankSnapshot) -> None:
     plain = sent(dump_snapshot(snapshot))
     assert load_snapshot(plain, {"digest": LAYOUT}) == snapshot
 
@@ -120,8 +120,8 @@ def test_what_is_no_generation(plain: dict[str, Any]) -> None:
 def test_seats_that_there_are_not(rank: Any, ranks: list[Any]) -> None:
     generation = {"id": "0123abcd", "world_size": 4}
     with pytest.raises(ServiceError, match="no seat"):
-        load_seat({"rank": rank, "ranks": ranks, "generation": generation})
-    assert load_seat({"rank": 1, "ranks": [1, 2], "generation": generation}) == (
+        load_rank({"rank": rank, "ranks": ranks, "generation": generation})
+    assert load_rank({"rank": 1, "ranks": [1, 2], "generation": generation}) == (
         1,
         frozenset([1, 2]),
         Generation("0123abcd", 4),

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.peering import (
-    Node,
-    Ring,
+from checkpointing.service.replication.replication_ring import (
+    ReplicationRing,
+    RingNode,
     choose_slot,
     dump_ring,
     load_ring,
@@ -21,11 +21,11 @@ from checkpointing.service.peering import (
 from checkpointing.service.snapshots import Generation
 
 KEY = bytes(range(32))
-NODES = (Node("a", "10.0.0.1", 4001, (0, 2)), Node("b", "10.0.0.2", 4002, (1, 3)))
+NODES = (RingNode("a", "10.0.0.1", 4001, (0, 2)), RingNode("b", "10.0.0.2", 4002, (1, 3)))
 
 
-def ring(me: int = 0) -> Ring:
-    return Ring(Generation("0a1b2c3d", 4), NODES, me, KEY)
+def ring(me: int = 0) -> ReplicationRing:
+    return ReplicationRing(Generation("0a1b2c3d", 4), NODES, me, KEY)
 
 
 def test_a_ring_comes_back_from_its_message() -> None:
@@ -54,7 +54,7 @@ def test_no_ring_is_refused_without_its_key(changes: dict[str, Any]) -> None:
 
 def test_each_node_has_a_next_one_but_a_single_one() -> None:
     assert [ring(me).next for me in (0, 1)] == [1, 0]
-    assert Ring(Generation("0a1b2c3d", 2), NODES[:1], 0, KEY).next is None
+    assert ReplicationRing(Generation("0a1b2c3d", 2), NODES[:1], 0, KEY).next is None
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from checkpointing.service.config import Budget, Config
-from checkpointing.service.renewing import Renewable
-from checkpointing.service.service import Service
-from checkpointing.service.throttle import Throttled, TokenBucket
+from checkpointing.service.checkpoint_service import CheckpointService
+from checkpointing.service.config import Budget, ServiceConfig
+from checkpointing.service.upload_bandwidth import BandwidthTokenBucket, ThrottledStorage
 from checkpointing.storage import Storage, open_storage
-from checkpointing.storage.memory import MemoryStorage
-from checkpointing.storage.sweeping import SweepsTemporaries
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.storage.renewable_storage import RenewableStorage
+from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemoval
 
 SECRET = "not-for-anybody"
 
@@ -31,7 +31,7 @@ class Closing(MemoryStorage):
 
 def test_requests_go_to_the_new_one_and_the_old_one_ends_with_it() -> None:
     old, new = Closing("memory://old"), Closing("memory://new")
-    storage = Renewable(old)
+    storage = RenewableStorage(old)
     storage.put("packs/a", [b"1"])
     storage.renew(new)
     storage.put("packs/b", [b"2"])
@@ -49,10 +49,12 @@ def test_requests_go_to_the_new_one_and_the_old_one_ends_with_it() -> None:
 
 def test_it_passes_on_all_that_a_storage_has() -> None:
     wanted = {name for name, _ in inspect.getmembers(Storage) if not name.startswith("_")}
-    assert wanted <= set(dir(Renewable))
+    assert wanted <= set(dir(RenewableStorage))
 
 
-@pytest.mark.parametrize("wrap", [Renewable, lambda s: Throttled(s, TokenBucket(1e9))])
+@pytest.mark.parametrize(
+    "wrap", [RenewableStorage, lambda s: ThrottledStorage(s, BandwidthTokenBucket(1e9))]
+)
 def test_what_dead_writers_left_is_swept_through_it(
     tmp_path: Path, wrap: Callable[[Storage], Storage]
 ) -> None:
@@ -61,21 +63,21 @@ def test_what_dead_writers_left_is_swept_through_it(
     left = tmp_path / "packs" / f".a.{'0' * 16}.tmp"
     left.write_bytes(b"half")
     os.utime(left, (1.0, 1.0))
-    assert isinstance(storage, SweepsTemporaries)
+    assert isinstance(storage, SupportsTemporaryRemoval)
     assert storage.sweep_temporaries(3600.0) == 1
     assert not left.exists()
     other = wrap(MemoryStorage("memory://x"))
-    assert isinstance(other, SweepsTemporaries)
+    assert isinstance(other, SupportsTemporaryRemoval)
     assert other.sweep_temporaries(0.0) == 0
 
 
-def s3(**options: Any) -> Config:
+def s3(**options: Any) -> ServiceConfig:
     plain = {"endpoint": "http://127.0.0.1:9", "region": "us-east-1", "access_key_id": "key"}
-    return Config("s3://bucket/x", "r", {**plain, **options}, budget=Budget(cpu=1))
+    return ServiceConfig("s3://bucket/x", "r", {**plain, **options}, budget=Budget(cpu=1))
 
 
 def test_a_service_takes_other_options_and_tells_no_value(caplog: pytest.LogCaptureFixture) -> None:
-    service = Service(s3(secret_access_key="expired"))
+    service = CheckpointService(s3(secret_access_key="expired"))
     renewable = service._renewable
     before = renewable._storage
     try:

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.service.announcing import session_id
-from checkpointing.service.hall import Hall
-from checkpointing.service.reviving import (
-    Candidate,
-    Commit,
-    Past,
-    Reviver,
+from checkpointing.service.coordinator.save_announcement import session_id
+from checkpointing.service.registry.slot_choice import SlotState
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.snapshots import Generation
+from checkpointing.service.spool.spool_file import SpoolHeader
+from checkpointing.service.spool.spool_folder import SpoolEntry, SpoolFolder
+from checkpointing.service.spool.spool_recovery import (
+    CommittedStep,
+    RunHistory,
+    SpoolCandidate,
+    SpoolRecovery,
     newest_generation,
     why_stale,
 )
-from checkpointing.service.slots import State
-from checkpointing.service.snapshots import Generation
-from checkpointing.service.spool import File, Spool
-from checkpointing.service.spoolfile import Spooled
-from checkpointing.service.spooling import Ahead, Spooler
-from checkpointing.store import owners
+from checkpointing.service.spool.spooler import Spooler, StoreOutlook
+from checkpointing.store.sessions import run_ownership
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.service.parts import SECOND, SLOT, Trainer, snapshot
 
@@ -39,21 +39,21 @@ OTHERS = "cccccccc"
 
 def spooled(
     step: int = 7, rank: int = 0, generation: Generation = MINE, slot: int = 0, since: int = -1
-) -> Spooled:
+) -> SpoolHeader:
     one = replace(snapshot(rank, step, slot, generation), created=NOW)
-    return Spooled(one, generation.owner, UUID, since, 2, SLOT)
+    return SpoolHeader(one, generation.owner, UUID, since, 2, SLOT)
 
 
-def past(*commits: Commit, owner: int = 5, uuid: str = UUID) -> Past:
-    return Past(uuid, owner, commits)
+def past(*commits: CommittedStep, owner: int = 5, uuid: str = UUID) -> RunHistory:
+    return RunHistory(uuid, owner, commits)
 
 
-def theirs(step: int, after_s: float) -> Commit:
-    return Commit(OTHERS, step, NOW + after_s)
+def theirs(step: int, after_s: float) -> CommittedStep:
+    return CommittedStep(OTHERS, step, NOW + after_s)
 
 
-def own(step: int, epoch: int = 0) -> Commit:
-    return Commit(session_id(MINE, epoch), step, NOW)
+def own(step: int, epoch: int = 0) -> CommittedStep:
+    return CommittedStep(session_id(MINE, epoch), step, NOW)
 
 
 def test_the_last_state_of_a_run_is_gone_on_from() -> None:
@@ -80,7 +80,7 @@ def test_a_take_over_alone_is_no_reason() -> None:
 def test_higher_steps_count_once_the_run_was_taken_over_whatever_the_clocks_say() -> None:
     assert why_stale(spooled(), past(theirs(8, -1))) is None  # it went back behind a damaged one
     assert "taken over since" in str(why_stale(spooled(), past(theirs(8, -1), owner=6)))
-    unreadable = Commit(OTHERS, 8, float("-inf"))
+    unreadable = CommittedStep(OTHERS, 8, float("-inf"))
     assert "taken over since" in str(why_stale(spooled(), past(unreadable, owner=6)))
 
 
@@ -93,7 +93,7 @@ def test_another_run_of_the_same_name_is_another_run() -> None:
 
 COMMITS = st.lists(
     st.builds(
-        Commit,
+        CommittedStep,
         st.sampled_from([OTHERS, *(session_id(MINE, epoch) for epoch in range(3))]),
         st.integers(0, 12),
         st.floats(NOW - 100, NOW + 100),
@@ -103,7 +103,7 @@ COMMITS = st.lists(
 
 @given(COMMITS, st.integers(5, 7))
 def test_nothing_that_was_saved_later_by_others_is_ever_lost(
-    commits: list[Commit], owner: int
+    commits: list[CommittedStep], owner: int
 ) -> None:
     if why_stale(spooled(), past(*commits, owner=owner)) is not None:
         return
@@ -112,9 +112,11 @@ def test_nothing_that_was_saved_later_by_others_is_ever_lost(
     assert all(c.step != 7 for c in commits)
 
 
-def candidate(said: Spooled) -> Candidate:
+def candidate(said: SpoolHeader) -> SpoolCandidate:
     one = said.snapshot
-    return Candidate(File(Path(said.name), one.generation.id, one.rank, one.step, 0, 0), said)
+    return SpoolCandidate(
+        SpoolEntry(Path(said.name), one.generation.id, one.rank, one.step, 0, 0), said
+    )
 
 
 def test_of_several_generations_the_last_owners_counts() -> None:
@@ -133,20 +135,20 @@ class Node:
 
     def __init__(self, tmp: Path) -> None:
         self.store = Store.open(tmp / "store", create=True)
-        self.hall, self.spool = Hall(), Spool(tmp / "local", "run-key", None, 1)
-        self.spooler = Spooler(self.hall, self.spool, Ahead, lambda generation: None)
+        self.hall, self.spool = SnapshotRegistry(), SpoolFolder(tmp / "local", "run-key", None, 1)
+        self.spooler = Spooler(self.hall, self.spool, StoreOutlook, lambda generation: None)
         self.owners: dict[Generation, int] = {}
 
-    def put(self, said: Spooled) -> Path:
+    def put(self, said: SpoolHeader) -> Path:
         said = replace(said, store=self.store.record.uuid)
         self.spool.put(said, content(said.snapshot.rank, said.snapshot.step))
         return self.spool.folder / said.name
 
     def revive(self) -> int:
-        reviver = Reviver(self.hall, self.spool, self.spooler, 1)
+        reviver = SpoolRecovery(self.hall, self.spool, self.spooler, 1)
         return reviver.revive(self.store, "r", self.spool.files(), self.owners)
 
-    def held(self) -> dict[tuple[int, int], State]:
+    def held(self) -> dict[tuple[int, int], SlotState]:
         return {(one.rank, one.step): state for one, state in self.hall.snapshots()}
 
     def names(self) -> list[str]:
@@ -162,7 +164,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def unowned(step: int, rank: int = 0, slot: int = 0) -> Spooled:
+def unowned(step: int, rank: int = 0, slot: int = 0) -> SpoolHeader:
     return spooled(step, rank, Generation("aaaaaaaa", 2), slot)
 
 
@@ -171,7 +173,11 @@ def test_the_next_trainer_finds_the_newest_ones_in_its_seat(node: Node) -> None:
         node.put(unowned(step, slot=step % 2))
     node.put(unowned(7, rank=1))
     assert node.revive() == 3
-    assert node.held() == {(0, 8): State.WAITING, (0, 7): State.WAITING, (1, 7): State.WAITING}
+    assert node.held() == {
+        (0, 8): SlotState.WAITING,
+        (0, 7): SlotState.WAITING,
+        (1, 7): SlotState.WAITING,
+    }
     trainer = Trainer(node.hall, 0, SECOND)
     assert (trainer.seated.slots, trainer.seated.slot_bytes) == (2, SLOT)
     for one, _ in node.hall.snapshots():
@@ -196,14 +202,14 @@ def test_no_save_begins_before_all_ranks_are_back(
 
     worker = threading.Thread(target=work)
     worker.start()
-    install = Hall.install
+    install = SnapshotRegistry.install
 
     def slowly(*arguments: Any) -> bool:
         is_held = install(*arguments)
         time.sleep(0.05)  # another thread would run here, if it could
         return is_held
 
-    monkeypatch.setattr(Hall, "install", slowly)
+    monkeypatch.setattr(SnapshotRegistry, "install", slowly)
     assert node.revive() == 2
     worker.join()
     assert begun == [frozenset([0, 1])]
@@ -216,7 +222,7 @@ def test_a_damaged_one_is_removed_and_the_one_before_it_held(node: Node) -> None
     data[-40] ^= 1
     path.write_bytes(data)
     assert node.revive() == 1
-    assert node.held() == {(0, 6): State.WAITING}
+    assert node.held() == {(0, 6): SlotState.WAITING}
     assert node.names() == ["aaaaaaaa-0-6.snapshot"]
 
 
@@ -231,7 +237,7 @@ def test_one_of_another_version_is_left_alone(node: Node) -> None:
 
 
 def test_a_stale_one_is_removed(node: Node) -> None:
-    owners.claim(node.store, "r")
+    run_ownership.claim(node.store, "r")
     node.put(spooled(7, generation=replace(MINE, owner=3)))
     assert node.revive() == 0
     assert node.held() == {}
@@ -241,10 +247,12 @@ def test_a_stale_one_is_removed(node: Node) -> None:
 def test_one_for_which_there_is_no_memory_stays_on_the_disk(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from checkpointing import hostmemory
+    from checkpointing.staging import host_memory
 
     node.put(unowned(7))
-    monkeypatch.setattr(hostmemory, "available", lambda: hostmemory.Free(SLOT - 1, "a test"))
+    monkeypatch.setattr(
+        host_memory, "available", lambda: host_memory.FreeMemory(SLOT - 1, "a test")
+    )
     assert node.revive() == 0
     assert node.held() == {}
     assert node.names() == ["aaaaaaaa-0-7.snapshot"]
@@ -258,4 +266,4 @@ def test_a_trainer_that_lives_on_keeps_its_own_memory(node: Node) -> None:
     trainer.furnish()
     trainer.put(7, 0)
     assert trainer.kinds("dropped") == []
-    assert node.held() == {(0, 7): State.WAITING}
+    assert node.held() == {(0, 7): SlotState.WAITING}

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from checkpointing.errors import StoreError
-from checkpointing.format import names
-from checkpointing.service.announcing import Fate, announced, fate
-from checkpointing.service.config import Budget, Config
-from checkpointing.service.course import Course
-from checkpointing.service.leading import Leader
-from checkpointing.service.round import Rounds
-from checkpointing.service.service import Service
+from checkpointing.format import object_keys
+from checkpointing.service.checkpoint_service import CheckpointService
+from checkpointing.service.config import Budget, ServiceConfig
+from checkpointing.service.coordinator.rank_part_writer import RankPartWriter
+from checkpointing.service.coordinator.save_announcement import SaveFate, announced, fate_of_save
+from checkpointing.service.coordinator.save_coordinator import SaveCoordinator
+from checkpointing.service.coordinator.save_leader import SaveLeader
+from checkpointing.service.registry.generation_state import GenerationState
 from checkpointing.service.snapshots import Generation
-from checkpointing.service.writing import Writer
-from checkpointing.store import owners
 from checkpointing.store.catalog import committed
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.sessions import run_ownership
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.service.parts import SLOT, Trainer
 
@@ -61,13 +61,15 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def service(store: Store) -> Iterator[Service]:
-    made = Service(Config(url=store.url, run="r", budget=Budget(cpu=1), linger_s=0.1))
+def service(store: Store) -> Iterator[CheckpointService]:
+    made = CheckpointService(
+        ServiceConfig(url=store.url, run="r", budget=Budget(cpu=1), linger_s=0.1)
+    )
     yield made
     made.close()
 
 
-def alone(service: Service, generation: Generation = ALONE, visit: int = 0) -> Hearing:
+def alone(service: CheckpointService, generation: Generation = ALONE, visit: int = 0) -> Hearing:
     """The only rank of its job; half of the tensor is all that there is."""
     trainer = Hearing(service.hall, 0, generation, visit=visit, ranks=frozenset([0]))
     trainer.furnish()
@@ -77,11 +79,11 @@ def alone(service: Service, generation: Generation = ALONE, visit: int = 0) -> H
 @pytest.fixture(autouse=True)
 def _whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tensor of the layout, of one rank."""
-    from checkpointing.service.snapshots import Layout, Place
+    from checkpointing.service.snapshots import SlotBox, SnapshotLayout
     from tests.unit.checkpointing.service import parts
 
-    place = Place("model/w", "float32", (8,), (0,), (8,), 0)
-    monkeypatch.setattr(parts, "LAYOUT", Layout("digest", (place,)))
+    place = SlotBox("model/w", "float32", (8,), (0,), (8,), 0)
+    monkeypatch.setattr(parts, "LAYOUT", SnapshotLayout("digest", (place,)))
 
 
 def steps(store: Store) -> list[int]:
@@ -89,16 +91,16 @@ def steps(store: Store) -> list[int]:
 
 
 def test_a_bug_costs_one_step(
-    service: Service, store: Store, monkeypatch: pytest.MonkeyPatch
+    service: CheckpointService, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = Writer.write
+    write = RankPartWriter.write
 
-    def broken(self: Writer, save: Any, *args: Any) -> Any:
+    def broken(self: RankPartWriter, save: Any, *args: Any) -> Any:
         if save.step == 1:
             raise ZeroDivisionError("a bug")
         return write(self, save, *args)
 
-    monkeypatch.setattr(Writer, "write", broken)
+    monkeypatch.setattr(RankPartWriter, "write", broken)
     trainer = alone(service)
     trainer.save_noise(1)
     trainer.hears("failed", 1)
@@ -110,12 +112,12 @@ def test_a_bug_costs_one_step(
 
 
 def test_a_bug_in_prune_costs_nothing(
-    service: Service, store: Store, monkeypatch: pytest.MonkeyPatch
+    service: CheckpointService, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Rounds, round_: Any) -> None:
+    def broken(self: SaveCoordinator, round_: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Rounds, "prune", broken)
+    monkeypatch.setattr(SaveCoordinator, "prune", broken)
     trainer = alone(service)
     for step in (1, 2):
         trainer.save_noise(step)
@@ -125,18 +127,18 @@ def test_a_bug_in_prune_costs_nothing(
 
 
 def test_a_failed_save_is_gone_on_with_and_announced_once(
-    service: Service, store: Store, monkeypatch: pytest.MonkeyPatch
+    service: CheckpointService, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Course, "retry", Course.at_once)
-    commit, announced_by = Leader.commit, []
+    monkeypatch.setattr(GenerationState, "retry", GenerationState.at_once)
+    commit, announced_by = SaveLeader.commit, []
 
-    def failing(self: Leader, save: Any, **options: Any) -> Any:
+    def failing(self: SaveLeader, save: Any, **options: Any) -> Any:
         announced_by.append(save)
         if len(announced_by) < 3:
             raise StoreError("out of reach")
         return commit(self, save, **options)
 
-    monkeypatch.setattr(Leader, "commit", failing)
+    monkeypatch.setattr(SaveLeader, "commit", failing)
     trainer = alone(service)
     trainer.save_noise(1)
     trainer.hears("committed", 1)
@@ -145,11 +147,11 @@ def test_a_failed_save_is_gone_on_with_and_announced_once(
     assert trainer.kinds("written") == [1]  # only once
 
 
-def test_a_run_that_was_taken_over_is_given_up(service: Service, store: Store) -> None:
-    trainer = alone(service, Generation("cccccccc", 1, owners.claim(store, "r")))
+def test_a_run_that_was_taken_over_is_given_up(service: CheckpointService, store: Store) -> None:
+    trainer = alone(service, Generation("cccccccc", 1, run_ownership.claim(store, "r")))
     trainer.save_noise(1)
     trainer.hears("committed", 1)
-    owners.claim(store, "r")
+    run_ownership.claim(store, "r")
     trainer.save_noise(2)
     trainer.hears("failed", 2)
     assert service.hall.rest(WITHIN_S)
@@ -158,10 +160,10 @@ def test_a_run_that_was_taken_over_is_given_up(service: Service, store: Store) -
 
 
 def test_a_follower_whose_leader_takes_the_save_back_gives_it_up(
-    service: Service, store: Store
+    service: CheckpointService, store: Store
 ) -> None:
     generation = Generation("dddddddd", 2)
-    leader = Leader(store, "r", generation)
+    leader = SaveLeader(store, "r", generation)
     save = leader.begin(1)
     trainer = Hearing(service.hall, 1, generation, ranks=frozenset([1])).furnish()
     assert isinstance(trainer, Hearing)
@@ -169,26 +171,28 @@ def test_a_follower_whose_leader_takes_the_save_back_gives_it_up(
     trainer.hears("written", 1)
     leader.close()  # it ends without a word
     trainer.hears("failed", 1)
-    assert fate(store, save) is Fate.ABANDONED
+    assert fate_of_save(store, save) is SaveFate.ABANDONED
     assert announced(store, "r", generation) is None
 
 
-def test_a_follower_tells_of_a_step_that_its_rank_skips(service: Service, store: Store) -> None:
+def test_a_follower_tells_of_a_step_that_its_rank_skips(
+    service: CheckpointService, store: Store
+) -> None:
     generation = Generation("dddddddd", 2)
     trainer = Hearing(service.hall, 1, generation, ranks=frozenset([1])).furnish()
     service.hall.unstaged(1, trainer.notify, 1, 1)
-    leader = Leader(store, "r", generation)
+    leader = SaveLeader(store, "r", generation)
     save = leader.begin(1)
     for _ in range(int(WITHIN_S / 0.05)):
-        if fate(store, save) is Fate.ABANDONED:
+        if fate_of_save(store, save) is SaveFate.ABANDONED:
             break
         threading.Event().wait(0.05)
-    assert fate(store, save) is Fate.ABANDONED
+    assert fate_of_save(store, save) is SaveFate.ABANDONED
     leader.close()
 
 
 def test_a_follower_whose_leader_is_gone_for_good_does_not_wait_for_ever(
-    service: Service, store: Store
+    service: CheckpointService, store: Store
 ) -> None:
     generation = Generation("dddddddd", 2)
     trainer = Hearing(service.hall, 1, generation, ranks=frozenset([1])).furnish()
@@ -206,15 +210,15 @@ def test_a_follower_whose_leader_is_gone_for_good_does_not_wait_for_ever(
 def test_a_new_process_goes_on_with_a_save_that_a_killed_one_has_begun(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = Config(url=store.url, run="r", budget=Budget(cpu=1))
-    first = Service(config)
+    config = ServiceConfig(url=store.url, run="r", budget=Budget(cpu=1))
+    first = CheckpointService(config)
     hanging = threading.Event()
     with monkeypatch.context() as patched:
-        patched.setattr(Leader, "commit", lambda *_, **__: hanging.wait())
+        patched.setattr(SaveLeader, "commit", lambda *_, **__: hanging.wait())
         trainer = alone(first)
         trainer.save_noise(1)
         trainer.hears("written", 1)
-        second = Service(config)
+        second = CheckpointService(config)
     other = Hearing(second.hall, 0, ALONE, ranks=frozenset([0]))
     other.arena = trainer.arena
     other.furnish()
@@ -230,7 +234,7 @@ def test_a_new_process_goes_on_with_a_save_that_a_killed_one_has_begun(
 
 
 def test_a_rank_that_is_back_before_rank_0_hears_what_was_committed(
-    service: Service, store: Store
+    service: CheckpointService, store: Store
 ) -> None:
     ranks = [Hearing(service.hall, rank).furnish() for rank in (0, 1)]
     for step in (1, 2):
@@ -238,7 +242,7 @@ def test_a_rank_that_is_back_before_rank_0_hears_what_was_committed(
             trainer.save(step)
         for trainer in ranks:
             trainer.hears("committed", step)
-    second = Service(service.config)
+    second = CheckpointService(service.config)
     zero, one = (Hearing(second.hall, rank).furnish() for rank in (0, 1))
     one.put(2, 1)
     zero.put(1, 0)  # and what it has staged after that is to come
@@ -249,13 +253,13 @@ def test_a_rank_that_is_back_before_rank_0_hears_what_was_committed(
 
 
 def test_who_comes_after_a_missed_commit_was_found_is_told_which_it_is(
-    service: Service, store: Store
+    service: CheckpointService, store: Store
 ) -> None:
     trainer = alone(service)
     for step in (1, 2):
         trainer.save_noise(step)
         trainer.hears("committed", step)
-    second = Service(service.config)
+    second = CheckpointService(service.config)
     again = alone(second)
     again.put(1, 0)  # whereupon it is found that 2 is there, too
     (course,) = second.hall._courses.values()
@@ -269,11 +273,11 @@ def test_who_comes_after_a_missed_commit_was_found_is_told_which_it_is(
     second.close()
 
 
-def test_what_a_service_ends_with_is_no_lease(service: Service, store: Store) -> None:
+def test_what_a_service_ends_with_is_no_lease(service: CheckpointService, store: Store) -> None:
     trainer = alone(service)
     trainer.save_noise(1)
     trainer.hears("committed", 1)
     assert service.hall.rest(WITHIN_S)
     trainer.leave(goodbye=True)
     service.close()
-    assert store.storage.list(names.LEASES) == []
+    assert store.storage.list(object_keys.LEASES) == []

@@ -10,27 +10,27 @@ import numpy as np
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
-from checkpointing.service.spool import Spool
-from checkpointing.service.spoolfile import Spooled
+from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
+from checkpointing.service.spool.spool_file import SpoolHeader
+from checkpointing.service.spool.spool_folder import SpoolFolder
 
 SIZE = 3000
 
 
-def spooled(step: int, rank: int = 0, generation: str = "aaaaaaaa") -> Spooled:
-    layout = Layout("digest", (Place("model/w", "uint8", (SIZE,), (0,), (SIZE,), 0),))
-    snapshot = Snapshot(Generation(generation, 2), rank, step, 0, layout)
-    return Spooled(snapshot, None, None, -1, 1, 4096)
+def spooled(step: int, rank: int = 0, generation: str = "aaaaaaaa") -> SpoolHeader:
+    layout = SnapshotLayout("digest", (SlotBox("model/w", "uint8", (SIZE,), (0,), (SIZE,), 0),))
+    snapshot = RankSnapshot(Generation(generation, 2), rank, step, 0, layout)
+    return SpoolHeader(snapshot, None, None, -1, 1, 4096)
 
 
-def spool(root: Path, bound: int | None = None) -> Spool:
-    return Spool(root, "run-key", bound, 1)
+def spool(root: Path, bound: int | None = None) -> SpoolFolder:
+    return SpoolFolder(root, "run-key", bound, 1)
 
 
 MEMORY = np.zeros(4096, np.uint8)
 
 
-def names(there: Spool) -> list[str]:
+def names(there: SpoolFolder) -> list[str]:
     return [file.path.name for file in there.files()]
 
 

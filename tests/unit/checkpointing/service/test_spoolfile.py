@@ -14,42 +14,42 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.service import spoolfile
-from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
-from checkpointing.service.spoolfile import Spooled
-from checkpointing.values import Json
+from checkpointing.format.values.json_values import Json
+from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
+from checkpointing.service.spool import spool_file
+from checkpointing.service.spool.spool_file import SpoolHeader
 
 BLOCK = 1024
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spoolfile, "BLOCK", BLOCK)
+    monkeypatch.setattr(spool_file, "BLOCK", BLOCK)
 
 
-def spooled(size: int = 2500, step: int = 7) -> Spooled:
-    layout = Layout("digest", (Place("model/w", "uint8", (size,), (0,), (size,), 0),))
+def spooled(size: int = 2500, step: int = 7) -> SpoolHeader:
+    layout = SnapshotLayout("digest", (SlotBox("model/w", "uint8", (size,), (0,), (size,), 0),))
     values: dict[str, Json] = {"extra/x": [1, {"$float": "nan"}, "ü"]}
-    snapshot = Snapshot(
+    snapshot = RankSnapshot(
         Generation("0123abcd", 3, 5), 2, step, 1, layout, values, {"loss": 0.5}, 12.5, 3.0
     )
-    return Spooled(snapshot, owner=5, store="ab" * 16, since=4, slots=2, slot_bytes=4096)
+    return SpoolHeader(snapshot, owner=5, store="ab" * 16, since=4, slots=2, slot_bytes=4096)
 
 
 def slot(seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, 4096, np.uint8)
 
 
-def written(folder: Path, said: Spooled, memory: NDArray[np.uint8]) -> Path:
+def written(folder: Path, said: SpoolHeader, memory: NDArray[np.uint8]) -> Path:
     path = folder / said.name
-    assert spoolfile.write(path, said, memory, 2) == path.stat().st_size
+    assert spool_file.write(path, said, memory, 2) == path.stat().st_size
     return path
 
 
-def read(path: Path) -> tuple[Spooled, NDArray[np.uint8]]:
-    with spoolfile.opened(path) as (fd, head):
+def read(path: Path) -> tuple[SpoolHeader, NDArray[np.uint8]]:
+    with spool_file.opened(path) as (fd, head):
         into = np.zeros(head.spooled.bytes, np.uint8)
-        spoolfile.read(fd, head, into, 2, path)
+        spool_file.read(fd, head, into, 2, path)
         return head.spooled, into
 
 
@@ -116,11 +116,11 @@ def test_a_block_of_another_file_is_found(
     (tmp_path / "other").mkdir()
     theirs = written(tmp_path / "other", spooled(), slot(1)).read_bytes()
     data = bytearray(whole)
-    with spoolfile.opened(path) as (_, head):
+    with spool_file.opened(path) as (_, head):
         start, end = (head.start + at for at in head.blocks[one])
-        tail = head.start + head.spooled.bytes + spoolfile.HASH * one
+        tail = head.start + head.spooled.bytes + spool_file.HASH * one
     data[start:end] = theirs[start:end]
-    data[tail : tail + spoolfile.HASH] = theirs[tail : tail + spoolfile.HASH]
+    data[tail : tail + spool_file.HASH] = theirs[tail : tail + spool_file.HASH]
     path.write_bytes(data)
     with pytest.raises(DamagedError, match="hashes of its blocks"):
         read(path)
@@ -135,7 +135,7 @@ def test_one_under_another_name_is_found(tmp_path: Path, path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path, path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(path)
-    with pytest.raises(OSError, match="symbolic"), spoolfile.opened(link):
+    with pytest.raises(OSError, match="symbolic"), spool_file.opened(link):
         pass
 
 
@@ -151,14 +151,14 @@ def test_a_header_without_end_is_refused_before_it_is_read(path: Path, whole: by
 def test_of_a_failed_write_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    real: Callable[..., object] = getattr(spoolfile.PrivateFiles, call)
+    real: Callable[..., object] = getattr(spool_file.PrivateFiles, call)
 
     def failing(self: object, *args: object) -> object:
         if call == "close":
             real(self, *args)
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr(spoolfile.PrivateFiles, call, failing)
+    monkeypatch.setattr(spool_file.PrivateFiles, call, failing)
     with pytest.raises(OSError, match="Input/output"):
-        spoolfile.write(tmp_path / spooled().name, spooled(), slot(), 2)
+        spool_file.write(tmp_path / spooled().name, spooled(), slot(), 2)
     assert list(tmp_path.iterdir()) == []

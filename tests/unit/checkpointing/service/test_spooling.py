@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.service.course import Course
-from checkpointing.service.hall import Hall
-from checkpointing.service.seats import Held
+from checkpointing.service.registry.generation_state import GenerationState
+from checkpointing.service.registry.rank_slots import RegisteredSnapshot
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
 from checkpointing.service.snapshots import Generation
-from checkpointing.service.spool import Spool
-from checkpointing.service.spooling import Ahead, Spooler, created
-from checkpointing.service.tiers import Rates
+from checkpointing.service.spool.save_tier_choice import SaveRates
+from checkpointing.service.spool.spool_folder import SpoolFolder
+from checkpointing.service.spool.spooler import Spooler, StoreOutlook, created
 from tests.unit.checkpointing.service.parts import FIRST, SECOND, Trainer, snapshot
 
-SLOW, FAST = Rates(store=1e-3), Rates(store=1e9)
+SLOW, FAST = SaveRates(store=1e-3), SaveRates(store=1e9)
 
 
 class Place:
     """A hall with a spool; the thread of the spooler does not run."""
 
     def __init__(self, tmp: Path, *, has_disk: bool = True, bound: int | None = None) -> None:
-        self.hall, self.ahead = Hall(), Ahead(SLOW)
-        self.spool = Spool(tmp / "local", "run-key", bound, 1) if has_disk else None
+        self.hall, self.ahead = SnapshotRegistry(), StoreOutlook(SLOW)
+        self.spool = SpoolFolder(tmp / "local", "run-key", bound, 1) if has_disk else None
         self.spooler = Spooler(self.hall, self.spool, lambda: self.ahead, lambda generation: 3)
 
     def steps(self) -> list[tuple[str, int]]:
@@ -65,7 +65,7 @@ def test_without_a_deadline_nothing_is_copied_or_chosen(place: Place) -> None:
 
 
 def test_what_the_store_has_in_time_is_not_copied(place: Place) -> None:
-    place.ahead = Ahead(FAST)
+    place.ahead = StoreOutlook(FAST)
     trainer = Trainer(place.hall).furnish()
     save(trainer, 1, deadline_s=60.0)
     place.spooler.consider()
@@ -89,7 +89,7 @@ def test_what_it_has_not_is_copied_once_and_told(place: Place) -> None:
 
 
 def test_a_store_that_stops_after_it_was_chosen_costs_no_step(place: Place) -> None:
-    place.ahead = Ahead(FAST)
+    place.ahead = StoreOutlook(FAST)
     trainer = Trainer(place.hall).furnish()
     save(trainer, 1, deadline_s=0.3)  # within the last call
     place.spooler.consider()
@@ -112,13 +112,13 @@ def test_what_comes_first_makes_what_comes_later_late(place: Place) -> None:
     trainer = Trainer(place.hall).furnish()
     for step in (1, 2):
         save(trainer, step, deadline_s=100.0)
-    place.ahead = Ahead(Rates(store=32 / 50.0, local=1e9))  # 50 s for each
+    place.ahead = StoreOutlook(SaveRates(store=32 / 50.0, local=1e9))  # 50 s for each
     place.spooler.consider()
     assert place.steps() == [("aaaaaaaa", 1)]
 
 
 def test_at_the_end_all_is_copied_that_is_not_durable(place: Place) -> None:
-    place.ahead = Ahead(FAST)
+    place.ahead = StoreOutlook(FAST)
     trainer = Trainer(place.hall).furnish()
     for step in (1, 2):
         save(trainer, step)
@@ -149,7 +149,7 @@ def test_a_later_generation_that_saves_makes_it_useless_and_an_earlier_one_does_
     place.spooler.consider()
     first.leave()
     second = Trainer(place.hall, 0, SECOND).furnish()
-    place.hall._courses.setdefault(FIRST, Course(FIRST, frozenset([0])))
+    place.hall._courses.setdefault(FIRST, GenerationState(FIRST, frozenset([0])))
     save(second, 3, deadline_s=60.0, created=200.0)
     place.spooler.consider()
     assert place.steps() == [("aaaaaaaa", 5), ("bbbbbbbb", 3)]
@@ -196,7 +196,7 @@ def test_a_slot_is_not_filled_while_it_is_copied(place: Place) -> None:
     trainer = Trainer(place.hall, slots=1).furnish()
     save(trainer, 1)
     (held,) = place.hall.not_durable()
-    assert isinstance(held, Held)
+    assert isinstance(held, RegisteredSnapshot)
     settle(place, 1)
     with place.hall.peeking(held.snapshot) as found:
         assert found is None  # durable by now

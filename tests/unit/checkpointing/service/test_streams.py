@@ -9,16 +9,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from checkpointing.bucketed import BucketStager
-from checkpointing.buckets import Bucket
 from checkpointing.errors import ServiceError
-from checkpointing.format.elements import element
+from checkpointing.format.element_types import element
 from checkpointing.format.tiles import Box
-from checkpointing.service import streams
-from checkpointing.service.leading import HopelessError
-from checkpointing.service.snapshots import Generation, Layout, Place, Snapshot
-from checkpointing.service.streams import Stream
-from checkpointing.staging import StagePiece
+from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
+from checkpointing.service.registry import bucket_stream
+from checkpointing.service.registry.bucket_stream import BucketStream
+from checkpointing.service.snapshots import Generation, RankSnapshot, SlotBox, SnapshotLayout
+from checkpointing.staging.bucket_stager import BucketStager
+from checkpointing.staging.buckets import Bucket
+from checkpointing.staging.stager import StagePiece
 
 WHOLE = (3000, 1000)
 
@@ -41,17 +41,19 @@ class Both:
             StagePiece("flags", self.flags, None, (700_000,), (0,)),
         ]
         places = (
-            Place("w", "float32", WHOLE, (1000, 0), (1500, 1000), 0),
-            Place("step", "float32", (), (), (), 0),
-            Place("none", "float32", (0, 4), (0, 0), (0, 4), 0),
-            Place("flags", "bool", (700_000,), (0,), (700_000,), 0),
+            SlotBox("w", "float32", WHOLE, (1000, 0), (1500, 1000), 0),
+            SlotBox("step", "float32", (), (), (), 0),
+            SlotBox("none", "float32", (0, 4), (0, 0), (0, 4), 0),
+            SlotBox("flags", "bool", (700_000,), (0,), (700_000,), 0),
         )
-        self.snapshot = Snapshot(Generation("aaaaaaaa", 1), 0, 7, 0, Layout("d", places))
+        self.snapshot = RankSnapshot(
+            Generation("aaaaaaaa", 1), 0, 7, 0, SnapshotLayout("d", places)
+        )
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.stager = BucketStager(1 << 20, 2)
         self.stager.prepare(self.pieces)
         self.free = list(range(self.stager.buckets))
-        self.stream = Stream(
+        self.stream = BucketStream(
             self.snapshot, self.stager.arena.view(0, self.stager.arena.size), 1 << 20, self.tell
         )
         self.coming = self.stream.pieces(wanted)
@@ -137,7 +139,7 @@ def test_one_that_ends_half_way_is_lost_and_its_trainer_is_told(both: Both) -> N
     assert next(both.coming) is None
     both.stream.end("its trainer is gone")
     assert both.told == [("unread", {"rank": 0, "step": 7, "error": "its trainer is gone"})]
-    with pytest.raises(HopelessError, match="lost as a whole: its trainer is gone"):
+    with pytest.raises(ImpossibleSaveError, match="lost as a whole: its trainer is gone"):
         list(both.coming)
     with pytest.raises(ServiceError, match="its trainer is gone"):
         both.stream.fill(0, 0, 1)
@@ -146,33 +148,35 @@ def test_one_that_ends_half_way_is_lost_and_its_trainer_is_told(both: Both) -> N
 
 def test_what_was_begun_cannot_be_read_again(both: Both) -> None:
     assert next(both.coming) is None
-    with pytest.raises(HopelessError, match="it was read before"):
+    with pytest.raises(ImpossibleSaveError, match="it was read before"):
         next(both.stream.pieces(wanted))
 
 
 def test_nobody_waits_for_a_silent_trainer_for_ever(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "PATIENCE_S", 0.0)
-    with pytest.raises(HopelessError, match="has sent nothing for"):
+    monkeypatch.setattr(bucket_stream, "PATIENCE_S", 0.0)
+    with pytest.raises(ImpossibleSaveError, match="has sent nothing for"):
         list(both.coming)
 
 
 def test_nor_once_nobody_wants_it(both: Both) -> None:
-    with pytest.raises(HopelessError, match="nobody waits for it any longer"):
+    with pytest.raises(ImpossibleSaveError, match="nobody waits for it any longer"):
         list(both.stream.pieces(lambda: True))
 
 
 def test_one_that_another_service_had_is_gone() -> None:
-    snapshot = Snapshot(Generation("aaaaaaaa", 1), 0, 7, 0, Layout("d", ()))
-    stream = Stream.gone(snapshot, lambda kind, **fields: None)
+    snapshot = RankSnapshot(Generation("aaaaaaaa", 1), 0, 7, 0, SnapshotLayout("d", ()))
+    stream = BucketStream.gone(snapshot, lambda kind, **fields: None)
     assert not stream.is_whole
-    with pytest.raises(HopelessError, match="the service died that was reading it"):
+    with pytest.raises(ImpossibleSaveError, match="the service died that was reading it"):
         list(stream.pieces(wanted))
 
 
 def test_a_rank_without_any_part_has_nothing_to_wait_for() -> None:
-    snapshot = Snapshot(Generation("aaaaaaaa", 1), 0, 7, 0, Layout("d", ()))
-    stream = Stream(snapshot, np.empty(1 << 20, np.uint8), 1 << 19, lambda kind, **fields: None)
+    snapshot = RankSnapshot(Generation("aaaaaaaa", 1), 0, 7, 0, SnapshotLayout("d", ()))
+    stream = BucketStream(
+        snapshot, np.empty(1 << 20, np.uint8), 1 << 19, lambda kind, **fields: None
+    )
     assert stream.is_whole
     assert list(stream.pieces(wanted)) == []

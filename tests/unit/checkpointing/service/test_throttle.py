@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.service.throttle import BURST_S, Throttled, TokenBucket
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.service.upload_bandwidth import BURST_S, BandwidthTokenBucket, ThrottledStorage
+from checkpointing.storage.memory_storage import MemoryStorage
 
 
 class Clock:
@@ -25,7 +25,7 @@ class Clock:
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=30), st.floats(0.1, 100))
 def test_never_faster_than_the_rate_and_never_idle(amounts: list[float], rate: float) -> None:
     clock = Clock()
-    bucket = TokenBucket(rate, clock, clock.sleep)
+    bucket = BandwidthTokenBucket(rate, clock, clock.sleep)
     for amount in amounts:
         bucket.take(amount)
     exact_s = max(0.0, sum(amounts) / rate - BURST_S)
@@ -35,7 +35,7 @@ def test_never_faster_than_the_rate_and_never_idle(amounts: list[float], rate: f
 @given(st.floats(0, 1e6))
 def test_a_pause_saves_up_no_more_than_a_burst(pause_s: float) -> None:
     clock = Clock()
-    bucket = TokenBucket(10.0, clock, clock.sleep)
+    bucket = BandwidthTokenBucket(10.0, clock, clock.sleep)
     clock.sleep(pause_s)
     start_s = clock.now_s
     bucket.take(10.0)
@@ -45,11 +45,11 @@ def test_a_pause_saves_up_no_more_than_a_burst(pause_s: float) -> None:
 def test_records_do_not_wait_behind_packs() -> None:
     taken: list[float] = []
 
-    class Bucket(TokenBucket):
+    class Bucket(BandwidthTokenBucket):
         def take(self, amount: float) -> None:
             taken.append(amount)
 
-    storage = Throttled(MemoryStorage("memory://throttled"), Bucket(1.0))
+    storage = ThrottledStorage(MemoryStorage("memory://throttled"), Bucket(1.0))
     pack = "packs/00/" + "0" * 32 + ".pack"
     storage.put(pack, [b"abc", b"de"])
     storage.put("leases/aaaaaaaa.0000000001.lease", [b"lease"])

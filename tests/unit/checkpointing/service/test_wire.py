@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import ServiceError
-from checkpointing.service import outbox as outbox_module
-from checkpointing.service import wire as wire_module
-from checkpointing.service.outbox import Outbox
-from checkpointing.service.wire import MAX_FRAME, Wire
+from checkpointing.service.protocol import send_queue as outbox_module
+from checkpointing.service.protocol import socket_frames as wire_module
+from checkpointing.service.protocol.send_queue import SendQueue
+from checkpointing.service.protocol.socket_frames import MAX_FRAME, FrameSocket
 from tests.descriptors import links, opened
 
 
@@ -25,10 +25,10 @@ class Pair:
 
     def __init__(self) -> None:
         ours, self.raw = socket.socketpair()
-        self.wire = Wire(ours)
+        self.wire = FrameSocket(ours)
 
-    def other(self) -> Wire:
-        return Wire(self.raw)
+    def other(self) -> FrameSocket:
+        return FrameSocket(self.raw)
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ class TestOutbox:
     def test_it_sends_in_order_and_closes_descriptors(
         self, pair: Pair, files: list[int], tmp_path: Path
     ) -> None:
-        outbox, other = Outbox(pair.wire), pair.other()
+        outbox, other = SendQueue(pair.wire), pair.other()
         for i in range(100):
             outbox.put({"kind": "x", "i": i}, os.dup(files[0]) if i == 50 else None)
         for i in range(100):
@@ -187,7 +187,7 @@ class TestOutbox:
         self, pair: Pair, files: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(outbox_module, "MOST", 50)
-        outbox = Outbox(pair.wire)
+        outbox = SendQueue(pair.wire)
         for _ in range(60):
             outbox.put({"kind": "x", "text": "x" * 100_000}, os.dup(files[0]))
         outbox.close()

@@ -7,8 +7,9 @@ import errno
 import pytest
 
 from checkpointing.errors import StoreAccessError, StoreError, StoreFullError
-from checkpointing.storage import fsspec_errors, posix_errors
-from checkpointing.storage.s3_errors import Answer, StaleKeysError, to_raise
+from checkpointing.storage.fsspec import fsspec_errors
+from checkpointing.storage.posix import posix_errors
+from checkpointing.storage.s3.s3_errors import ExpiredCredentialsError, ServerAnswer, to_raise
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,9 @@ from checkpointing.storage.s3_errors import Answer, StaleKeysError, to_raise
         (403, "AccessDenied", StoreAccessError),
         (403, "", StoreAccessError),
         (403, "RequestTimeTooSkewed", StoreAccessError),
-        (401, "", StaleKeysError),
-        (403, "ExpiredToken", StaleKeysError),
-        (400, "ExpiredToken", StaleKeysError),
+        (401, "", ExpiredCredentialsError),
+        (403, "ExpiredToken", ExpiredCredentialsError),
+        (400, "ExpiredToken", ExpiredCredentialsError),
         (None, "AccessDenied", StoreAccessError),  # of one key in a bulk delete
         (404, "NoSuchKey", FileNotFoundError),
         (404, "NoSuchBucket", StoreError),
@@ -43,16 +44,16 @@ from checkpointing.storage.s3_errors import Answer, StaleKeysError, to_raise
     ],
 )
 def test_answers_of_s3(status: int | None, code: str, expected: type[Exception] | None) -> None:
-    found = to_raise(Answer(status, code, "text"), "read s3://b/k")
+    found = to_raise(ServerAnswer(status, code, "text"), "read s3://b/k")
     assert (None if found is None else type(found)) is expected
     if found is not None:
         assert "read s3://b/k" in str(found)
 
 
 def test_advice() -> None:
-    assert "AWS_REGION" in str(to_raise(Answer(301, "PermanentRedirect"), "x"))
-    assert "clock" in str(to_raise(Answer(403, "RequestTimeTooSkewed"), "x"))
-    assert "make it first" in str(to_raise(Answer(404, "NoSuchBucket"), "x"))
+    assert "AWS_REGION" in str(to_raise(ServerAnswer(301, "PermanentRedirect"), "x"))
+    assert "clock" in str(to_raise(ServerAnswer(403, "RequestTimeTooSkewed"), "x"))
+    assert "make it first" in str(to_raise(ServerAnswer(404, "NoSuchBucket"), "x"))
 
 
 @pytest.mark.parametrize(
@@ -118,5 +119,5 @@ def test_the_answer_behind_an_error_of_s3fs() -> None:
     }
     error = OSError(errno.EBUSY, "busy")
     error.__cause__ = behind
-    assert fsspec_errors.answer_of(error) == Answer(503, "SlowDown", "slower")
+    assert fsspec_errors.answer_of(error) == ServerAnswer(503, "SlowDown", "slower")
     assert fsspec_errors.classify(error, "read x") is None

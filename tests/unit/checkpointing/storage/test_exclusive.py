@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import StoreError
-from checkpointing.storage.exclusive import Exclusive, NoExclusiveCreateError, arbitrate
-from checkpointing.storage.interface import Entry
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.storage.exclusive_create import (
+    ExclusiveCreator,
+    NoExclusiveCreateError,
+    arbitrate,
+)
+from checkpointing.storage.interface import ObjectInfo
+from checkpointing.storage.memory_storage import MemoryStorage
 from tests.services.crash_storage import CrashStorage
 
 KEY = "steps/1.manifest"
@@ -32,7 +36,7 @@ class Ticking(MemoryStorage):
             self.times[key] = math.floor(self.now_s)
             return super()._make(key, data, replace=replace)
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str) -> list[ObjectInfo]:
         with self._ticking:
             self.now_s += 0.4
             return [replace(e, modified=self.times[e.key]) for e in super().list(prefix)]
@@ -40,7 +44,7 @@ class Ticking(MemoryStorage):
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ticking:
-    monkeypatch.setattr("checkpointing.storage.exclusive._POLL_S", 0.0)
+    monkeypatch.setattr("checkpointing.storage.exclusive_create._POLL_S", 0.0)
     return Ticking(f"memory:/{tmp_path}")
 
 
@@ -130,7 +134,7 @@ def test_a_slow_winner_and_a_quick_helper_write_the_same(storage: Ticking) -> No
 def test_a_clock_that_stands_still_is_said(
     storage: Ticking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkpointing.storage.exclusive._PATIENCE_S", 0.1)
+    monkeypatch.setattr("checkpointing.storage.exclusive_create._PATIENCE_S", 0.1)
     monkeypatch.setattr(math, "floor", lambda value: 7)
     with pytest.raises(StoreError, match="modification times stand still"):
         arbitrate(storage, KEY, b"mine", sleep=no_sleep)
@@ -143,7 +147,7 @@ def test_the_probe_finds_a_backend_that_only_pretends(
         storage.replace(key, data)
         return True
 
-    exclusive = Exclusive(storage, pretends, probe=True)
+    exclusive = ExclusiveCreator(storage, pretends, probe=True)
     with caplog.at_level(logging.WARNING, "checkpointing"):
         assert exclusive.create(KEY, b"mine") is True
         assert exclusive.create(KEY, b"other") is False
@@ -160,7 +164,7 @@ def test_an_honest_backend_is_probed_once(storage: Ticking) -> None:
         asked.append(key)
         return storage.create(key, data)
 
-    exclusive = Exclusive(storage, native, probe=True)
+    exclusive = ExclusiveCreator(storage, native, probe=True)
     assert exclusive.create(KEY, b"mine") is True
     assert exclusive.create(KEY, b"other") is False
     assert asked[2:] == [KEY, KEY]
@@ -178,7 +182,7 @@ def test_a_probe_that_failed_is_made_again(storage: Ticking) -> None:
         storage.replace(key, data)
         return True
 
-    exclusive = Exclusive(storage, native, probe=True)
+    exclusive = ExclusiveCreator(storage, native, probe=True)
     with pytest.raises(StoreError, match="out of reach"):
         exclusive.create(KEY, b"mine")
     broken.clear()
@@ -191,6 +195,6 @@ def test_a_backend_that_refuses(storage: Ticking, probe: bool) -> None:
     def refuses(key: str, data: bytes) -> bool:
         raise NoExclusiveCreateError("501")
 
-    exclusive = Exclusive(storage, refuses, probe=probe)
+    exclusive = ExclusiveCreator(storage, refuses, probe=probe)
     assert exclusive.create(KEY, b"mine") is True
     assert exclusive.create(KEY, b"other") is False

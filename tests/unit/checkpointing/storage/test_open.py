@@ -9,10 +9,10 @@ import pytest
 
 from checkpointing.errors import StoreError
 from checkpointing.storage import open_storage
-from checkpointing.storage.fsspec_storage import FsspecStorage
-from checkpointing.storage.memory import MemoryStorage
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.storage.s3 import S3Storage
+from checkpointing.storage.fsspec.fsspec_storage import FsspecStorage
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.storage.s3.s3_storage import S3Storage
 
 NOWHERE = {"endpoint": "http://127.0.0.1:1", "region": "us-east-1"}
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import StoreAccessError, StoreError, StoreFullError
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.storage.retry import Policy
-from checkpointing.storage.sweeping import SweepsTemporaries
-from checkpointing.storage.syscalls import Syscalls
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.storage.posix.syscalls import Syscalls
+from checkpointing.storage.retry import StorageRetryPolicy
+from checkpointing.storage.temporary_object_removal import SupportsTemporaryRemoval
 
-AT_ONCE = Policy(first_s=0.0, most_tries=5)
+AT_ONCE = StorageRetryPolicy(first_s=0.0, most_tries=5)
 
 
 class Faulty(Syscalls):
@@ -206,7 +206,7 @@ def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         def link(self, source: str, target: str) -> None:
             raise failing(errno.EPERM)
 
-    monkeypatch.setattr("checkpointing.storage.exclusive._MARGIN_S", 0.0)
+    monkeypatch.setattr("checkpointing.storage.exclusive_create._MARGIN_S", 0.0)
     storage = PosixStorage(str(tmp_path), syscalls=NoLinks())
     storage.put("pack", [b"data"])
     assert storage.get("pack") == b"data"
@@ -261,7 +261,7 @@ def test_only_objects_are_listed(tmp_path: Path) -> None:
 
 def test_temporaries_of_crashed_writers_are_swept(tmp_path: Path) -> None:
     storage = PosixStorage(str(tmp_path / "store"))
-    assert isinstance(storage, SweepsTemporaries)
+    assert isinstance(storage, SupportsTemporaryRemoval)
     assert storage.sweep_temporaries(0) == 0
     storage.put("a/b", [b"x"])
     old, new = (tmp_path / f"store/a/.b.{n * 16}.tmp" for n in "01")

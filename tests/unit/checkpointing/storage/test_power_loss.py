@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from checkpointing.errors import StoreError
 from checkpointing.storage.interface import Storage
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.storage.retry import Policy
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.storage.retry import StorageRetryPolicy
 from tests.services.power_loss import LossyDisk, PowerLossError
 
 ROOT = "/scratch/me/store"
 KEYS = ("packs/aa/1.pack", "packs/ab/2.pack", "lease")
-AT_ONCE = Policy(first_s=0.0, most_tries=5)
+AT_ONCE = StorageRetryPolicy(first_s=0.0, most_tries=5)
 
 Step = tuple[str, str, bytes]  # operation, key, content
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import DamagedError
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.storage.reading import ReadsInto
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.storage.read_into_buffer import SupportsReadInto
 from tests.unit.checkpointing.storage.test_posix import failing, storage_with
 
 
@@ -17,7 +17,7 @@ from tests.unit.checkpointing.storage.test_posix import failing, storage_with
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
 def test_a_read_into_memory_outlives(tmp_path: Path, call: str, number: int) -> None:
     storage, calls = storage_with(tmp_path)
-    assert isinstance(storage, ReadsInto)
+    assert isinstance(storage, SupportsReadInto)
     storage.put("a/b", [b"some data"])
     calls.faults[call] = [failing(number)]
     room = bytearray(b"0123456789")

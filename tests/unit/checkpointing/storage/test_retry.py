@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.errors import StoreAccessError, StoreError
-from checkpointing.storage.retry import PassingError, Policy, Retrier, next_wait_s
+from checkpointing.storage.retry import (
+    RequestRetrier,
+    StorageRetryPolicy,
+    TransientRequestError,
+    next_wait_s,
+)
 
-POLICY = Policy(budget_s=100.0, cap_s=500.0, first_s=1.0, longest_s=8.0)
+POLICY = StorageRetryPolicy(budget_s=100.0, cap_s=500.0, first_s=1.0, longest_s=8.0)
 
 
 class Clock:
@@ -38,8 +43,10 @@ class Broken:
         return "done"
 
 
-def retrier(policy: Policy, clock: Clock) -> Retrier:
-    return Retrier(policy, (OSError,), lambda error, what: None, clock=clock, jitter=lambda: 0.0)
+def retrier(policy: StorageRetryPolicy, clock: Clock) -> RequestRetrier:
+    return RequestRetrier(
+        policy, (OSError,), lambda error, what: None, clock=clock, jitter=lambda: 0.0
+    )
 
 
 @pytest.mark.parametrize(("tries", "wait_s"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (500, 8.0)])
@@ -75,7 +82,7 @@ def test_when_to_give_up(tries: int, elapsed_s: float, idle_s: float, goes_on: b
 def test_what_was_never_reached_is_given_up_sooner(
     elapsed_s: float, idle_s: float, goes_on: bool
 ) -> None:
-    policy = Policy(budget_s=100.0, reach_s=15.0)
+    policy = StorageRetryPolicy(budget_s=100.0, reach_s=15.0)
     assert (next_wait_s(policy, 3, elapsed_s, idle_s, 0.5) is not None) is goes_on
 
 
@@ -83,7 +90,7 @@ def test_advice_is_for_what_was_never_reached() -> None:
     clock = Clock()
 
     def given_up(is_reached: bool) -> str:
-        runs = Retrier(
+        runs = RequestRetrier(
             POLICY, (OSError,), lambda *_: None, clock=clock, advice=lambda: "look at the cable"
         )
         if is_reached:
@@ -97,7 +104,7 @@ def test_advice_is_for_what_was_never_reached() -> None:
 
 
 def test_most_tries() -> None:
-    policy = Policy(most_tries=3)
+    policy = StorageRetryPolicy(most_tries=3)
     assert next_wait_s(policy, 2, 0.0, 0.0, 0.5) is not None
     assert next_wait_s(policy, 3, 0.0, 0.0, 0.5) is None
 
@@ -149,7 +156,7 @@ def test_progress_of_others_keeps_a_request_going() -> None:
 def test_what_is_final_is_raised_at_once() -> None:
     clock = Clock()
     denied = StoreAccessError("no")
-    runs = Retrier(POLICY, (OSError,), lambda error, what: denied, clock=clock)
+    runs = RequestRetrier(POLICY, (OSError,), lambda error, what: denied, clock=clock)
     broken = Broken(clock, times=9)
     with pytest.raises(StoreAccessError) as caught:
         runs.run("read x", broken)
@@ -163,7 +170,7 @@ def test_other_errors_pass_through_and_passing_ones_do_not() -> None:
     runs = retrier(POLICY, clock)
     with pytest.raises(ZeroDivisionError):
         runs.run("read x", lambda: 1 // 0)
-    left = [PassingError("once"), PassingError("twice")]
+    left = [TransientRequestError("once"), TransientRequestError("twice")]
 
     def request() -> str:
         if left:
@@ -186,8 +193,10 @@ def test_retries_are_logged_but_not_each(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_close_wakes_who_waits() -> None:
-    runs = Retrier(
-        Policy(first_s=3600.0, longest_s=3600.0, budget_s=1e6), (OSError,), lambda *_: None
+    runs = RequestRetrier(
+        StorageRetryPolicy(first_s=3600.0, longest_s=3600.0, budget_s=1e6),
+        (OSError,),
+        lambda *_: None,
     )
     trying = threading.Event()
     errors: list[StoreError] = []

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from checkpointing.errors import StoreAccessError, StoreError
-from checkpointing.storage.s3_clients import build
-from checkpointing.storage.s3_options import S3Options, S3Place
+from checkpointing.storage.s3.obstore_clients import build
+from checkpointing.storage.s3.s3_options import S3Location, S3StoreOptions
 
-PLACE = S3Place("bucket", "a")
+PLACE = S3Location("bucket", "a")
 KEYS = {"AWS_ACCESS_KEY_ID": "from-env", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
@@ -34,12 +34,12 @@ def _no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_wrong_options(options: dict[str, Any], says: str) -> None:
     with pytest.raises(StoreError, match=says) as caught:
-        S3Options.parse(options)
+        S3StoreOptions.parse(options)
     assert "12345" not in str(caught.value)
 
 
 def test_secrets_are_not_shown() -> None:
-    options = S3Options.parse({"secret_access_key": "hidden-1", "session_token": "hidden-2"})
+    options = S3StoreOptions.parse({"secret_access_key": "hidden-1", "session_token": "hidden-2"})
     assert "hidden" not in repr(options)
 
 
@@ -53,42 +53,42 @@ def test_secrets_are_not_shown() -> None:
     ],
 )
 def test_endpoints(given: str | None, env: dict[str, str], endpoint: str | None) -> None:
-    assert S3Options(endpoint=given).endpoint_from(env) == endpoint
+    assert S3StoreOptions(endpoint=given).endpoint_from(env) == endpoint
 
 
 def test_an_endpoint_with_credentials_is_refused_and_not_shown() -> None:
     with pytest.raises(StoreError, match="holds credentials") as caught:
-        S3Options(endpoint="https://me:hidden@host").endpoint_from({})
+        S3StoreOptions(endpoint="https://me:hidden@host").endpoint_from({})
     assert "hidden" not in str(caught.value)
 
 
-def settings(options: S3Options, env: dict[str, str]) -> dict[str, Any]:
+def settings(options: S3StoreOptions, env: dict[str, str]) -> dict[str, Any]:
     return dict(build(PLACE, options, env).small.config)
 
 
 def test_regions() -> None:
-    assert settings(S3Options(), {**KEYS, "AWS_DEFAULT_REGION": "a"})["region"] == "a"
+    assert settings(S3StoreOptions(), {**KEYS, "AWS_DEFAULT_REGION": "a"})["region"] == "a"
     both = {**KEYS, "AWS_DEFAULT_REGION": "a", "AWS_REGION": "b"}
-    assert settings(S3Options(), both)["region"] == "b"
-    assert settings(S3Options(region="c"), both)["region"] == "c"
+    assert settings(S3StoreOptions(), both)["region"] == "b"
+    assert settings(S3StoreOptions(region="c"), both)["region"] == "c"
 
 
 def test_payloads_are_signed_only_over_plain_http() -> None:
     def unsigned(**options: Any) -> object:
-        return settings(S3Options(**options), KEYS)["unsigned_payload"]
+        return settings(S3StoreOptions(**options), KEYS)["unsigned_payload"]
 
     assert unsigned() == unsigned(endpoint="https://a") == "true"
     assert unsigned(endpoint="http://a") == unsigned(unsigned_payload=False) == "false"
 
 
 def test_the_bucket_in_the_host_name() -> None:
-    found = settings(S3Options(endpoint="https://s3.example.org", addressing="virtual"), KEYS)
+    found = settings(S3StoreOptions(endpoint="https://s3.example.org", addressing="virtual"), KEYS)
     assert found["endpoint"] == "https://bucket.s3.example.org"
     assert found["virtual_hosted_style_request"] == "true"
 
 
 def test_every_request_has_a_deadline_and_no_hidden_retries() -> None:
-    clients = build(PLACE, S3Options(timeout_s=7.0), KEYS)
+    clients = build(PLACE, S3StoreOptions(timeout_s=7.0), KEYS)
     for client in (clients.small, clients.upload, clients.download, clients.one_by_one):
         limits = client.client_options
         assert limits is not None
@@ -110,26 +110,26 @@ def write_profiles(home: Path) -> None:
     )
 
 
-def keys_of(options: S3Options, env: dict[str, str]) -> Any:
+def keys_of(options: S3StoreOptions, env: dict[str, str]) -> Any:
     provider = build(PLACE, options, env).small.credential_provider
     return None if provider is None else provider()
 
 
 def test_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_profiles(tmp_path)
-    assert keys_of(S3Options(), {})["access_key_id"] == "of-default"
-    assert keys_of(S3Options(), KEYS) is None  # obstore reads the environment by itself
-    found = keys_of(S3Options(profile="cluster"), KEYS)
+    assert keys_of(S3StoreOptions(), {})["access_key_id"] == "of-default"
+    assert keys_of(S3StoreOptions(), KEYS) is None  # obstore reads the environment by itself
+    found = keys_of(S3StoreOptions(profile="cluster"), KEYS)
     assert (found["access_key_id"], found["token"]) == ("of-cluster", "t")
-    assert settings(S3Options(profile="cluster"), {})["region"] == "far-away"
-    assert settings(S3Options(profile="cluster"), {})["endpoint"] == "https://cluster"
+    assert settings(S3StoreOptions(profile="cluster"), {})["region"] == "far-away"
+    assert settings(S3StoreOptions(profile="cluster"), {})["endpoint"] == "https://cluster"
     monkeypatch.setenv("AWS_PROFILE", "cluster")
-    assert keys_of(S3Options(), {"AWS_PROFILE": "cluster"})["access_key_id"] == "of-cluster"
+    assert keys_of(S3StoreOptions(), {"AWS_PROFILE": "cluster"})["access_key_id"] == "of-cluster"
 
 
 def test_profiles_are_read_anew(tmp_path: Path) -> None:
     write_profiles(tmp_path)
-    provider: Any = build(PLACE, S3Options(profile="cluster"), {}).small.credential_provider
+    provider: Any = build(PLACE, S3StoreOptions(profile="cluster"), {}).small.credential_provider
     file = tmp_path / ".aws/credentials"
     file.write_text(file.read_text().replace("of-cluster", "rotated"))
     assert provider()["access_key_id"] == "rotated"
@@ -138,19 +138,19 @@ def test_profiles_are_read_anew(tmp_path: Path) -> None:
 def test_a_profile_that_is_not_there(tmp_path: Path) -> None:
     write_profiles(tmp_path)
     with pytest.raises(StoreAccessError, match="nobody"):
-        build(PLACE, S3Options(profile="nobody"), {})
+        build(PLACE, S3StoreOptions(profile="nobody"), {})
 
 
 def test_given_keys_stand_alone() -> None:
-    options = S3Options(access_key_id="given", secret_access_key="s")
+    options = S3StoreOptions(access_key_id="given", secret_access_key="s")
     found = keys_of(options, {**KEYS, "AWS_SESSION_TOKEN": "of other keys"})
     assert (found["access_key_id"], found["token"]) == ("given", None)
     with pytest.raises(StoreError, match="go together"):
-        build(PLACE, S3Options(access_key_id="given"), {})
+        build(PLACE, S3StoreOptions(access_key_id="given"), {})
 
 
 def test_anonymous() -> None:
-    assert settings(S3Options(anonymous=True), KEYS)["skip_signature"] == "true"
+    assert settings(S3StoreOptions(anonymous=True), KEYS)["skip_signature"] == "true"
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
@@ -159,6 +159,6 @@ def test_a_bundle_that_cannot_be_used(tmp_path: Path, content: str | None) -> No
     if content is not None:
         bundle.write_text(content)
     with pytest.raises(StoreError, match=r"ca\.pem"):
-        build(PLACE, S3Options(ca_bundle=str(bundle)), KEYS)
+        build(PLACE, S3StoreOptions(ca_bundle=str(bundle)), KEYS)
     with pytest.raises(StoreError, match=r"ca\.pem"):
-        build(PLACE, S3Options(), {**KEYS, "AWS_CA_BUNDLE": str(bundle)})
+        build(PLACE, S3StoreOptions(), {**KEYS, "AWS_CA_BUNDLE": str(bundle)})

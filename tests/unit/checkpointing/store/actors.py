@@ -9,17 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from checkpointing.errors import CheckpointError, DamagedError, SaveError
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import KeepPolicy, Last, Only
-from checkpointing.store import catalog, marks, takeover
+from checkpointing.store import catalog, pins_and_labels
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.encoding import ChunkEncoder, Encoded
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.sessions import run_takeover
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
-from checkpointing.store.writer import Options
+from checkpointing.store.write.chunk_encoding import ChunkEncoder, EncodedChunk
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.part_writer import WriteOptions
 from tests.unit.checkpointing.store import rewrites, saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage
 from tests.unit.checkpointing.store.saves import Values
@@ -32,14 +33,16 @@ KEEP = 1  # what every prune leaves of a run
 class _Deltas(rewrites.Deltas):
     """As the store's own encoder, goes without a base that is damaged."""
 
-    def encode(self, raw: Any, element: Any, before: Any, read: Any, **rest: object) -> Encoded:
+    def encode(
+        self, raw: Any, element: Any, before: Any, read: Any, **rest: object
+    ) -> EncodedChunk:
         try:
             return super().encode(raw, element, before, read, **rest)
         except DamagedError:
             return super().encode(raw, element, None, read, **rest)
 
 
-def options(rng: random.Random) -> Options:
+def options(rng: random.Random) -> WriteOptions:
     """How a world's savers write: packs of one chunk, so that much becomes garbage, or of several,
     so that some become half garbage; with bases or without."""
     chosen = replace(saves.PLAIN, pack_bytes=rng.choice((1, 1, 250, 1 << 20)))
@@ -52,16 +55,16 @@ def options(rng: random.Random) -> Options:
 class Facts:
     """What the store has promised, and to whom."""
 
-    options: Options = saves.PLAIN  # of all savers
+    options: WriteOptions = saves.PLAIN  # of all savers
     mirror: Store | None = None  # a copy from before the damage; None: nothing was damaged
-    gone: list[Save] = field(default_factory=list)  # whose manifests the damage has taken
+    gone: list[SaveId] = field(default_factory=list)  # whose manifests the damage has taken
     goes_by: dict[str, int] = field(default_factory=dict)  # session -> owner, see owners.py
     # run, owner, and how many objects had been made when the take-over was over
     taken: list[tuple[str, int, int]] = field(default_factory=list)
-    begun: dict[Save, Values] = field(default_factory=dict)
-    committed: list[Save] = field(default_factory=list)
-    pinned: set[Save] = field(default_factory=set)
-    partial: set[Save] = field(default_factory=set)  # pinned when items had gone already
+    begun: dict[SaveId, Values] = field(default_factory=dict)
+    committed: list[SaveId] = field(default_factory=list)
+    pinned: set[SaveId] = field(default_factory=set)
+    partial: set[SaveId] = field(default_factory=set)  # pinned when items had gone already
     refused: list[str] = field(default_factory=list)  # errors that are allowed
     broken: list[str] = field(default_factory=list)  # promises that were seen to be broken
 
@@ -86,10 +89,10 @@ def _save(here: Store, facts: Facts, run: str, steps: Sequence[int], seed: int, 
     rng = random.Random(seed)
     values = fresh(rng)
     with Session(here, run) as session:
-        known = [Known(here, run) for _ in range(ranks)]
+        known = [RunChunkIndex(here, run) for _ in range(ranks)]
         for step in steps:
             values = change(values, rng)
-            facts.begun[Save(run, step, session.id)] = values
+            facts.begun[SaveId(run, step, session.id)] = values
             try:
                 facts.committed.append(saves.save(session, known, step, values, facts.options))
             except SaveError as error:
@@ -102,11 +105,11 @@ def taker(
 ) -> None:
     """Takes a run over, and saves it."""
     here = store()
-    found = takeover.take_over(here, run)
+    found = run_takeover.take_over(here, run)
     assert isinstance(here.storage, ModelStorage)
     facts.taken.append((run, found.owner, len(here.storage.world.made)))
     for step, _, session in (id_.partition("-") for id_ in found.committed):
-        facts.committed.append(Save(run, int(step), session))
+        facts.committed.append(SaveId(run, int(step), session))
     _save(here, facts, run, steps, seed, ranks=1)
 
 
@@ -134,7 +137,7 @@ def pinner(store: Callable[[], Store], facts: Facts, run: str, seed: int) -> Non
     chosen = rng.choice(found).stored.save
     for _ in range(rng.randint(1, 2)):
         try:
-            marks.pin(here, chosen, "of the model")
+            pins_and_labels.pin(here, chosen, "of the model")
         except CheckpointError as error:
             facts.refused.append(str(error))
         else:
@@ -144,7 +147,7 @@ def pinner(store: Callable[[], Store], facts: Facts, run: str, seed: int) -> Non
                 facts.partial.add(chosen)
     if rng.random() < 0.3:
         facts.pinned.discard(chosen)
-        marks.unpin(here, chosen)
+        pins_and_labels.unpin(here, chosen)
 
 
 def reader(

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from checkpointing.format.elements import ELEMENTS, element
+from checkpointing.format.element_types import ELEMENTS, element
 from checkpointing.format.tiles import Box, whole
 
 Array = NDArray[Any]

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from checkpointing.store.session import TTL_S
+from checkpointing.store.sessions.session import TTL_S
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.store import actors, maintaining, saves
 from tests.unit.checkpointing.store.model import Body, Model

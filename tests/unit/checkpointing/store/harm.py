@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from checkpointing.errors import DamagedError, FormatError
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.store import catalog
-from checkpointing.store.catalog import Found
+from checkpointing.store.catalog import CatalogEntry
 from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.inspection.integrity_check import IntegrityProblem, Level, verify
 from checkpointing.store.store import Store
-from checkpointing.store.verify import Level, Problem, verify
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.saves import Values
@@ -97,12 +97,12 @@ def harmed(objects: Objects, harm: Harm) -> Objects:
 class Seen:
     """What a process sees of one checkpoint."""
 
-    found: Found | None  # None: it is not in the list, or damaged there
+    found: CatalogEntry | None  # None: it is not in the list, or damaged there
     wrong: frozenset[str]  # tensors that could not be read
-    problems: dict[Level, list[Problem]]
+    problems: dict[Level, list[IntegrityProblem]]
 
 
-def look(objects: Objects, save: Save, values: Values) -> Seen:
+def look(objects: Objects, save: SaveId, values: Values) -> Seen:
     """Read all of a checkpoint and verify it. What can be read has to be right."""
     store = store_of(objects)
     found, damaged = catalog.committed(store, save.run)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from checkpointing.errors import CheckpointError
-from checkpointing.format import names
-from checkpointing.format.records import load_tomb
+from checkpointing.format import object_keys
+from checkpointing.format.store_records import load_deletion_mark
 from checkpointing.store import catalog
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.removal import CONDEMNED_S
-from checkpointing.store.session import TTL_S
+from checkpointing.store.deletion.manifest_removal import CONDEMNED_S
+from checkpointing.store.deletion.pack_sweep import FENCED_S, sweep
+from checkpointing.store.sessions.session import TTL_S
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import FENCED_S, sweep
 from tests.unit.checkpointing.store import maintaining, saves
 from tests.unit.checkpointing.store.actors import KEEP
 from tests.unit.checkpointing.store.model import Model
@@ -44,7 +44,7 @@ def _interleaved(model: Model) -> list[str]:
     wrong, facts = [], model.facts
     for run, owner, before in facts.taken:
         for key, is_checkpoint in model.world.made[before:]:
-            parsed = names.parse_manifest(key) if is_checkpoint else None
+            parsed = object_keys.parse_manifest(key) if is_checkpoint else None
             if parsed is None or parsed[0].run != run or parsed[1] != 0:
                 continue
             if (key, True) in model.world.made[:before]:  # as it was found, and pruned since
@@ -93,7 +93,7 @@ def _losses(model: Model, keep: int) -> list[str]:
     return wrong
 
 
-def _differs(store: Store, found: catalog.Found, values: saves.Values | None) -> list[str]:
+def _differs(store: Store, found: catalog.CatalogEntry, values: saves.Values | None) -> list[str]:
     if values is None:
         return [f"{found.stored.key}: nobody has begun it"]
     checkpoint = Checkpoint(store, found.stored)
@@ -108,8 +108,8 @@ def _leaks(model: Model, *, late: bool) -> list[str]:
     """Objects that nothing needs any more."""
     store = model.store()
     found = catalog.committed(store)[0]
-    needed = {one.stored.key for one in found} | {names.STORE}
-    needed |= {names.pack_key(pack) for one in found for pack in one.document.packs()}
+    needed = {one.stored.key for one in found} | {object_keys.STORE}
+    needed |= {object_keys.pack_key(pack) for one in found for pack in one.document.packs()}
     left = [entry.key for entry in store.storage.list("") if entry.key not in needed]
     left = [key for key in left if "/marks/" not in key and "/owners/" not in key]
     return left if late else [key for key in left if not _waits(store, key)]
@@ -117,9 +117,9 @@ def _leaks(model: Model, *, late: bool) -> list[str]:
 
 def _waits(store: Store, key: str) -> bool:
     """Fences and abandoned saves stay for a week, tombs of manifests for a day."""
-    if key.startswith(names.TOMBS):
-        return not load_tomb(store.storage.get(key), key).packs
-    if key.startswith(names.LEASES):
+    if key.startswith(object_keys.TOMBS):
+        return not load_deletion_mark(store.storage.get(key), key).packs
+    if key.startswith(object_keys.LEASES):
         return not key.endswith(".lease")
     stored = [s for s in store.manifests() if s.key == key]
     return any(store.document(s).kind != "hpckit-manifest" for s in stored)

@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable
 
 from checkpointing.errors import DamagedError, FormatError, SaveError
-from checkpointing.format import names
-from checkpointing.format.names import Save
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
 from checkpointing.store import catalog
-from checkpointing.store.compact import compact
-from checkpointing.store.flatten import flatten
-from checkpointing.store.repair import repair
+from checkpointing.store.deletion.pack_compaction import compact
+from checkpointing.store.repair.base_removal import flatten
+from checkpointing.store.repair.checkpoint_repair import repair
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.store.actors import Facts
 from tests.unit.checkpointing.store.model_storage import World
@@ -58,14 +58,14 @@ def repairer(store: Callable[[], Store], facts: Facts, run: str, slept: Callable
             _excuse(facts, error, slept)
 
 
-def to_repair(store: Store, facts: Facts, run: str | None) -> list[Save]:
+def to_repair(store: Store, facts: Facts, run: str | None) -> list[SaveId]:
     """Checkpoints, whole and damaged, and those whose manifests the damage has taken."""
     found, problems = catalog.committed(store, run)
     saves = dict.fromkeys([one.stored.save for one in found] + list(problems))
     return list(saves) + [s for s in facts.gone if s not in saves and run in (None, s.run)]
 
 
-def mend(store: Store, facts: Facts, save: Save) -> None:
+def mend(store: Store, facts: Facts, save: SaveId) -> None:
     """Repair one checkpoint.
 
     Raises:
@@ -90,7 +90,7 @@ def harm(world: World, facts: Facts, mirror: Store, rng: random.Random) -> None:
         data, modified = world.objects[key]
         if rng.random() < 0.3:
             del world.objects[key]
-            if parsed := names.parse_manifest(key):
+            if parsed := object_keys.parse_manifest(key):
                 facts.gone.append(parsed[0])
         else:
             at = rng.randrange(len(data))

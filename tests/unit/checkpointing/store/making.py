@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
-from checkpointing.store.catalog import Found, committed
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.values.json_values import Json
+from checkpointing.store.catalog import CatalogEntry, committed
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.session import Session
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.writer import Options, Piece, write
-from checkpointing.values import Json
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, write
 
 Array = NDArray[Any]
 Tensors = Mapping[str, tuple[str, Array]]  # full name -> dtype, elements of that size
@@ -34,17 +34,17 @@ def make(
     ranks: int = 1,
     commits: bool = True,
     created: float = 1.7e9,
-) -> Save:
+) -> SaveId:
     """Save a checkpoint of which each rank holds some rows of every tensor."""
     with Session(store, run) as session:
         save = session.begin(step)
-        index = Known(store, run).index()
-        header = Header(save, created + step, ranks, metrics or {})
+        index = RunChunkIndex(store, run).index()
+        header = ManifestHeader(save, created + step, ranks, metrics or {})
         for rank in range(ranks):
             pieces = [
                 p for name, (dtype, a) in tensors.items() for p in _cut(name, dtype, a, rank, ranks)
             ]
-            options = Options(pack_bytes=1 << 20, threads=2)
+            options = WriteOptions(pack_bytes=1 << 20, threads=2)
             mine = values or {} if rank == 0 else {}
             write_part(store, header, rank, write(store, save, pieces, mine, index, options))
         if commits:
@@ -53,19 +53,19 @@ def make(
     return save
 
 
-def _cut(name: str, dtype: str, array: Array, rank: int, ranks: int) -> list[Piece]:
+def _cut(name: str, dtype: str, array: Array, rank: int, ranks: int) -> list[TensorPiece]:
     if not array.ndim:
-        return [Piece(name, dtype, (), (), array)] if rank == 0 else []
+        return [TensorPiece(name, dtype, (), (), array)] if rank == 0 else []
     start, end = (array.shape[0] * r // ranks for r in (rank, rank + 1))
     if start == end and rank:
         return []
     offsets = (start, *(0 for _ in array.shape[1:]))
-    return [Piece(name, dtype, array.shape, offsets, np.ascontiguousarray(array[start:end]))]
+    return [TensorPiece(name, dtype, array.shape, offsets, np.ascontiguousarray(array[start:end]))]
 
 
-def find(store: Store, save: Save) -> Found:
+def find(store: Store, save: SaveId) -> CatalogEntry:
     return next(f for f in committed(store, save.run)[0] if f.stored.save == save)
 
 
-def opened(store: Store, save: Save) -> Checkpoint:
+def opened(store: Store, save: SaveId) -> Checkpoint:
     return Checkpoint(store, find(store, save).stored)

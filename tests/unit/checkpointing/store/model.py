@@ -10,26 +10,21 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from checkpointing.format import names
-from checkpointing.format.names import Save
-from checkpointing.store import (
-    catalog,
-    compact,
-    fetch,
-    flatten,
-    leases,
-    owners,
-    packer,
-    prune,
-    removal,
-    repair,
-    session,
-    takeover,
-    tombs,
-    verify,
-    writer,
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
+from checkpointing.store import catalog
+from checkpointing.store.deletion import (
+    checkpoint_prune,
+    deletion_marks,
+    manifest_removal,
+    pack_compaction,
 )
+from checkpointing.store.inspection import integrity_check
+from checkpointing.store.read import chunk_fetcher
+from checkpointing.store.repair import base_removal, checkpoint_repair
+from checkpointing.store.sessions import run_ownership, run_takeover, session, session_leases
 from checkpointing.store.store import Store
+from checkpointing.store.write import packer, part_writer
 from tests.unit.checkpointing.store import actors
 from tests.unit.checkpointing.store.actors import Facts
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
@@ -37,10 +32,29 @@ from tests.unit.checkpointing.store.scheduler import Actor, Scheduler
 from tests.unit.checkpointing.store.serial import Serial
 
 Body = Callable[[Callable[[], Store], Facts], None]
-_NAMED = (names, tombs, leases, owners)  # modules that take names from `secrets`
-_TIMED = (session, removal)  # that look at their own clock
-_THREADED = (packer, catalog, fetch, writer, repair, verify)  # that have threads
-_HELD = (actors, compact, flatten, prune, repair, takeover)  # that hold sessions
+_NAMED = (
+    object_keys,
+    deletion_marks,
+    session_leases,
+    run_ownership,
+)  # modules that take names from `secrets`
+_TIMED = (session, manifest_removal)  # that look at their own clock
+_THREADED = (
+    packer,
+    catalog,
+    chunk_fetcher,
+    part_writer,
+    checkpoint_repair,
+    integrity_check,
+)  # that have threads
+_HELD = (
+    actors,
+    pack_compaction,
+    base_removal,
+    checkpoint_prune,
+    checkpoint_repair,
+    run_takeover,
+)  # that hold sessions
 
 
 @dataclass
@@ -119,7 +133,7 @@ def _sessions(facts: Facts) -> type[session.Session]:
             if isinstance(store.storage, ModelStorage):
                 store.storage.renews.append(self.renew)
 
-        def begin(self, step: int) -> Save:
+        def begin(self, step: int) -> SaveId:
             save = super().begin(step)
             facts.goes_by[self.id] = self.store.owners[self.run]
             return save

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from checkpointing.errors import DamagedError
-from checkpointing.storage import Buffer, Entry
-from checkpointing.storage.keys import check_key, check_prefix, check_range
+from checkpointing.storage import Buffer, ObjectInfo
+from checkpointing.storage.key_rules import check_key, check_prefix, check_range
 from tests.unit.checkpointing.store.scheduler import Actor, Scheduler
 
 TICK_S = 0.01  # by which each operation moves the clock
@@ -27,11 +27,11 @@ class World:
     changed: list[str] = field(default_factory=list)  # keys of immutable objects that changed
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def entries(self, prefix: str) -> list[Entry]:
+    def entries(self, prefix: str) -> list[ObjectInfo]:
         """The objects under a prefix, by key."""
         with self.lock:
             found = sorted(item for item in self.objects.items() if item[0].startswith(prefix))
-        return [Entry(key, len(data), modified) for key, (data, modified) in found]
+        return [ObjectInfo(key, len(data), modified) for key, (data, modified) in found]
 
 
 class ModelStorage:
@@ -73,7 +73,7 @@ class ModelStorage:
             raise DamagedError(f"{key}: bytes to {start + length} wanted of {len(data)}")
         return memoryview(data)[start : start + length]
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str) -> list[ObjectInfo]:
         check_prefix(prefix)
         self._ask("list", prefix)
         found = self.world.entries(prefix)

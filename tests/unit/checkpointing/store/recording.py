@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from checkpointing.storage import Buffer, Entry, Storage
+from checkpointing.storage import Buffer, ObjectInfo, Storage
 
 
 class Recording:
@@ -46,7 +46,7 @@ class Recording:
     def get(self, key: str) -> bytes:
         return self.inner.get(key)
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str) -> list[ObjectInfo]:
         return self.inner.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:

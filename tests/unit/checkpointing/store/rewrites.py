@@ -10,22 +10,22 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from checkpointing.codec import Codec, Layout, encode
+from checkpointing.codec import Codec, WordLayout, encode
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.elements import Element
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save, pack_key
+from checkpointing.format.element_types import ElementType
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId, pack_key
 from checkpointing.storage import Buffer
 from checkpointing.store import catalog
-from checkpointing.store.catalog import Found
+from checkpointing.store.catalog import CatalogEntry
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.encoding import ChunkEncoder, Encoded
-from checkpointing.store.index import Known
-from checkpointing.store.session import Session
+from checkpointing.store.inspection.integrity_check import IntegrityProblem, verify
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.verify import Problem, verify
-from checkpointing.store.writer import Options, Piece, write
+from checkpointing.store.write.chunk_encoding import ChunkEncoder, EncodedChunk
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, write
 
 ROWS, COLUMNS = 64, 48
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -40,34 +40,34 @@ class Deltas:
     def encode(
         self,
         raw: Buffer,
-        element: Element,
+        element: ElementType,
         before: Chunk | None,
         read: Callable[[Chunk], Buffer],
         **_: object,
-    ) -> Encoded:
-        layout = Layout(element.word, element.is_float, element.itemsize)
+    ) -> EncodedChunk:
+        layout = WordLayout(element.word, element.is_float, element.itemsize)
         if before is None:
-            return Encoded(bytes(raw), Codec.RAW)
-        return Encoded(encode(Codec.DELTA, raw, layout, read(before)), Codec.DELTA, before)
+            return EncodedChunk(bytes(raw), Codec.RAW)
+        return EncodedChunk(encode(Codec.DELTA, raw, layout, read(before)), Codec.DELTA, before)
 
 
 class Raws:
     """Encodes nothing."""
 
-    def encode(self, raw: Buffer, **_: object) -> Encoded:
-        return Encoded(bytes(raw), Codec.RAW)
+    def encode(self, raw: Buffer, **_: object) -> EncodedChunk:
+        return EncodedChunk(bytes(raw), Codec.RAW)
 
 
 class Planes:
     """Encodes every chunk for itself."""
 
-    def encode(self, raw: Buffer, element: Element, **_: object) -> Encoded:
-        layout = Layout(element.word, element.is_float, element.itemsize)
-        return Encoded(encode(Codec.PLANES, raw, layout), Codec.PLANES)
+    def encode(self, raw: Buffer, element: ElementType, **_: object) -> EncodedChunk:
+        layout = WordLayout(element.word, element.is_float, element.itemsize)
+        return EncodedChunk(encode(Codec.PLANES, raw, layout), Codec.PLANES)
 
 
-def options(encoder: object, pack_bytes: int = 1 << 20) -> Options:
-    return Options(pack_bytes=pack_bytes, threads=1, encoder=cast(ChunkEncoder, encoder))
+def options(encoder: object, pack_bytes: int = 1 << 20) -> WriteOptions:
+    return WriteOptions(pack_bytes=pack_bytes, threads=1, encoder=cast(ChunkEncoder, encoder))
 
 
 DELTAS, PLAIN, PLANES = options(Deltas()), options(Raws()), options(Planes())
@@ -78,18 +78,20 @@ def tensor(seed: int, rows: int = ROWS) -> NDArray[np.float32]:
 
 
 def begin_save(
-    session: Session, step: int, tensors: Tensors, chosen: Options, *, ranks: int = 1
-) -> Save:
+    session: Session, step: int, tensors: Tensors, chosen: WriteOptions, *, ranks: int = 1
+) -> SaveId:
     """A save up to its commit."""
     store, made = session.store, session.begin(step)
-    pieces = [Piece(n, "float32", a.shape, (0,) * a.ndim, a) for n, a in tensors.items()]
-    index = Known(store, session.run).index()
+    pieces = [TensorPiece(n, "float32", a.shape, (0,) * a.ndim, a) for n, a in tensors.items()]
+    index = RunChunkIndex(store, session.run).index()
     written = write(store, made, pieces, {"model/step": step}, index, chosen)
-    write_part(store, Header(made, float(step), ranks), 0, written)
+    write_part(store, ManifestHeader(made, float(step), ranks), 0, written)
     return made
 
 
-def save(store: Store, run: str, step: int, tensors: Tensors, chosen: Options = PLAIN) -> Save:
+def save(
+    store: Store, run: str, step: int, tensors: Tensors, chosen: WriteOptions = PLAIN
+) -> SaveId:
     with Session(store, run) as session:
         made = begin_save(session, step, tensors, chosen)
         commit(store, made, 1, check=session.check)
@@ -102,26 +104,26 @@ def mirror(store: Store, folder: Path, to: Path) -> Store:
     return Store.open(to)
 
 
-def find(store: Store, save_: Save) -> Found:
+def find(store: Store, save_: SaveId) -> CatalogEntry:
     return next(f for f in catalog.committed(store, save_.run)[0] if f.stored.save == save_)
 
 
-def problems(folder: Path) -> list[Problem]:
+def problems(folder: Path) -> list[IntegrityProblem]:
     """What is wrong with any checkpoint in a folder, as somebody sees it who opens it anew."""
     store = Store.open(folder)
     found, unreadable = catalog.committed(store)
-    broken = [Problem(s.step, s.id, "", text) for s, text in unreadable.items()]
+    broken = [IntegrityProblem(s.step, s.id, "", text) for s, text in unreadable.items()]
     return broken + [problem for f in found for problem in verify(store, f)]
 
 
-def read(folder: Path, save_: Save) -> dict[str, NDArray[Any]]:
+def read(folder: Path, save_: SaveId) -> dict[str, NDArray[Any]]:
     """All tensors of a checkpoint."""
     store = Store.open(folder)
     checkpoint = Checkpoint(store, find(store, save_).stored)
     return {n: checkpoint.read(n).view(np.float32) for n in checkpoint.tensors()}
 
 
-def holds(folder: Path, save_: Save, tensors: Tensors) -> bool:
+def holds(folder: Path, save_: SaveId, tensors: Tensors) -> bool:
     """Whether a checkpoint has exactly these tensors, bit for bit."""
     got = read(folder, save_)
     return got.keys() == tensors.keys() and all(
@@ -129,13 +131,13 @@ def holds(folder: Path, save_: Save, tensors: Tensors) -> bool:
     )
 
 
-def chunks(store: Store, save_: Save) -> list[Chunk]:
+def chunks(store: Store, save_: SaveId) -> list[Chunk]:
     """All chunks of a checkpoint, bases too."""
     document = find(store, save_).document
     return [c for item in document.items for c in document.table(item).all_chunks()]
 
 
-def packs(store: Store, save_: Save) -> list[str]:
+def packs(store: Store, save_: SaveId) -> list[str]:
     return [pack_key(pack) for pack in find(store, save_).document.packs()]
 
 

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
 from checkpointing.store.catalog import committed
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.sessions.run_takeover import take_over
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
-from checkpointing.store.takeover import take_over
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.actors import Facts
 from tests.unit.checkpointing.store.judging import judge
@@ -103,5 +103,5 @@ def _run(body: Callable[[Store], object], store: Callable[[], Store]) -> None:
 
 def _save(store: Store, facts: Facts, run: str, step: int, values: Values) -> None:
     with Session(store, run) as session:
-        facts.begun[Save(run, step, session.id)] = values
-        facts.committed.append(saves.save(session, [Known(store, run)], step, values))
+        facts.begun[SaveId(run, step, session.id)] = values
+        facts.committed.append(saves.save(session, [RunChunkIndex(store, run)], step, values))

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing import DamagedError, Last
-from checkpointing.format.names import Save, pack_key
-from checkpointing.store.compact import choose, compact
-from checkpointing.store.prune import prune
+from checkpointing.format.object_keys import SaveId, pack_key
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_compaction import choose, compact
+from checkpointing.store.deletion.pack_sweep import sweep
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
 from tests.unit.checkpointing.store import rewrites as r
 
 
@@ -48,7 +48,7 @@ def test_a_lower_threshold_never_takes_fewer(
     assert choose(packs, max(a, b)) <= choose(packs, min(a, b))
 
 
-def thinned(store: Store) -> tuple[Save, r.Tensors]:
+def thinned(store: Store) -> tuple[SaveId, r.Tensors]:
     """One checkpoint that needs a sixth of the pack of another, which is gone."""
     first = {f"model/{i}": r.tensor(i) for i in range(6)}
     r.save(store, "run", 1, first)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import pytest
 
 from checkpointing.errors import SaveError
-from checkpointing.format import names
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
-from checkpointing.format.records import dump_lease
-from checkpointing.storage.memory import MemoryStorage
-from checkpointing.store import leases, owners, tombs
-from checkpointing.store.commit import commit, having_parts, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.leases import Held
-from checkpointing.store.session import Session
+from checkpointing.format import object_keys
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.store_records import dump_lease
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.store.deletion import deletion_marks
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.sessions import run_ownership, session_leases
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.sessions.session_leases import SessionLease
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
-from checkpointing.store.writer import write
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, having_parts, write_part
+from checkpointing.store.write.part_writer import write
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.scripts import V, W, script
 
@@ -34,20 +35,20 @@ def _killed(session: Session) -> None:
     session._stop.set()
 
 
-def _write(session: Session, save: Save, rank: int, ranks: int = 2) -> None:
+def _write(session: Session, save: SaveId, rank: int, ranks: int = 2) -> None:
     mine = saves.pieces(V, rank, ranks)
-    index = Known(session.store, RUN).index()
+    index = RunChunkIndex(session.store, RUN).index()
     made = write(session.store, save, mine, {}, index, saves.PLAIN)
-    write_part(session.store, Header(save, 1.0, ranks), rank, made)
+    write_part(session.store, ManifestHeader(save, 1.0, ranks), rank, made)
 
 
-def _held(store: Store) -> Held:
-    (held,) = leases.leases(store, leases.storage_time(store))
+def _held(store: Store) -> SessionLease:
+    (held,) = session_leases.leases(store, session_leases.storage_time(store))
     return held
 
 
 def _lease_keys(store: Store) -> list[str]:
-    return [entry.key for entry in store.storage.list(names.LEASES)]
+    return [entry.key for entry in store.storage.list(object_keys.LEASES)]
 
 
 def test_the_second_process_goes_on_where_the_first_was(store: Store) -> None:
@@ -69,7 +70,7 @@ def test_the_second_process_goes_on_where_the_first_was(store: Store) -> None:
     for _ in range(2):
         sweep(store, grace_s=0)
     left = {entry.key.partition("/")[0] for entry in store.storage.list("")}
-    assert left == {names.STORE, "packs", "runs"}
+    assert left == {object_keys.STORE, "packs", "runs"}
 
 
 def test_it_holds_what_was_announced_from_the_first_moment(store: Store) -> None:
@@ -94,7 +95,7 @@ def test_a_lease_that_the_first_had_under_way_takes_the_place_of_none(store: Sto
     with Session(store, RUN, session=ID) as second:
         save = second.begin(2)
         for late in range(1, 20):
-            key = names.lease(ID, lease.renewals + late)
+            key = object_keys.lease(ID, lease.renewals + late)
             store.storage.put(key, [dump_lease(lease)])
         now = _held(store).lease
         assert now is not None
@@ -102,11 +103,11 @@ def test_a_lease_that_the_first_had_under_way_takes_the_place_of_none(store: Sto
 
 
 def test_it_counts_only_on_what_the_first_had_seen(store: Store) -> None:
-    seen = tombs.write(store, packs=["packs/00/x"])
+    seen = deletion_marks.write(store, packs=["packs/00/x"])
     first = Session(store, RUN, session=ID)
     save = first.begin(1)
     _killed(first)
-    tombs.write(store, packs=["packs/00/y"])
+    deletion_marks.write(store, packs=["packs/00/y"])
     with Session(store, RUN, session=ID) as second:
         second.begin(1)
         lease = _held(store).lease
@@ -178,10 +179,10 @@ def test_a_session_that_was_declared_dead_is_not_continued(store: Store) -> None
     first = Session(store, RUN, session=ID)
     save = first.begin(1)
     _killed(first)
-    assert leases.fence(store, ID) == [save.manifest()]
+    assert session_leases.fence(store, ID) == [save.manifest()]
     with pytest.raises(SaveError, match="declared dead"):
         Session(store, RUN, session=ID)
-    assert _lease_keys(store) == [names.fence(ID)]
+    assert _lease_keys(store) == [object_keys.fence(ID)]
 
 
 def test_one_that_dies_while_it_is_continued_is_refused_and_leaves_no_lease() -> None:
@@ -193,7 +194,7 @@ def test_one_that_dies_while_it_is_continued_is_refused_and_leaves_no_lease() ->
         _killed(first)
         second = play.actor(lambda store: Session(store, RUN, session=ID))
         play.up_to(second, "put leases/")
-        leases.fence(store, ID)
+        session_leases.fence(store, ID)
         play.finish(second)
         assert isinstance(second.error, SaveError)
         second.error = None
@@ -201,7 +202,7 @@ def test_one_that_dies_while_it_is_continued_is_refused_and_leaves_no_lease() ->
 
 
 def test_a_lease_that_says_nothing_is_not_continued(store: Store) -> None:
-    store.storage.put(names.lease(ID, 1), [b"{"])
+    store.storage.put(object_keys.lease(ID, 1), [b"{"])
     with pytest.raises(SaveError, match="cannot be read: begin a new session"):
         Session(store, RUN, session=ID)
 
@@ -216,10 +217,10 @@ def test_a_session_of_another_run_is_not_continued(store: Store) -> None:
 
 
 def test_the_second_process_of_who_was_taken_over_meanwhile_saves_nothing(store: Store) -> None:
-    number = owners.claim(store, RUN)
+    number = run_ownership.claim(store, RUN)
     first = Session(store, RUN, session=ID, owner=number)
     first.close()  # it was idle
-    owners.claim(store, RUN)
+    run_ownership.claim(store, RUN)
     with Session(store, RUN, session=ID, owner=number) as second:
         with pytest.raises(SaveError, match="took over the run"):
             second.begin(1)

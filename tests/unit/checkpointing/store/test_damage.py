@@ -11,20 +11,20 @@ from itertools import combinations
 import pytest
 
 from checkpointing.errors import CheckpointError, DamagedError, FormatError, SaveError
-from checkpointing.format import names
+from checkpointing.format import object_keys
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
-from checkpointing.store import catalog, marks
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store import catalog, pins_and_labels
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.inspection.integrity_check import Level, verify
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
-from checkpointing.store.verify import Level, verify
-from checkpointing.store.writer import Options, write
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import WriteOptions, write
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.harm import (
     Harm,
@@ -47,17 +47,17 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Objects, list[Save]]:
+def made() -> tuple[Objects, list[SaveId]]:
     """A store with two checkpoints, one of them pinned."""
     storage = storage_of({})
     store = Store.at(storage, create=True)
     with Session(store, RUN) as session:
-        known = [Known(store, RUN) for _ in range(2)]
+        known = [RunChunkIndex(store, RUN) for _ in range(2)]
         done = [
-            saves.save(session, known, step, values, Options(threads=1))
+            saves.save(session, known, step, values, WriteOptions(threads=1))
             for step, values in STEPS.items()
         ]
-    marks.pin(store, done[0], "a milestone")
+    pins_and_labels.pin(store, done[0], "a milestone")
     return snapshot(storage), done
 
 
@@ -76,26 +76,26 @@ def _of(objects: Objects, prefix: str, suffix: str = "") -> list[str]:
     return found
 
 
-def _chunks(objects: Objects, save: Save) -> list[Chunk]:
+def _chunks(objects: Objects, save: SaveId) -> list[Chunk]:
     """All chunks that a checkpoint needs."""
     found = [f for f in catalog.committed(store_of(objects))[0] if f.stored.save == save]
     tables = [found[0].document.table(item) for item in found[0].document.items]
     return [chunk for table in tables for chunk in table.all_chunks()]
 
 
-def test_damage_of_packs(made: tuple[Objects, list[Save]]) -> None:
+def test_damage_of_packs(made: tuple[Objects, list[SaveId]]) -> None:
     objects, done = made
     count = 0
     for save in done:
         needed = _chunks(objects, save)
-        for key in _of(objects, names.PACKS):
+        for key in _of(objects, object_keys.PACKS):
             for harm in harms(key, objects[key]):
                 count += _check_pack(objects, save, harm, needed)
     assert count > 200  # harms that touched a checkpoint
 
 
-def _check_pack(objects: Objects, save: Save, harm: Harm, needed: list[Chunk]) -> bool:
-    mine = [c for c in needed if names.pack_key(c.pack) == harm.key]
+def _check_pack(objects: Objects, save: SaveId, harm: Harm, needed: list[Chunk]) -> bool:
+    mine = [c for c in needed if object_keys.pack_key(c.pack) == harm.key]
     hit = [c for c in mine if harm.start < c.offset + c.length and c.offset < harm.end]
     after = harmed(objects, harm)
     is_same = after.get(harm.key) == objects[harm.key]  # zeros over zeros
@@ -115,11 +115,11 @@ def _check_pack(objects: Objects, save: Save, harm: Harm, needed: list[Chunk]) -
 
 
 def _is_whole(objects: Objects, after: Objects, chunk: Chunk) -> bool:
-    key, place = names.pack_key(chunk.pack), slice(chunk.offset, chunk.offset + chunk.length)
+    key, place = object_keys.pack_key(chunk.pack), slice(chunk.offset, chunk.offset + chunk.length)
     return after.get(key, b"")[place] == objects[key][place]
 
 
-def test_damage_of_manifests(made: tuple[Objects, list[Save]]) -> None:
+def test_damage_of_manifests(made: tuple[Objects, list[SaveId]]) -> None:
     objects, done = made
     for save in done:
         key = save.manifest()
@@ -138,30 +138,30 @@ def test_damage_of_manifests(made: tuple[Objects, list[Save]]) -> None:
                     assert not look(after, other, STEPS[other.step]).wrong
 
 
-def test_a_damaged_manifest_stops_every_sweep(made: tuple[Objects, list[Save]]) -> None:
+def test_a_damaged_manifest_stops_every_sweep(made: tuple[Objects, list[SaveId]]) -> None:
     objects, done = made
     key = done[0].manifest()
     for harm in harms(key, objects[key]):
         after = harmed(objects, harm)
         storage = storage_of(after)
         swept = sweep(Store.at(storage), grace_s=0)
-        packs = {k for k in snapshot(storage) if k.startswith(names.PACKS)}
-        lost = {k for k in objects if k.startswith(names.PACKS)} - packs
+        packs = {k for k in snapshot(storage) if k.startswith(object_keys.PACKS)}
+        lost = {k for k in objects if k.startswith(object_keys.PACKS)} - packs
         if after.get(key) == objects[key] or key in swept.unreadable:
             assert not lost, harm
         else:  # it can be told what it refers to, or it is gone
             kept = [done[1]] if key not in after else done
-            needed = {names.pack_key(c.pack) for s in kept for c in _chunks(objects, s)}
+            needed = {object_keys.pack_key(c.pack) for s in kept for c in _chunks(objects, s)}
             assert not needed & lost, harm
 
 
 @pytest.mark.parametrize("kind", ["packs", "manifests", "all"])
-def test_objects_that_have_changed_places(kind: str, made: tuple[Objects, list[Save]]) -> None:
+def test_objects_that_have_changed_places(kind: str, made: tuple[Objects, list[SaveId]]) -> None:
     objects, done = made
     keys = {
-        "packs": _of(objects, names.PACKS),
-        "manifests": _of(objects, names.RUNS, ".manifest"),
-        "all": [k for k in objects if k != names.STORE],
+        "packs": _of(objects, object_keys.PACKS),
+        "manifests": _of(objects, object_keys.RUNS, ".manifest"),
+        "all": [k for k in objects if k != object_keys.STORE],
     }[kind]
     for one, other in combinations(keys, 2):
         after = {**objects, one: objects[other], other: objects[one]}
@@ -173,21 +173,21 @@ def test_objects_that_have_changed_places(kind: str, made: tuple[Objects, list[S
                 assert seen.problems["quick"]
 
 
-def test_damage_of_the_stores_own_record(made: tuple[Objects, list[Save]]) -> None:
+def test_damage_of_the_stores_own_record(made: tuple[Objects, list[SaveId]]) -> None:
     objects, _ = made
-    for harm in harms(names.STORE, objects[names.STORE]):
+    for harm in harms(object_keys.STORE, objects[object_keys.STORE]):
         after = harmed(objects, harm)
         try:
             record = store_of(after).record
         except FileNotFoundError:
-            assert names.STORE not in after
+            assert object_keys.STORE not in after
         except (DamagedError, FormatError):
-            assert names.STORE in after
+            assert object_keys.STORE in after
         else:
             assert record == store_of(objects).record  # damaged where it makes no difference
 
 
-def test_damage_of_a_pin_keeps_what_it_pins(made: tuple[Objects, list[Save]]) -> None:
+def test_damage_of_a_pin_keeps_what_it_pins(made: tuple[Objects, list[SaveId]]) -> None:
     objects, done = made
     (key,) = _of(objects, f"runs/{RUN}/marks/")
     for harm in harms(key, objects[key]):
@@ -200,8 +200,8 @@ def test_damage_of_a_pin_keeps_what_it_pins(made: tuple[Objects, list[Save]]) ->
         assert not look(snapshot(storage), done[1], STEPS[2]).wrong
 
 
-def test_damage_of_leases_and_tombs_loses_nothing(made: tuple[Objects, list[Save]]) -> None:
-    for prefix in (names.LEASES, names.TOMBS):
+def test_damage_of_leases_and_tombs_loses_nothing(made: tuple[Objects, list[SaveId]]) -> None:
+    for prefix in (object_keys.LEASES, object_keys.TOMBS):
         objects, saving = _while_saving()
         (key,) = _of(objects, prefix)
         for harm in harms(key, objects[key]):
@@ -209,14 +209,14 @@ def test_damage_of_leases_and_tombs_loses_nothing(made: tuple[Objects, list[Save
             store = Store.at(storage)
             with suppress(FormatError):
                 sweep(store, grace_s=0)
-            if prefix == names.LEASES and harm.name == "gone":
+            if prefix == object_keys.LEASES and harm.name == "gone":
                 continue  # then nobody knows of the save, and it is over
             with suppress(CheckpointError):
                 commit(store, saving, 1)
             assert saves.problems(store) == [], harm
 
 
-def _while_saving() -> tuple[Objects, Save]:
+def _while_saving() -> tuple[Objects, SaveId]:
     """A store in which a save has announced itself and written its part, and a prune has condemned
     what the save refers to."""
     storage = storage_of({})
@@ -224,9 +224,11 @@ def _while_saving() -> tuple[Objects, Save]:
     saves.save_all(store, RUN, {1: STEPS[1]})
     session = Session(store, "b")
     save = session.begin(1)
-    written = write(store, save, saves.pieces(STEPS[1]), {}, Known(store, "b").index(), saves.PLAIN)
+    written = write(
+        store, save, saves.pieces(STEPS[1]), {}, RunChunkIndex(store, "b").index(), saves.PLAIN
+    )
     assert written.new_bytes == 0
-    write_part(store, Header(save, 1.0, 1), 0, written)
+    write_part(store, ManifestHeader(save, 1.0, 1), 0, written)
     saves.save_all(store, RUN, {2: {"model/a": 50, "optim/a": 51}})
     prune(store, RUN, [Last(1)], grace_s=0)
     objects = snapshot(storage)
@@ -234,7 +236,7 @@ def _while_saving() -> tuple[Objects, Save]:
     return objects, save
 
 
-def test_damage_of_parts(made: tuple[Objects, list[Save]]) -> None:
+def test_damage_of_parts(made: tuple[Objects, list[SaveId]]) -> None:
     objects, save = _with_parts()
     for key in _of(objects, f"runs/{RUN}/parts/"):
         for harm in harms(key, objects[key]):
@@ -242,7 +244,7 @@ def test_damage_of_parts(made: tuple[Objects, list[Save]]) -> None:
             _check_commit(after, save, is_same=after.get(key) == objects[key])
 
 
-def test_parts_that_have_changed_places(made: tuple[Objects, list[Save]]) -> None:
+def test_parts_that_have_changed_places(made: tuple[Objects, list[SaveId]]) -> None:
     objects, save = _with_parts()
     others, other = _with_parts(step=2)
     first, second = _of(objects, f"runs/{RUN}/parts/")
@@ -254,19 +256,19 @@ def test_parts_that_have_changed_places(made: tuple[Objects, list[Save]]) -> Non
         commit(store_of(foreign), save, 2)
 
 
-def _with_parts(step: int = 1) -> tuple[Objects, Save]:
+def _with_parts(step: int = 1) -> tuple[Objects, SaveId]:
     """A save of two ranks that lacks nothing but the commit."""
     storage = storage_of({})
     store = Store.at(storage, create=True)
-    save = Save(RUN, step, "0a0b0c0d")
+    save = SaveId(RUN, step, "0a0b0c0d")
     for rank in range(2):
         mine = saves.pieces(STEPS[step], rank, 2)
-        written = write(store, save, mine, {}, Known(store, RUN).index(), saves.PLAIN)
-        write_part(store, Header(save, float(step), 2), rank, written)
+        written = write(store, save, mine, {}, RunChunkIndex(store, RUN).index(), saves.PLAIN)
+        write_part(store, ManifestHeader(save, float(step), 2), rank, written)
     return snapshot(storage), save
 
 
-def _check_commit(after: Objects, save: Save, *, is_same: bool) -> None:
+def _check_commit(after: Objects, save: SaveId, *, is_same: bool) -> None:
     storage = storage_of(after)
     store = Store.at(storage)
     try:
@@ -279,7 +281,7 @@ def _check_commit(after: Objects, save: Save, *, is_same: bool) -> None:
     assert not look(snapshot(storage), save, STEPS[save.step]).wrong
 
 
-def test_verify_of_a_checkpoint_that_is_gone(made: tuple[Objects, list[Save]]) -> None:
+def test_verify_of_a_checkpoint_that_is_gone(made: tuple[Objects, list[SaveId]]) -> None:
     objects, done = made
     storage = storage_of(objects)
     store = Store.at(storage)

@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from checkpointing.format.names import PACKS
-from checkpointing.store import diff as diffs
-from checkpointing.store.checkpoint import Checkpoint, Read
-from checkpointing.store.diff import Change, TensorDiff, ValueDiff, compare, measured
-from checkpointing.store.distance import Distance
+from checkpointing.format.object_keys import PACKS
+from checkpointing.store.checkpoint import BoxRead, Checkpoint
+from checkpointing.store.inspection import checkpoint_diff as diffs
+from checkpointing.store.inspection.checkpoint_diff import (
+    TensorChange,
+    TensorDiff,
+    ValueDiff,
+    compare,
+    measured,
+)
+from checkpointing.store.inspection.tensor_distance import TensorDistance
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.store.making import Tensors, make, opened
 
@@ -41,7 +47,7 @@ def _diff(
     return {t.name: t for t in measured(compare(old, new), old, new)}
 
 
-def _change(found: TensorDiff) -> Change:
+def _change(found: TensorDiff) -> TensorChange:
     assert found.kind == "changed"
     assert found.change is not None
     return found.change
@@ -96,7 +102,7 @@ def test_without_arithmetic_elements_are_counted(store: Store, kind: str) -> Non
 
 def test_integers_are_exact_where_differences_overflow() -> None:
     low, high = np.iinfo("i8").min, np.iinfo("i8").max
-    distance = Distance("int64")
+    distance = TensorDistance("int64")
     distance.add(np.array([low, high, 5]).view("u8"), np.array([high, low, 5]).view("u8"))
     assert distance.max_abs == high - low == 2**64 - 1
     assert distance.changed == 2
@@ -228,7 +234,7 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     original = Checkpoint.read_into
 
-    def read_into(self: Checkpoint, reads: Iterable[Read]) -> object:
+    def read_into(self: Checkpoint, reads: Iterable[BoxRead]) -> object:
         reads = list(reads)
         sizes.append(sum(read.into.nbytes for read in reads))
         return original(self, reads)

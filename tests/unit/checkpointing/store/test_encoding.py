@@ -8,14 +8,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from checkpointing.codec import Chooser, Codec, Encoder, Layout, decode
+from checkpointing.codec import AdaptiveEncoder, Codec, CodecChooser, WordLayout, decode
 from checkpointing.format.chunks import Chunk, chunk_id
-from checkpointing.format.elements import element
+from checkpointing.format.element_types import element
 from checkpointing.storage import Buffer
-from checkpointing.store.encoding import ChunkEncoder
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
 
 COUNT = 1 << 16  # words
-LAYOUT = Layout(4, True, 4)
+LAYOUT = WordLayout(4, True, 4)
 
 
 @dataclass
@@ -44,7 +44,9 @@ class Place:
 
 
 def place(depth: int) -> Place:
-    return Place(ChunkEncoder(Encoder(Chooser(share=1.0, clock=lambda: 0.0)), depth=depth))
+    return Place(
+        ChunkEncoder(AdaptiveEncoder(CodecChooser(share=1.0, clock=lambda: 0.0)), depth=depth)
+    )
 
 
 def walk(steps: int, size: float = 1e-4) -> list[bytes]:

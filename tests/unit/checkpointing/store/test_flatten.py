@@ -8,11 +8,11 @@ import pytest
 
 from checkpointing import DamagedError, Last
 from checkpointing.codec import Codec
-from checkpointing.format.names import Save, pack_key
-from checkpointing.store.flatten import flatten
-from checkpointing.store.prune import prune
+from checkpointing.format.object_keys import SaveId, pack_key
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.repair.base_removal import flatten
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
 from tests.unit.checkpointing.store import rewrites as r
 
 
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store", create=True)
 
 
-def chain(store: Store) -> list[tuple[Save, r.Tensors]]:
+def chain(store: Store) -> list[tuple[SaveId, r.Tensors]]:
     """Three checkpoints, each a delta to the one before."""
     states = [{"model/a": r.tensor(s), "model/b": r.tensor(s + 10, 8)} for s in range(3)]
     return [(r.save(store, "run", i, state, r.DELTAS), state) for i, state in enumerate(states)]

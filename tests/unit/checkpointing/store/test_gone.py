@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.store.gone import is_left
+from checkpointing.store.repair.lost_manifests import is_left
 
 PACKS = st.frozensets(st.sampled_from([bytes([i]) * 16 for i in range(5)]))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.store.grouping import batches, by_place, chain, ranges
+from checkpointing.store.read.read_batches import batches, by_place, chain, ranges
 
 
 def _chunk(pack: int, offset: int, raw_length: int, base: Chunk | None = None) -> Chunk:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.names import pack_key
-from checkpointing.format.table import Spec, Table, from_bytes, to_bytes
+from checkpointing.format.item_table import ItemTable, TensorSpec, from_bytes, to_bytes
+from checkpointing.format.object_keys import pack_key
 from checkpointing.format.tiles import Box
 from checkpointing.retention import Last
-from checkpointing.store import tombs
 from checkpointing.store.catalog import committed
-from checkpointing.store.index import Index, Known, look
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store.deletion import deletion_marks
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
+from checkpointing.store.write.chunk_index import ChunkIndex, RunChunkIndex, look
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.scheduler import Scheduler
@@ -42,19 +42,19 @@ def _chunk(number: int, pack: bytes, base: Chunk | None = None) -> Chunk:
     return Chunk(bytes([number]) * 32, pack, 8, 4, 4, codec, 0, base)
 
 
-def _table(chunk: Chunk) -> Table:
+def _table(chunk: Chunk) -> ItemTable:
     box = Box((0,), (1,))
-    return Table({"model/w": Spec("float32", (1,), (1,))}, {"model/w": {box: chunk}})
+    return ItemTable({"model/w": TensorSpec("float32", (1,), (1,))}, {"model/w": {box: chunk}})
 
 
-def _read_back(table: Table) -> Table:
+def _read_back(table: ItemTable) -> ItemTable:
     packs = sorted(table.packs())
     data = to_bytes(table, {pack: i for i, pack in enumerate(packs)})
-    with mock.patch("checkpointing.format.table._MANY", 0):  # in columns
+    with mock.patch("checkpointing.format.item_table._MANY", 0):  # in columns
         return from_bytes(data, packs, "there")
 
 
-def _known(index: Index, store: Store) -> list[Chunk]:
+def _known(index: ChunkIndex, store: Store) -> list[Chunk]:
     """What it knows of all that any checkpoint has, each content once."""
     ids = {
         chunk.id
@@ -67,7 +67,7 @@ def _known(index: Index, store: Store) -> list[Chunk]:
 
 @pytest.mark.parametrize("stored", [False, True], ids=["made here", "read"])
 def test_nothing_in_a_condemned_pack_is_known(stored: bool) -> None:
-    index = Index(condemned=frozenset([PACK]))
+    index = ChunkIndex(condemned=frozenset([PACK]))
     good, bad = _chunk(1, OTHER), _chunk(2, PACK)
     on_bad = _chunk(3, OTHER, base=bad)
     for chunk in (good, bad, on_bad):
@@ -83,10 +83,10 @@ def test_nothing_in_a_condemned_pack_is_known(stored: bool) -> None:
 def test_what_is_read_is_found_by_its_whole_id(numbers: list[int], others: set[int]) -> None:
     """Ids that begin alike are not taken for each other."""
     made = {n: replace(_chunk(1, OTHER), id=bytes(31) + bytes([n])) for n in {*numbers, *others}}
-    spec = Spec("float32", (len(numbers),), (1,))
+    spec = TensorSpec("float32", (len(numbers),), (1,))
     placed = {Box((at,), (1,)): replace(made[n], offset=at) for at, n in enumerate(numbers)}
-    index = Index()
-    index.add([_read_back(Table({"m/w": spec}, {"m/w": placed}))], {})
+    index = ChunkIndex()
+    index.add([_read_back(ItemTable({"m/w": spec}, {"m/w": placed}))], {})
     for number, chunk in made.items():
         found = index.find(chunk.id)
         expected = numbers.index(number) if number in numbers else None
@@ -95,7 +95,7 @@ def test_what_is_read_is_found_by_its_whole_id(numbers: list[int], others: set[i
 
 
 def test_the_place_has_to_be_the_very_same() -> None:
-    index = Index(tables={"model": _table(_chunk(1, PACK))})
+    index = ChunkIndex(tables={"model": _table(_chunk(1, PACK))})
     assert index.at("model/w", Box((0,), (1,))) is not None
     assert index.at("model/w", Box((0,), (2,))) is None
     assert index.at("model/other", Box((0,), (1,))) is None
@@ -105,15 +105,15 @@ def test_the_place_has_to_be_the_very_same() -> None:
 def test_the_newest_checkpoint_of_the_run_is_known(store: Store) -> None:
     saves.save_all(store, RUN, {1: V, 2: W})
     saves.save_all(store, "b", {9: {"model/w": 7}})
-    known = Known(store, RUN).index()
+    known = RunChunkIndex(store, RUN).index()
     assert len(_known(known, store)) == 2  # of step 2; not the other run's
-    assert Known(store, RUN).index().tables["model"].tensors.keys() == W.keys()
+    assert RunChunkIndex(store, RUN).index().tables["model"].tensors.keys() == W.keys()
 
 
 def test_a_run_without_checkpoints_knows_the_newest_of_every_other_run(store: Store) -> None:
     saves.save_all(store, RUN, {1: V, 2: W})
     saves.save_all(store, "b", {9: {"model/w": 7}})
-    known = Known(store, "new").index()
+    known = RunChunkIndex(store, "new").index()
     assert len(_known(known, store)) == 3
     assert known.tables == {}  # no deltas to another run's tensors
 
@@ -121,8 +121,8 @@ def test_a_run_without_checkpoints_knows_the_newest_of_every_other_run(store: St
 def test_a_condemned_pack_is_written_again(store: Store) -> None:
     (save,) = saves.save_all(store, RUN, {1: V})
     (pack,) = [entry.key for entry in store.storage.list("packs/")]
-    tombs.write(store, packs=[pack])
-    assert _known(Known(store, RUN).index(), store) == []
+    deletion_marks.write(store, packs=[pack])
+    assert _known(RunChunkIndex(store, RUN).index(), store) == []
     saves.save_all(store, RUN, {2: V})
     assert len(store.storage.list("packs/")) == 2
     assert saves.problems(store) == []
@@ -131,7 +131,7 @@ def test_a_condemned_pack_is_written_again(store: Store) -> None:
 
 def test_what_a_rank_wrote_is_forgotten_with_its_checkpoint(store: Store) -> None:
     with Session(store, RUN) as session:
-        known = Known(store, RUN)
+        known = RunChunkIndex(store, RUN)
         saves.save(session, [known], 1, V)
         assert len(_known(known.index(), store)) == 2
         saves.save_all(store, RUN, {2: {"model/w": 50, "model/v": 51}})
@@ -145,9 +145,9 @@ def test_the_view_of_another_rank_is_taken_as_it_is(store: Store) -> None:
     saves.save_all(store, RUN, {1: V})
     view = look(store, RUN)
     (pack,) = [entry.key for entry in store.storage.list("packs/")]
-    tombs.write(store, packs=[pack])
-    assert len(_known(Known(store, RUN).index(view), store)) == 2
-    assert _known(Known(store, RUN).index(look(store, RUN)), store) == []
+    deletion_marks.write(store, packs=[pack])
+    assert len(_known(RunChunkIndex(store, RUN).index(view), store)) == 2
+    assert _known(RunChunkIndex(store, RUN).index(look(store, RUN)), store) == []
 
 
 def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +156,7 @@ def test_a_damaged_manifest_is_passed_over(store: Store, caplog: pytest.LogCaptu
     store.storage.world.objects[newest.manifest()] = (b"damaged", 0.0)
     fresh = Store.at(store.storage)
     with caplog.at_level(logging.WARNING, "checkpointing"):
-        known = Known(fresh, RUN).index()
+        known = RunChunkIndex(fresh, RUN).index()
     assert set(known.tables["model"].tensors) == set(V)
     assert len(_known(known, fresh)) == 2
     assert newest.manifest() in caplog.text

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from checkpointing.errors import SaveError, StoreError
-from checkpointing.format import names
-from checkpointing.format.records import Lease, dump_lease, load_lease
-from checkpointing.storage import Entry
-from checkpointing.store import leases, tombs
-from checkpointing.store import session as session_module
-from checkpointing.store.leases import Held
-from checkpointing.store.session import Session
+from checkpointing.format import object_keys
+from checkpointing.format.store_records import Lease, dump_lease, load_lease
+from checkpointing.storage import ObjectInfo
+from checkpointing.store.deletion import deletion_marks
+from checkpointing.store.sessions import session as session_module
+from checkpointing.store.sessions import session_leases
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.sessions.session_leases import SessionLease
 from checkpointing.store.store import Store
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
@@ -33,8 +34,8 @@ class Interrupted(ModelStorage):
         self._hides = hides
         self.fails = False
 
-    def list(self, prefix: str) -> list[Entry]:
-        if prefix != names.LEASES or self.meanwhile is None:
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        if prefix != object_keys.LEASES or self.meanwhile is None:
             return super().list(prefix)
         before = super().list(prefix)
         meanwhile, self.meanwhile = self.meanwhile, None
@@ -49,8 +50,8 @@ class Interrupted(ModelStorage):
         super().delete(keys)  # type: ignore[arg-type]
 
 
-def _alive(store: Store) -> list[Held]:
-    return leases.leases(store, leases.storage_time(store))
+def _alive(store: Store) -> list[SessionLease]:
+    return session_leases.leases(store, session_leases.storage_time(store))
 
 
 @pytest.fixture
@@ -68,21 +69,21 @@ def test_a_session_holds_one_lease_while_it_has_something_to_protect(store: Stor
         assert held.lease is not None
         assert held.session == session.id
         assert list(held.lease.saving) == [save.manifest()]
-        assert len(store.storage.list(names.LEASES)) == 1
+        assert len(store.storage.list(object_keys.LEASES)) == 1
         session.end(save.manifest())
-        assert store.storage.list(names.LEASES) == []
+        assert store.storage.list(object_keys.LEASES) == []
 
 
 def test_an_announcement_names_the_tombs_that_were_there_before(store: Store) -> None:
-    before = tombs.write(store, packs=["packs/00/x"])
+    before = deletion_marks.write(store, packs=["packs/00/x"])
     with Session(store, RUN) as session:
         save = session.begin(1)
-        after = tombs.write(store, packs=["packs/00/y"])
+        after = deletion_marks.write(store, packs=["packs/00/y"])
         held = _alive(store)
         assert held[0].lease is not None
         assert held[0].lease.saving == {save.manifest(): (before,)}
-        assert leases.blocks(held, before, set()) is None
-        assert "is saving" in str(leases.blocks(held, after, set()))
+        assert session_leases.blocks(held, before, set()) is None
+        assert "is saving" in str(session_leases.blocks(held, after, set()))
 
 
 @pytest.mark.parametrize("hides", ["new", "both"])
@@ -91,17 +92,17 @@ def test_a_renewal_beside_the_look_hides_no_session(hides: str) -> None:
     store = Store.at(storage, create=True)
     with Session(store, RUN) as session:
         save = session.begin(1)
-        now = leases.storage_time(store)
+        now = session_leases.storage_time(store)
         storage.meanwhile = session.renew
-        (held,) = leases.leases(store, now)
+        (held,) = session_leases.leases(store, now)
         assert held.lease is not None
         assert save.manifest() in held.lease.saving
 
 
 def test_renewals_sort_as_numbers() -> None:
-    keys = [names.lease("0a0b0c0d", n) for n in (1, 9, 10, 99, 100)]
+    keys = [object_keys.lease("0a0b0c0d", n) for n in (1, 9, 10, 99, 100)]
     assert keys == sorted(keys)
-    assert {names.parse_lease(key) for key in keys} == {("0a0b0c0d", "lease")}
+    assert {object_keys.parse_lease(key) for key in keys} == {("0a0b0c0d", "lease")}
 
 
 def test_two_leases_of_a_session_protect_what_either_does(store: Store) -> None:
@@ -111,25 +112,27 @@ def test_two_leases_of_a_session_protect_what_either_does(store: Store) -> None:
         (2, {"k": ("t2",)}, ("r2",)),
     ):
         lease = Lease(base.session, RUN, base.owner, base.ttl_s, number, saving, reading)
-        store.storage.put(names.lease(base.session, number), [dump_lease(lease)])
+        store.storage.put(object_keys.lease(base.session, number), [dump_lease(lease)])
     (held,) = _alive(store)
     assert held.lease is not None
     assert held.lease.saving == {"k": ("t2",)}
     assert set(held.lease.reading) == {"r1", "r2"}
-    store.storage.put(names.lease(base.session, 3), [b"damaged"])
+    store.storage.put(object_keys.lease(base.session, 3), [b"damaged"])
     assert _alive(store)[0].lease is None
 
 
 def test_a_dead_session_can_neither_begin_nor_commit(store: Store) -> None:
     with Session(store, RUN) as session:
         save = session.begin(1)
-        assert leases.fence(store, session.id) == [save.manifest()]
+        assert session_leases.fence(store, session.id) == [save.manifest()]
         with pytest.raises(SaveError, match="declared dead"):
             session.check()
         with pytest.raises(SaveError, match="declared dead"):
             session.begin(2)
         assert store.document(store.manifests(RUN)[0]).kind == "hpckit-abandoned"
-    assert [entry.key for entry in store.storage.list(names.LEASES)] == [names.fence(session.id)]
+    assert [entry.key for entry in store.storage.list(object_keys.LEASES)] == [
+        object_keys.fence(session.id)
+    ]
 
 
 def test_the_fence_does_not_abandon_what_was_committed(store: Store) -> None:
@@ -137,7 +140,7 @@ def test_the_fence_does_not_abandon_what_was_committed(store: Store) -> None:
     (stored,) = store.manifests(RUN)
     with Session(store, "b") as session:
         session.announce(stored.key)
-        assert leases.fence(store, session.id) == []
+        assert session_leases.fence(store, session.id) == []
     assert saves.problems(store) == []
 
 
@@ -161,10 +164,10 @@ def test_a_lease_that_could_not_be_given_back_goes_with_the_next_renewal(store: 
         save = session.begin(1)
         store.storage.fails = True
         session.end(save.manifest())  # training does not stop for this
-        assert len(store.storage.list(names.LEASES)) == 1
+        assert len(store.storage.list(object_keys.LEASES)) == 1
         store.storage.fails = False
         session.renew()
-        assert store.storage.list(names.LEASES) == []
+        assert store.storage.list(object_keys.LEASES) == []
 
 
 def test_reading_what_is_not_there_is_an_error_and_leaves_no_lease(store: Store) -> None:
@@ -175,18 +178,20 @@ def test_reading_what_is_not_there_is_an_error_and_leaves_no_lease(store: Store)
             assert _alive(store)[0].lease is not None
         with pytest.raises(FileNotFoundError, match="was removed"), session.reading("runs/a/x"):
             pass
-        tombs.write(store, manifests=[stored.key])
+        deletion_marks.write(store, manifests=[stored.key])
         with pytest.raises(FileNotFoundError, match="removing"), session.reading(stored.key):
             pass
-    assert store.storage.list(names.LEASES) == []
+    assert store.storage.list(object_keys.LEASES) == []
 
 
 def test_who_reads_something_that_is_gone_holds_up_every_burial() -> None:
     lease = Lease("0a0b0c0d", RUN, "somebody", 600.0, 1, {}, ("there", "gone"))
-    held = [Held(lease.session, lease, 0.0)]
-    assert leases.blocks(held, "t", {"there", "gone"}) is None
-    assert "reading gone" in str(leases.blocks(held, "t", {"there"}))
-    assert "cannot be read" in str(leases.blocks([Held(lease.session, None, 0.0)], "t", set()))
+    held = [SessionLease(lease.session, lease, 0.0)]
+    assert session_leases.blocks(held, "t", {"there", "gone"}) is None
+    assert "reading gone" in str(session_leases.blocks(held, "t", {"there"}))
+    assert "cannot be read" in str(
+        session_leases.blocks([SessionLease(lease.session, None, 0.0)], "t", set())
+    )
 
 
 def test_the_age_of_a_lease_is_by_the_storages_clock(store: Store) -> None:
@@ -197,7 +202,7 @@ def test_the_age_of_a_lease_is_by_the_storages_clock(store: Store) -> None:
         assert _alive(store)[0].is_alive
         store.storage.world.now += 2.0
         assert not _alive(store)[0].is_alive
-    assert [e for e in store.storage.list(names.LEASES) if "clock" in e.key] == []
+    assert [e for e in store.storage.list(object_keys.LEASES) if "clock" in e.key] == []
 
 
 def test_a_lease_survives_its_form() -> None:

@@ -8,22 +8,23 @@ from functools import partial
 import pytest
 
 from checkpointing.errors import SaveError
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
-from checkpointing.store import catalog, revise
-from checkpointing.store.compact import compact
-from checkpointing.store.prune import prune
-from checkpointing.store.repair import repair
-from checkpointing.store.session import TTL_S, Session
+from checkpointing.store import catalog
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_compaction import compact
+from checkpointing.store.repair import manifest_revision
+from checkpointing.store.repair.checkpoint_repair import repair
+from checkpointing.store.sessions.run_takeover import take_over
+from checkpointing.store.sessions.session import TTL_S, Session
 from checkpointing.store.store import Store
-from checkpointing.store.takeover import take_over
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.scheduler import Actor, Scheduler
 from tests.unit.checkpointing.store.scripts import Script, V, W, script
 
 
-def _saved(play: Script, run: str, step: int, values: saves.Values) -> Save:
+def _saved(play: Script, run: str, step: int, values: saves.Values) -> SaveId:
     """A checkpoint, and from then on a copy of all that there is."""
     play.finish(play.saver(run, step, values))
     copy = World(objects=dict(play.model.world.objects))
@@ -39,12 +40,12 @@ def _damage(play: Script, ending: str) -> None:
     objects[key] = (data[:40] + bytes([data[40] ^ 0xFF]) + data[41:], modified)
 
 
-def _lose_manifest(play: Script, save: Save) -> None:
+def _lose_manifest(play: Script, save: SaveId) -> None:
     del play.model.world.objects[save.manifest()]
     play.model.facts.gone.append(save)
 
 
-def _repairer(play: Script, save: Save) -> Actor:
+def _repairer(play: Script, save: SaveId) -> Actor:
     def body(store: Store) -> None:
         there = {f.stored.save: f for f in catalog.committed(store, save.run)[0]}
         mirror = play.model.facts.mirror
@@ -59,7 +60,7 @@ def _revise(store: Store, run: str) -> None:
     """A revision of the newest checkpoint, with all that is in it."""
     found = catalog.newest_first(store, run)[0]
     with Session(store, run) as session:
-        revise.publish(store, session, found, lambda content: content)
+        manifest_revision.publish(store, session, found, lambda content: content)
 
 
 def _revisions(play: Script, run: str) -> list[int]:

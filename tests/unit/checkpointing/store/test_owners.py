@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import SaveError
-from checkpointing.format import names
-from checkpointing.format.names import Save
-from checkpointing.storage.memory import MemoryStorage
-from checkpointing.storage.posix import PosixStorage
-from checkpointing.store import catalog, owners
-from checkpointing.store.flatten import flatten
-from checkpointing.store.index import Known
-from checkpointing.store.session import Session
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
+from checkpointing.storage.memory_storage import MemoryStorage
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from checkpointing.store import catalog
+from checkpointing.store.repair.base_removal import flatten
+from checkpointing.store.sessions import run_ownership
+from checkpointing.store.sessions.run_takeover import take_over
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.takeover import take_over
+from checkpointing.store.write.chunk_index import RunChunkIndex
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.actors import Facts
 from tests.unit.checkpointing.store.saves import Values
@@ -43,8 +44,8 @@ class Process:
     def take_over(self) -> int:
         return take_over(self.store, self._run).owner
 
-    def save(self, step: int, values: Values = V) -> Save:
-        return saves.save(self.session, [Known(self.store, self._run)], step, values)
+    def save(self, step: int, values: Values = V) -> SaveId:
+        return saves.save(self.session, [RunChunkIndex(self.store, self._run)], step, values)
 
     def new_session(self) -> None:
         self.session.close()
@@ -64,12 +65,12 @@ def test_an_idle_writer_that_was_taken_over_saves_no_more(root: str) -> None:
     one, other = Process(root), Process(root)
     one.take_over()
     one.save(100)
-    assert one.store.storage.list(names.LEASES) == [], "it is idle"
+    assert one.store.storage.list(object_keys.LEASES) == [], "it is idle"
     assert other.take_over() == 2
     other.save(110, W)
     with pytest.raises(SaveError, match=KEPT_OUT):
         one.save(120)
-    assert one.store.storage.list(names.LEASES) == []
+    assert one.store.storage.list(object_keys.LEASES) == []
     one.new_session()
     with pytest.raises(SaveError, match="end this one, or restore"):
         one.save(120)
@@ -134,16 +135,16 @@ def test_another_process_of_the_owner_goes_by_its_number(root: str) -> None:
 def test_only_the_last_owners_are_kept(root: str) -> None:
     process = Process(root)
     assert [process.take_over() for _ in range(9)] == list(range(1, 10))
-    kept = [entry.key for entry in process.store.storage.list(names.owners(RUN))]
-    assert kept == [names.owner(RUN, number) for number in (6, 7, 8, 9)]
-    assert owners.newest(process.store, RUN) == 9
+    kept = [entry.key for entry in process.store.storage.list(object_keys.owners(RUN))]
+    assert kept == [object_keys.owner(RUN, number) for number in (6, 7, 8, 9)]
+    assert run_ownership.newest(process.store, RUN) == 9
 
 
 def test_an_owner_that_cannot_be_read_is_one_all_the_same(root: str) -> None:
     one, other = Process(root), Process(root)
     one.take_over()
     other.take_over()
-    other.store.storage.replace(names.owner(RUN, 2), b"{")
+    other.store.storage.replace(object_keys.owner(RUN, 2), b"{")
     with pytest.raises(SaveError, match=re.escape("took over the run 'a': end this one")):
         one.save(1)
 
@@ -151,11 +152,11 @@ def test_an_owner_that_cannot_be_read_is_one_all_the_same(root: str) -> None:
 def test_of_two_that_take_over_at_the_same_moment_one_is_the_last() -> None:
     with script() as play:
         takers = [play.up_to(play.taker("a"), "create runs/a/owners/") for _ in range(2)]
-        assert [taker.next for taker in takers] == [f"create {names.owner('a', 1)}"] * 2
+        assert [taker.next for taker in takers] == [f"create {object_keys.owner('a', 1)}"] * 2
         play.finish(*takers)
         store = play.model.store()
-        assert owners.newest(store, "a") == 2
-        assert len(store.storage.list(names.owners("a"))) == 2
+        assert run_ownership.newest(store, "a") == 2
+        assert len(store.storage.list(object_keys.owners("a"))) == 2
 
 
 def test_a_save_is_ended_or_refused_wherever_it_stands() -> None:
@@ -182,8 +183,8 @@ def test_a_save_is_ended_or_refused_wherever_it_stands() -> None:
 
 def _save(store: Store, facts: Facts, owner: int) -> None:
     with Session(store, RUN, owner=owner) as session:
-        facts.begun[Save(RUN, 1, session.id)] = V
-        facts.committed.append(saves.save(session, [Known(store, RUN)], 1, V))
+        facts.begun[SaveId(RUN, 1, session.id)] = V
+        facts.committed.append(saves.save(session, [RunChunkIndex(store, RUN)], 1, V))
 
 
 def _end(error: BaseException | None) -> str:

@@ -10,12 +10,18 @@ import pytest
 from numpy.typing import NDArray
 
 from checkpointing.errors import DamagedError
-from checkpointing.format.names import pack_key
-from checkpointing.storage.memory import MemoryStorage
+from checkpointing.format.object_keys import pack_key
+from checkpointing.storage.memory_storage import MemoryStorage
 from checkpointing.store import catalog
-from checkpointing.store.catalog import Found
+from checkpointing.store.catalog import CatalogEntry
+from checkpointing.store.inspection.integrity_check import (
+    TOGETHER,
+    Level,
+    together,
+    verify,
+    verify_all,
+)
 from checkpointing.store.store import Store
-from checkpointing.store.verify import TOGETHER, Level, together, verify, verify_all
 from tests.unit.checkpointing.store import rewrites
 from tests.unit.checkpointing.store.recording import Recording
 from tests.unit.checkpointing.store.rewrites import DELTAS, PLAIN, tensor
@@ -40,7 +46,7 @@ def _tensors(step: int) -> dict[str, NDArray[np.float32]]:
     return {**made, "model/frozen": tensor(99)}
 
 
-def _save(store: Store, steps: int) -> list[Found]:
+def _save(store: Store, steps: int) -> list[CatalogEntry]:
     for step in range(1, steps + 1):
         rewrites.save(store, RUN, step, _tensors(step), DELTAS)
     return sorted(catalog.committed(store)[0], key=lambda found: found.stored.save)
@@ -50,7 +56,7 @@ def _bytes(store: Store) -> int:
     return sum(entry.size for entry in store.storage.list("packs/"))
 
 
-def _flip(storage: Recording, found: Found, name: str) -> str:
+def _flip(storage: Recording, found: CatalogEntry, name: str) -> str:
     """Damage the chunk of a tensor; the key of its pack."""
     (chunk,) = found.document.table("model").chunks[name].values()
     key = pack_key(chunk.pack)

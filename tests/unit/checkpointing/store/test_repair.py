@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from checkpointing import DamagedError, FormatError, SaveError
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save, pack_key
-from checkpointing.store import tombs
-from checkpointing.store.commit import commit, part_entries, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.repair import adopt, repair
-from checkpointing.store.session import Session
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId, pack_key
+from checkpointing.store.deletion import deletion_marks
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.repair.checkpoint_repair import commit_orphaned_saves, repair
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
-from checkpointing.store.writer import Piece, write
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, part_entries, write_part
+from checkpointing.store.write.part_writer import TensorPiece, write
 from tests.unit.checkpointing.store import rewrites as r
 
 STATE = {"model/a": r.tensor(1), "model/b": r.tensor(2), "optimizer/a": r.tensor(3)}
@@ -34,7 +34,7 @@ def store(folder: Path) -> Store:
     return Store.open(folder, create=True)
 
 
-def a_pack(store: Store, made: Save) -> Path:
+def a_pack(store: Store, made: SaveId) -> Path:
     return Path(store.url) / r.packs(store, made)[0]
 
 
@@ -189,9 +189,9 @@ def test_one_content_stored_in_two_ways_is_no_damage(store: Store, folder: Path)
     with Session(store, "run") as session:
         made = session.begin(1)
         for rank, (name, chosen) in enumerate([("model/a", r.PLAIN), ("model/b", r.PLANES)]):
-            piece = Piece(name, "float32", zeros.shape, (0, 0), zeros)
-            written = write(store, made, [piece], {}, Known(store, "run").index(), chosen)
-            write_part(store, Header(made, 1.0, 2), rank, written)
+            piece = TensorPiece(name, "float32", zeros.shape, (0, 0), zeros)
+            written = write(store, made, [piece], {}, RunChunkIndex(store, "run").index(), chosen)
+            write_part(store, ManifestHeader(made, 1.0, 2), rank, written)
         commit(store, made, 2, check=session.check)
         session.end(made.manifest())
     assert len({chunk.codec for chunk in r.chunks(store, made)}) == 2
@@ -200,7 +200,7 @@ def test_one_content_stored_in_two_ways_is_no_damage(store: Store, folder: Path)
     assert r.holds(folder, made, {"model/a": zeros, "model/b": zeros})
 
 
-def unfinished(store: Store, ranks: int = 1) -> Save:
+def unfinished(store: Store, ranks: int = 1) -> SaveId:
     """A save whose session ended before the commit."""
     with Session(store, "run") as session:
         made = r.begin_save(session, 5, STATE, r.PLAIN, ranks=ranks)
@@ -210,24 +210,24 @@ def unfinished(store: Store, ranks: int = 1) -> Save:
 
 def test_a_complete_save_is_adopted(store: Store, folder: Path) -> None:
     made = unfinished(store)
-    assert adopt(store, "run") == [made]
+    assert commit_orphaned_saves(store, "run") == [made]
     assert r.problems(folder) == []
     assert r.holds(folder, made, STATE)
     assert part_entries(store, made) == []
     assert store.storage.list("leases/") == []
-    assert adopt(store, "run") == []
+    assert commit_orphaned_saves(store, "run") == []
 
 
 def test_an_incomplete_save_is_not_adopted(store: Store) -> None:
     made = unfinished(store, ranks=2)
-    assert adopt(store, "run") == []
+    assert commit_orphaned_saves(store, "run") == []
     assert len(part_entries(store, made)) == 1
 
 
 def test_what_a_live_session_saves_is_not_adopted(store: Store) -> None:
     with Session(store, "run") as session:
         made = r.begin_save(session, 5, STATE, r.PLAIN)
-        assert adopt(store, "run") == []
+        assert commit_orphaned_saves(store, "run") == []
         assert store.manifests("run") == []
         session.end(made.manifest())
 
@@ -236,21 +236,21 @@ def test_nothing_is_adopted_beside_a_lease_that_cannot_be_read(store: Store, fol
     made = unfinished(store)
     (folder / "leases" / "00000000.lease").write_bytes(b"{")
     with pytest.raises(DamagedError, match="lease of session 00000000 cannot be read"):
-        adopt(store, "run")
+        commit_orphaned_saves(store, "run")
     assert len(part_entries(store, made)) == 1
 
 
 def test_a_save_whose_packs_are_condemned_is_not_adopted(store: Store) -> None:
     made = unfinished(store)
-    tombs.write(store, packs=[entry.key for entry in store.storage.list("packs/")])
-    assert adopt(store, "run") == []
+    deletion_marks.write(store, packs=[entry.key for entry in store.storage.list("packs/")])
+    assert commit_orphaned_saves(store, "run") == []
     assert [s for s in store.manifests("run") if s.save == made] == []
 
 
 def test_a_save_that_was_declared_dead_is_not_adopted(store: Store) -> None:
     unfinished(store)
     sweep(store, grace_s=0)
-    assert adopt(store, "run") == []
+    assert commit_orphaned_saves(store, "run") == []
     assert [store.document(s).kind for s in store.manifests("run")] == ["hpckit-abandoned"]
 
 
@@ -260,6 +260,6 @@ def test_a_save_that_was_declared_dead_is_not_repaired(
     made = unfinished(store)
     other = r.mirror(store, folder, tmp_path / "mirror")
     sweep(store, grace_s=0)
-    assert adopt(other, "run") == [made]
+    assert commit_orphaned_saves(other, "run") == [made]
     with pytest.raises(SaveError, match="never committed"):
         repair(store, "run", made, [other])

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpointing.codec import Budget, Codec, Layout, encode
-from checkpointing.codec.constant import is_constant
+from checkpointing.codec import Codec, EncodeBudget, WordLayout, encode
+from checkpointing.codec.algorithms.constant_words import is_constant
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.elements import Element
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
+from checkpointing.format.element_types import ElementType
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
 from checkpointing.format.tiles import whole
 from checkpointing.storage import Buffer
 from checkpointing.store import catalog
-from checkpointing.store.checkpoint import Checkpoint, Read
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.encoding import ChunkEncoder, Encoded
-from checkpointing.store.index import Known
-from checkpointing.store.session import Session
+from checkpointing.store.checkpoint import BoxRead, Checkpoint
+from checkpointing.store.inspection.integrity_check import verify
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.verify import verify
-from checkpointing.store.writer import Options, Piece, Written, write
+from checkpointing.store.write.chunk_encoding import ChunkEncoder, EncodedChunk
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
 from tests.unit.checkpointing.store import boxes
 from tests.unit.checkpointing.store.boxes import Tensor, Tensors
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
@@ -42,22 +42,22 @@ class AnyEncoder(ChunkEncoder):
         self,
         raw: Buffer,
         name: str,
-        element: Element,
+        element: ElementType,
         row: int,
         before: Chunk | None,
         read: Callable[[Chunk], Buffer],
-        budget: Budget | None = None,
-    ) -> Encoded:
-        rng, layout = random.Random(bytes(raw)), Layout(element.word, element.is_float, row)
+        budget: EncodeBudget | None = None,
+    ) -> EncodedChunk:
+        rng, layout = random.Random(bytes(raw)), WordLayout(element.word, element.is_float, row)
         ways = [Codec.RAW, Codec.ZSTD, Codec.PLANES, Codec.ROWS]
         if is_constant(raw, layout.word):
             ways.append(Codec.CONSTANT)
         base = read(before) if before is not None else None
         if base is not None and rng.random() < 0.7:
             codec = rng.choice([Codec.DELTA, Codec.ROWS])
-            return Encoded(encode(codec, raw, layout, base), codec, before)
+            return EncodedChunk(encode(codec, raw, layout, base), codec, before)
         codec = rng.choice(ways)
-        return Encoded(encode(codec, raw, layout), codec)
+        return EncodedChunk(encode(codec, raw, layout), codec)
 
 
 ENCODERS = {
@@ -75,30 +75,30 @@ def _store() -> Store:
 def _write(
     store: Store,
     session: Session,
-    known: Sequence[Known],
+    known: Sequence[RunChunkIndex],
     step: int,
     tensors: Tensors,
-    options: Options,
+    options: WriteOptions,
     rng: np.random.Generator,
     *,
     parts: int | None = None,
-) -> Save:
+) -> SaveId:
     """Save one step, each tensor cut at random and its boxes dealt to the ranks at random.
 
     Args:
         parts: into how many; None: any number.
     """
     save, ranks = session.begin(step), len(known)
-    held: list[list[Piece]] = [[] for _ in range(ranks)]
+    held: list[list[TensorPiece]] = [[] for _ in range(ranks)]
     for name, tensor in tensors.items():
         for box in boxes.cut(tensor.shape, parts or int(rng.integers(1, 2 * ranks + 1)), rng):
             part = tensor.data[box.slices]
-            piece = Piece(name, tensor.dtype, tensor.shape, box.offsets, part)
+            piece = TensorPiece(name, tensor.dtype, tensor.shape, box.offsets, part)
             held[int(rng.integers(ranks))].append(piece)
-    written: list[Written] = []
+    written: list[WrittenPart] = []
     for rank, its in enumerate(known):
         made = write(store, save, held[rank], {f"extra/{rank}": rank}, its.index(), options)
-        write_part(store, Header(save, float(step), ranks), rank, made)
+        write_part(store, ManifestHeader(save, float(step), ranks), rank, made)
         written.append(made)
     commit(store, save, ranks, check=session.check)
     session.end(save.manifest())
@@ -107,7 +107,7 @@ def _write(
     return save
 
 
-def _check(store: Store, save: Save, tensors: Tensors, rng: np.random.Generator) -> None:
+def _check(store: Store, save: SaveId, tensors: Tensors, rng: np.random.Generator) -> None:
     found = next(f for f in catalog.committed(store, RUN)[0] if f.stored.save == save)
     checkpoint = Checkpoint(store, found.stored)
     assert checkpoint.tensors().keys() == tensors.keys()
@@ -121,7 +121,7 @@ def _check(store: Store, save: Save, tensors: Tensors, rng: np.random.Generator)
     reads, expected = [], []
     for name, tensor in tensors.items():
         for box in boxes.cut(tensor.shape, int(rng.integers(1, 9)), rng):
-            reads.append(Read(name, box, np.empty(box.sizes, tensor.data.dtype)))
+            reads.append(BoxRead(name, box, np.empty(box.sizes, tensor.data.dtype)))
             expected.append(tensor.data[box.slices])
     checkpoint.read_into(reads)
     for read, want in zip(reads, expected, strict=True):
@@ -140,12 +140,12 @@ def test_any_tensors_in_any_parts_come_back(
     tensors: dict[str, Tensor], worlds: list[int], encoder: str, pack_bytes: int, seed: int
 ) -> None:
     rng, store = np.random.default_rng(seed), _store()
-    options = Options(pack_bytes=pack_bytes, threads=2, encoder=ENCODERS[encoder])
-    made: dict[Save, Tensors] = {}
+    options = WriteOptions(pack_bytes=pack_bytes, threads=2, encoder=ENCODERS[encoder])
+    made: dict[SaveId, Tensors] = {}
     step = 0
     for ranks in worlds:  # the world may be another one in each session
         with Session(store, RUN) as session:
-            known = [Known(store, RUN) for _ in range(ranks)]
+            known = [RunChunkIndex(store, RUN) for _ in range(ranks)]
             for _ in range(2):
                 step += 1
                 made[_write(store, session, known, step, tensors, options, rng)] = tensors
@@ -166,9 +166,9 @@ def test_every_bit_pattern_of_every_dtype(dtype: str) -> None:
         f"model/{how}": Tensor(dtype, boxes.fill(how, dtype, (64, 1024), rng)) for how in ways
     }
     with Session(store, RUN) as session:
-        known = [Known(store, RUN)]
+        known = [RunChunkIndex(store, RUN)]
         for step in range(3):
-            save = _write(store, session, known, step, tensors, Options(), rng)
+            save = _write(store, session, known, step, tensors, WriteOptions(), rng)
             _check(store, save, tensors, rng)
             tensors = boxes.changed(tensors, rng)
 
@@ -176,9 +176,9 @@ def test_every_bit_pattern_of_every_dtype(dtype: str) -> None:
 def test_chains_of_deltas_and_rows() -> None:
     rng, store = np.random.default_rng(0), _store()
     tensors = {"model/w": Tensor("bfloat16", boxes.fill("smooth", "bfloat16", (512, 700), rng))}
-    options, made = Options(encoder=ENCODERS["any"]), {}
+    options, made = WriteOptions(encoder=ENCODERS["any"]), {}
     with Session(store, RUN) as session:
-        known = [Known(store, RUN)]
+        known = [RunChunkIndex(store, RUN)]
         for step in range(8):
             save = _write(store, session, known, step, tensors, options, rng, parts=1)
             made[save] = tensors
@@ -200,10 +200,10 @@ def test_equal_chunks_that_two_ranks_stored_in_different_ways() -> None:
     with Session(store, RUN) as session:
         save = session.begin(1)
         for rank, encoder in enumerate((ENCODERS["raw"], ENCODERS["chosen"])):
-            piece = Piece("model/w", "float32", (2000,), (1000 * rank,), half)
-            options = Options(encoder=encoder)
-            made = write(store, save, [piece], {}, Known(store, RUN).index(), options)
-            write_part(store, Header(save, 1.0, 2), rank, made)
+            piece = TensorPiece("model/w", "float32", (2000,), (1000 * rank,), half)
+            options = WriteOptions(encoder=encoder)
+            made = write(store, save, [piece], {}, RunChunkIndex(store, RUN).index(), options)
+            write_part(store, ManifestHeader(save, 1.0, 2), rank, made)
         commit(store, save, 2, check=session.check)
     found = catalog.newest_first(store, RUN)[0]
     chunks = list(found.document.table("model").all_chunks())
@@ -218,14 +218,14 @@ def test_what_has_not_changed_is_not_written_again() -> None:
     rng, store = np.random.default_rng(0), _store()
     tensors = {"model/w": Tensor("float32", boxes.fill("random", "float32", (700, 500), rng))}
     with Session(store, RUN) as session:
-        known = Known(store, RUN)
-        save = _write(store, session, [known], 1, tensors, Options(), rng)
+        known = RunChunkIndex(store, RUN)
+        save = _write(store, session, [known], 1, tensors, WriteOptions(), rng)
         before = {entry.key for entry in store.storage.list("packs/")}
         table = next(iter(catalog.committed(store)[0])).document.table("model")
         for step in (2, 3):
             begun = session.begin(step)
             pieces = [
-                Piece(
+                TensorPiece(
                     "model/w",
                     "float32",
                     (700, 500),
@@ -234,7 +234,7 @@ def test_what_has_not_changed_is_not_written_again() -> None:
                 )
                 for box in table.chunks["model/w"]
             ]
-            written = write(store, begun, pieces, {}, known.index(), Options())
+            written = write(store, begun, pieces, {}, known.index(), WriteOptions())
             assert written.new_bytes == 0
             session.end(begun.manifest())
     assert {entry.key for entry in store.storage.list("packs/")} == before

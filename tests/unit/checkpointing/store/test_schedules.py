@@ -8,14 +8,15 @@ from functools import partial
 import pytest
 
 from checkpointing.errors import CheckpointError, SaveError
-from checkpointing.format.names import Save
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last, Only
-from checkpointing.store import catalog, marks, revise
+from checkpointing.store import catalog, pins_and_labels
 from checkpointing.store.checkpoint import Checkpoint
-from checkpointing.store.prune import prune
-from checkpointing.store.session import TTL_S, Session
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import FENCED_S
+from checkpointing.store.repair import manifest_revision
+from checkpointing.store.sessions.session import TTL_S, Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import FENCED_S
 from tests.effort import times
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.exploring import explore
@@ -152,10 +153,10 @@ def test_a_mark_that_cannot_be_moved_stays_where_it_was() -> None:
         play.finish(play.saver("a", 1, V), play.saver("a", 2, W))
         store = play.model.store()
         here = catalog.newest_first(store, "a")[0].stored.save
-        marks.put_mark(store, here, "best", "")
+        pins_and_labels.put_mark(store, here, "best", "")
         with pytest.raises(CheckpointError, match="is not there"):
-            marks.put_mark(store, Save("a", 7, "0" * 8), "best", "")
-        assert marks.marks(store, "a")["best"].id == here.id
+            pins_and_labels.put_mark(store, SaveId("a", 7, "0" * 8), "best", "")
+        assert pins_and_labels.marks(store, "a")["best"].id == here.id
 
 
 def test_the_tomb_of_a_prune_that_died_keeps_nobody_from_pinning_for_ever() -> None:
@@ -230,7 +231,9 @@ def _revise(store: Store, run: str, keep: tuple[str, ...] = ("model", "optim", "
     """A revision of the newest checkpoint, of some items."""
     found = catalog.newest_first(store, run)[0]
     with Session(store, run) as session:
-        revise.publish(store, session, found, lambda content: revise.drop_items(content, keep))
+        manifest_revision.publish(
+            store, session, found, lambda content: manifest_revision.drop_items(content, keep)
+        )
 
 
 def _reduce(store: Store) -> None:
@@ -238,7 +241,7 @@ def _reduce(store: Store) -> None:
 
 
 def _pin_oldest(store: Store) -> None:
-    marks.pin(store, catalog.newest_first(store, "a")[-1].stored.save, "")
+    pins_and_labels.pin(store, catalog.newest_first(store, "a")[-1].stored.save, "")
 
 
 def _read_oldest(store: Store) -> None:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from checkpointing.format.manifest import Header
+from checkpointing.format.manifest import ManifestHeader
 from checkpointing.format.tiles import Box, tile_shape, tiles
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.encoding import ChunkEncoder
-from checkpointing.store.index import Known
-from checkpointing.store.session import Session
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.writer import Options, Piece, Written, write
+from checkpointing.store.write.chunk_encoding import ChunkEncoder
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
 from tests.unit.checkpointing.store.saves import problems
 
 SHAPE = (1500, 512)
@@ -25,8 +25,8 @@ WHOLE = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
 VALUES = {"extra/step": 3}
 
 
-def empty() -> Piece:
-    return Piece("model/none", "float32", (0, 4), (0, 0), np.empty((0, 4), np.float32))
+def empty() -> TensorPiece:
+    return TensorPiece("model/none", "float32", (0, 4), (0, 0), np.empty((0, 4), np.float32))
 
 
 class Arrivals:
@@ -36,7 +36,7 @@ class Arrivals:
         self.memory: NDArray[np.float32] = np.empty((2 * TILE[0], SHAPE[1]), np.float32)
         self.left = 0  # bytes that are not done with
 
-    def pieces(self) -> Iterator[Piece | None]:
+    def pieces(self) -> Iterator[TensorPiece | None]:
         yield empty()
         for start in range(0, SHAPE[0], 2 * TILE[0]):
             while self.left:
@@ -45,7 +45,7 @@ class Arrivals:
             data = self.memory[: len(band)]
             data[:] = band
             self.left = data.nbytes
-            yield Piece("model/w", "float32", SHAPE, (start, 0), data)
+            yield TensorPiece("model/w", "float32", SHAPE, (start, 0), data)
 
     def done(self, size: int) -> None:
         self.left -= size
@@ -55,18 +55,18 @@ class Arrivals:
 
 
 def save(
-    store: Store, step: int, options: Options, known: Known, arrivals: Arrivals | None
-) -> Written:
+    store: Store, step: int, options: WriteOptions, known: RunChunkIndex, arrivals: Arrivals | None
+) -> WrittenPart:
     """Of the state that arrives, or that lies there as a whole."""
     with Session(store, "r") as session:
         made = session.begin(step)
         if arrivals is None:
-            whole = [empty(), Piece("model/w", "float32", SHAPE, (0, 0), WHOLE)]
+            whole = [empty(), TensorPiece("model/w", "float32", SHAPE, (0, 0), WHOLE)]
             written = write(store, made, whole, VALUES, known.index(), options)
         else:
             coming, done = arrivals.pieces(), arrivals.done
             written = write(store, made, coming, VALUES, known.index(), options, done=done)
-        write_part(store, Header(made, float(step), 1, {}), 0, written)
+        write_part(store, ManifestHeader(made, float(step), 1, {}), 0, written)
         commit(store, made, 1, check=session.check)
     known.committed(made, written.tables, written.packs)
     return written
@@ -78,8 +78,8 @@ def test_what_arrives_is_written_as_if_it_had_been_there(
     tmp_path: Path, encoder: ChunkEncoder, pack_bytes: int
 ) -> None:
     store = Store.open(tmp_path, create=True)
-    known = Known(store, "r")
-    options = Options(pack_bytes=pack_bytes, threads=2, encoder=encoder)
+    known = RunChunkIndex(store, "r")
+    options = WriteOptions(pack_bytes=pack_bytes, threads=2, encoder=encoder)
     first = save(store, 1, options, known, Arrivals())
     second = save(store, 2, options, known, None)
     assert first.new_bytes > 0
@@ -96,6 +96,12 @@ def test_what_arrives_is_written_as_if_it_had_been_there(
 def test_no_more_is_asked_for_than_there_is_memory_for(tmp_path: Path) -> None:
     store = Store.open(tmp_path, create=True)
     arrivals = Arrivals()
-    save(store, 1, Options(threads=2, encoder=ChunkEncoder(None)), Known(store, "r"), arrivals)
+    save(
+        store,
+        1,
+        WriteOptions(threads=2, encoder=ChunkEncoder(None)),
+        RunChunkIndex(store, "r"),
+        arrivals,
+    )
     assert arrivals.left == 0
     assert np.isnan(arrivals.memory).all()

@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 
 from checkpointing.errors import SaveError
-from checkpointing.format import names
-from checkpointing.format.manifest import Header
-from checkpointing.format.names import Save
+from checkpointing.format import object_keys
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
 from checkpointing.retention import Last
-from checkpointing.store import catalog, leases, tombs
-from checkpointing.store.commit import commit, write_part
-from checkpointing.store.index import Known
-from checkpointing.store.prune import prune
-from checkpointing.store.session import Session
+from checkpointing.store import catalog
+from checkpointing.store.deletion import deletion_marks
+from checkpointing.store.deletion.checkpoint_prune import prune
+from checkpointing.store.deletion.pack_sweep import FENCED_S, TEMPORARY_S, sweep
+from checkpointing.store.sessions import session_leases
+from checkpointing.store.sessions.session import Session
 from checkpointing.store.store import Store
-from checkpointing.store.sweep import FENCED_S, TEMPORARY_S, sweep
-from checkpointing.store.writer import write
+from checkpointing.store.write.chunk_index import RunChunkIndex
+from checkpointing.store.write.manifest_commit import commit, write_part
+from checkpointing.store.write.part_writer import write
 from tests.unit.checkpointing.store import saves
 from tests.unit.checkpointing.store.model_storage import ModelStorage, World
 from tests.unit.checkpointing.store.saves import Values
@@ -41,13 +43,15 @@ def store(world: World) -> Store:
     return Store.at(ModelStorage(world, Scheduler()), create=True)
 
 
-def _unfinished(session: Session, step: int = 1, values: Values = V, *, part: bool = True) -> Save:
+def _unfinished(
+    session: Session, step: int = 1, values: Values = V, *, part: bool = True
+) -> SaveId:
     """A save that lacks the commit, and maybe its part."""
     store, save = session.store, session.begin(step)
-    index = Known(store, session.run).index()
+    index = RunChunkIndex(store, session.run).index()
     written = write(store, save, saves.pieces(values), {}, index, saves.PLAIN)
     if part:
-        write_part(store, Header(save, 1.0, 1), 0, written)
+        write_part(store, ManifestHeader(save, 1.0, 1), 0, written)
     return save
 
 
@@ -73,8 +77,8 @@ def test_a_dead_sessions_packs_and_parts_go(store: Store, world: World) -> None:
         assert swept.deleted_bytes > 0
         with pytest.raises(SaveError):
             commit(store, save, 1)
-        assert _keys(store, names.PACKS) == []
-        assert _keys(store, names.TOMBS) == []
+        assert _keys(store, object_keys.PACKS) == []
+        assert _keys(store, object_keys.TOMBS) == []
         assert _keys(store, f"runs/{RUN}/parts/") == []
         assert catalog.committed(store)[0] == []
 
@@ -84,11 +88,11 @@ def test_a_failed_saves_leftovers_go_though_the_session_lives(store: Store) -> N
         save = _unfinished(session)
         session.end(save.manifest())
         sweep(store, grace_s=0)
-        assert _keys(store, names.PACKS) == []
+        assert _keys(store, object_keys.PACKS) == []
         assert _keys(store, f"runs/{RUN}/parts/") == []
         with pytest.raises(SaveError):
             commit(store, save, 1)
-        saves.save(session, [Known(store, RUN)], 2, V)  # the session may go on
+        saves.save(session, [RunChunkIndex(store, RUN)], 2, V)  # the session may go on
     assert saves.problems(store) == []
 
 
@@ -115,7 +119,7 @@ def test_a_save_that_began_before_holds_up_the_burial(store: Store) -> None:
         commit(store, save, 1, check=session.check)
     swept = sweep(store, grace_s=0)
     assert swept.deleted == 0  # now it is needed, and the tomb is over
-    assert _keys(store, names.TOMBS) == []
+    assert _keys(store, object_keys.TOMBS) == []
     assert saves.problems(store) == []
 
 
@@ -142,16 +146,16 @@ def test_an_unreadable_manifest_stops_the_sweep(store: Store, world: World) -> N
     assert result.swept is not None
     assert set(result.swept.unreadable) == {first.manifest()}
     assert result.swept.condemned == 0
-    assert len(_keys(store, names.PACKS)) == 4
+    assert len(_keys(store, object_keys.PACKS)) == 4
 
 
 def test_an_unreadable_lease_stops_the_burial_for_a_day(store: Store, world: World) -> None:
     saves.save_all(store, RUN, {1: V, 2: W})
-    key = names.lease("0a0b0c0d", 1)
+    key = object_keys.lease("0a0b0c0d", 1)
     world.objects[key] = (b"damaged", world.now)
     result = prune(store, RUN, [Last(1)], grace_s=0)
     assert "cannot be read" in next(iter(result.spared.values()))
-    world.now += leases.UNREADABLE_S + 1
+    world.now += session_leases.UNREADABLE_S + 1
     result = prune(store, RUN, [Last(1)], grace_s=0)
     assert result.swept is not None
     assert (result.swept.deleted, result.swept.ended) == (1, ["0a0b0c0d"])
@@ -163,24 +167,24 @@ def test_a_damaged_tomb_is_condemned_anew(store: Store, world: World) -> None:
     with Session(store, RUN) as session:
         save = _unfinished(session)
         session.end(save.manifest())
-        tomb = tombs.write(store, packs=_keys(store, names.PACKS))
+        tomb = deletion_marks.write(store, packs=_keys(store, object_keys.PACKS))
         world.objects[tomb] = (b"damaged", world.now)
     assert sweep(store, grace_s=0).deleted == 1
-    assert _keys(store, names.TOMBS) == []
+    assert _keys(store, object_keys.TOMBS) == []
 
 
 def test_a_tomb_ends_with_the_last_manifest_that_it_condemns(store: Store) -> None:
     there, gone = saves.save_all(store, RUN, {1: V, 2: W})
     keys = [save.manifest() for save in (there, gone)]
-    tomb = tombs.write(store, manifests=keys)
+    tomb = deletion_marks.write(store, manifests=keys)
     store.storage.delete([gone.manifest()])
     sweep(store, grace_s=0)
-    assert _keys(store, names.TOMBS) == [tomb]
+    assert _keys(store, object_keys.TOMBS) == [tomb]
     store.storage.delete([there.manifest()])
     for key in keys:
-        assert leases.abandon(store, key)  # what stands in its place needs no tomb
+        assert session_leases.abandon(store, key)  # what stands in its place needs no tomb
     sweep(store, grace_s=0)
-    assert _keys(store, names.TOMBS) == []
+    assert _keys(store, object_keys.TOMBS) == []
 
 
 def test_fences_and_abandoned_saves_go_after_a_week(store: Store, world: World) -> None:
@@ -188,14 +192,14 @@ def test_fences_and_abandoned_saves_go_after_a_week(store: Store, world: World) 
         _unfinished(session)
         world.now += TTL_S + 1
         sweep(store, grace_s=0)
-    assert _keys(store, names.LEASES) == [names.fence(session.id)]
+    assert _keys(store, object_keys.LEASES) == [object_keys.fence(session.id)]
     assert len(store.manifests(RUN)) == 1
     world.now += FENCED_S - 1
     sweep(store, grace_s=0)
     assert len(store.manifests(RUN)) == 1
     world.now += 2
     sweep(store, grace_s=0)
-    assert _keys(store, "") == [names.STORE]
+    assert _keys(store, "") == [object_keys.STORE]
 
 
 def test_a_second_sweep_changes_nothing(store: Store, world: World) -> None:

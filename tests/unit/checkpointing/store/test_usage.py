@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from checkpointing.codec import Codec
 from checkpointing.format.chunks import Chunk
-from checkpointing.format.names import Save, pack_key
+from checkpointing.format.object_keys import SaveId, pack_key
 from checkpointing.store.catalog import committed
-from checkpointing.store.store import Store
-from checkpointing.store.sweep import sweep
-from checkpointing.store.usage import (
-    Cost,
-    Freed,
-    Owner,
-    Refs,
+from checkpointing.store.deletion.pack_sweep import sweep
+from checkpointing.store.inspection.space_usage import (
+    ChunkReferences,
+    FreedSpace,
+    ItemOfSave,
+    StoredCost,
     freed,
     measure,
     pack_usage,
     per_checkpoint,
 )
+from checkpointing.store.store import Store
 from tests.unit.checkpointing.store.making import find, make
 
 PACKS = [bytes([i]) * 16 for i in range(3)]
@@ -48,12 +48,12 @@ def _chunk(place: int) -> Chunk:
     return Chunk(bytes([place]) * 32, pack, offset, _length(place), 999, Codec.RAW, 0)
 
 
-def _save(number: int) -> Save:
-    return Save("run", number, "0" * 8)
+def _save(number: int) -> SaveId:
+    return SaveId("run", number, "0" * 8)
 
 
-def _refs(contents: Contents) -> Refs:
-    refs = Refs()
+def _refs(contents: Contents) -> ChunkReferences:
+    refs = ChunkReferences()
     for number, items in enumerate(contents):
         for item, places in items.items():
             refs.add(_save(number), item, map(_chunk, places))
@@ -75,16 +75,18 @@ def test_costs_are_those_of_sets(contents: Contents) -> None:
     for number, usage in got.items():
         mine = _union(contents[number])
         others = {p for i, items in enumerate(contents) if i != number for p in _union(items)}
-        assert usage.cost == Cost(_bytes(mine), _bytes(mine - others))
+        assert usage.cost == StoredCost(_bytes(mine), _bytes(mine - others))
         for item, places in contents[number].items():
-            assert usage.items[item] == Cost(_bytes(set(places)), _bytes(set(places) - others))
+            assert usage.items[item] == StoredCost(
+                _bytes(set(places)), _bytes(set(places) - others)
+            )
 
 
 @given(CONTENTS, st.sets(st.tuples(st.integers(0, 4), st.sampled_from(["model", "extra"]))))
 def test_freed_is_what_nobody_who_stays_needs(
     contents: Contents, going: set[tuple[int, str]]
 ) -> None:
-    def goes(owner: Owner) -> bool:
+    def goes(owner: ItemOfSave) -> bool:
         return (owner.save.step, owner.item) in going
 
     owners = [(i, item, set(p)) for i, items in enumerate(contents) for item, p in items.items()]
@@ -93,7 +95,7 @@ def test_freed_is_what_nobody_who_stays_needs(
     left = {PLACES[p][0] for p in stays}
     whole = {p for p in free if PLACES[p][0] not in left}
     packs = {PLACES[p][0] for p in whole}
-    assert freed(_refs(contents), goes) == Freed(_bytes(free), len(packs), _bytes(whole))
+    assert freed(_refs(contents), goes) == FreedSpace(_bytes(free), len(packs), _bytes(whole))
 
 
 @given(CONTENTS)
@@ -180,17 +182,17 @@ def test_a_damaged_table_is_reported_and_the_rest_counted(store: Store) -> None:
     assert {owner.save.step for owner in measured.refs.owners} >= {1, 2}
 
 
-def _places(refs: Refs) -> dict[tuple[int, int], int]:
+def _places(refs: ChunkReferences) -> dict[tuple[int, int], int]:
     rows = refs.rows()
     return {(int(r["pack"]), int(r["offset"])): int(r["length"]) for r in rows}
 
 
-def _remove(store: Store, save: Save) -> None:
+def _remove(store: Store, save: SaveId) -> None:
     found = find(store, save)
     store.storage.delete([found.stored.key])
     store.forget(found.stored.key)
 
 
 def test_nothing_costs_nothing() -> None:
-    assert freed(Refs(), lambda owner: True) == Freed(0, 0, 0)
-    assert per_checkpoint(Refs()) == []
+    assert freed(ChunkReferences(), lambda owner: True) == FreedSpace(0, 0, 0)
+    assert per_checkpoint(ChunkReferences()) == []

@@ -1,0 +1,83 @@
+"""Encodes chunks as it pays: by what they hold, by their kind, by the time there is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from checkpointing.codec.algorithms.constant_words import is_constant
+from checkpointing.codec.algorithms.zstd_frames import FAST
+from checkpointing.codec.chunk_codec import encode
+from checkpointing.codec.selection.codec_choice import CodecChoice
+from checkpointing.codec.selection.codec_chooser import CodecChooser
+from checkpointing.codec.selection.codec_stats import CodecStats
+from checkpointing.codec.selection.encode_budget import EncodeBudget
+from checkpointing.codec.word_layout import Codec, WordLayout
+from checkpointing.storage.interface import Buffer
+
+
+@dataclass(frozen=True)
+class EncoderResult:
+    """A chunk as it is to be stored."""
+
+    codec: Codec
+    data: Buffer
+    on_base: bool  # the base is needed to decode it
+
+
+@dataclass(frozen=True)
+class AdaptiveEncoder:
+    """Encodes the chunks of saves. Thread-safe.
+
+    Attributes:
+        chooser: what pays, over all saves.
+        level: zstd's.
+        stats: what was done, over all saves.
+    """
+
+    chooser: CodecChooser = field(default_factory=CodecChooser)
+    level: int = FAST
+    stats: CodecStats = field(default_factory=CodecStats)
+
+    def encode(
+        self,
+        kind: str,
+        raw: Buffer,
+        layout: WordLayout,
+        base: Buffer | None = None,
+        budget: EncodeBudget | None = None,
+    ) -> EncoderResult:
+        """`raw` in the way that pays; never larger than it is.
+
+        Args:
+            kind: tensors that compress alike, such as "optim/exp_avg/float32".
+            base: as for `checkpointing.codec.encode`. See `CodecChooser.wants_base`.
+            budget: of the save that the chunk is part of; none: take the time.
+
+        Raises:
+            ValueError: as `checkpointing.codec.encode`.
+        """
+        begun = time.perf_counter()
+        way = self._way(kind, raw, layout, base, budget)
+        data = encode(way.codec, raw, layout, base if way.on_base else None, self.level)
+        if len(data) >= len(raw):
+            way, data = CodecChoice(Codec.RAW), raw
+        seconds = time.perf_counter() - begun
+        self.stats.add(way.codec, len(raw), len(data), seconds)
+        if budget is not None and way.codec not in (Codec.RAW, Codec.CONSTANT):
+            budget.encoded(len(raw), len(data), seconds)
+        return EncoderResult(way.codec, data, way.on_base)
+
+    def _way(
+        self,
+        kind: str,
+        raw: Buffer,
+        layout: WordLayout,
+        base: Buffer | None,
+        budget: EncodeBudget | None,
+    ) -> CodecChoice:
+        if is_constant(raw, layout.word):
+            return CodecChoice(Codec.CONSTANT)
+        if budget is not None and not budget.allows(len(raw)):
+            return CodecChoice(Codec.RAW)
+        return self.chooser.way(kind, raw, layout, base)

@@ -1,0 +1,105 @@
+"""What a Checkpointer works with, opened on all ranks or on none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from checkpointing.errors import CheckpointError, ServiceError, StoreError
+from checkpointing.format.object_keys import new_session
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.service.client.service_connection import OnMessage
+from checkpointing.service.config import ServiceConfig
+from checkpointing.service.snapshots import Generation
+from checkpointing.store.sessions.session_leases import storage_time
+from checkpointing.store.store import Store
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
+
+
+def open_store(
+    ranks: RankGroup, root: str | os.PathLike[str], options: Mapping[str, Any] | None
+) -> Store:
+    """The store. Every rank must be able to write to it: one that cannot fails every save.
+
+    Raises:
+        StoreError: one of them cannot; says which and why.
+    """
+
+    def open_here() -> Store:
+        store = Store.open(root, options=options, create=True)
+        try:
+            storage_time(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    return _all_or_none(ranks, open_here, f"cannot keep checkpoints in {root}", StoreError)
+
+
+def join_service(
+    ranks: RankGroup,
+    config: ServiceConfig,
+    here: frozenset[int],
+    generation: Generation,
+    hear: OnMessage,
+) -> ServiceClient:
+    """A seat in this node's service.
+
+    Args:
+        here: the ranks of this node.
+
+    Raises:
+        ServiceError: on one of the nodes it cannot be started; says on which ranks and why.
+    """
+
+    def join_here() -> _Seated:
+        return _Seated(ServiceClient(config, ranks.rank, here, generation, hear))
+
+    return _all_or_none(ranks, join_here, "no checkpoint service", ServiceError).client
+
+
+def new_generation(ranks: RankGroup, owner: int | None = None) -> Generation:
+    """One that no process was of before. A collective.
+
+    Args:
+        owner: on rank 0: the number of its take-over, if it has taken the run over.
+    """
+    mine = Generation(new_session(), ranks.world_size, owner)
+    return ranks.broadcast(mine, ranks.control)
+
+
+class _Seated:
+    """A client that has not restored or saved anything yet, so it has nothing to say goodbye to."""
+
+    def __init__(self, client: ServiceClient) -> None:
+        self.client = client
+
+    def close(self) -> None:
+        self.client.close(goodbye=False)
+
+
+def _all_or_none(
+    ranks: RankGroup, do: Callable[[], T], what: str, kind: type[CheckpointError]
+) -> T:
+    """What `do` returns, once it has worked on all ranks."""
+    result: T | None = None
+    problem = None
+    try:
+        result = do()
+    except (CheckpointError, OSError) as error:
+        problem = f"rank {ranks.rank}: {error}"
+    problems = [p for p in ranks.all_gather(problem, ranks.control) if p]
+    if problems or result is None:
+        if result is not None:
+            result.close()
+        raise kind(f"{what}: {'; '.join(problems)}")
+    return result

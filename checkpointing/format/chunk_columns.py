@@ -1,0 +1,233 @@
+"""The chunks of a table in columns, as they are stored: a large checkpoint has millions, of which a
+rank reads few and a commit only moves on. Objects are made of those that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.codec import Codec
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.box_coverage import Boxes, as_boxes
+from checkpointing.format.chunks import ID_BYTES, MAX_DEPTH, Chunk, with_bases
+from checkpointing.format.tiles import Box
+
+ROW = np.dtype(
+    [
+        ("id", "u1", ID_BYTES),
+        ("pack", "<u4"),  # index in the manifest's list of packs
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("raw_length", "<u8"),
+        ("codec", "u1"),
+        ("checksum", "<u8"),
+        ("base", "<i4"),  # row of the base, always a later one; -1 if there is none
+    ]
+)
+NAMES = ROW.names or ()
+_CODECS = {codec.value: codec for codec in Codec}
+
+Rows = NDArray[np.int64]  # numbers of rows
+
+
+class ChunkColumns:
+    """Rows of chunks: some that are placed, then all that these are relative to."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], packs: Sequence[bytes]) -> None:
+        """
+        Args:
+            columns: by name, as of `ROW`, all of one length.
+            packs: what the column of that name counts.
+        """
+        self._columns, self.packs = columns, packs
+        self._bases: dict[int, Chunk] = {}  # that were made, by row
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> ChunkColumns:
+        """These, and then their bases."""
+        bases = _bases(chunks)
+        index = {chunk.place: len(chunks) + i for i, chunk in enumerate(bases)}
+        every = [*chunks, *bases]
+        packs = list(dict.fromkeys(chunk.pack for chunk in every))
+        numbers = {pack: i for i, pack in enumerate(packs)}
+        ids = np.frombuffer(b"".join(chunk.id for chunk in every), np.uint8)
+        columns = {
+            "id": ids.reshape(-1, ID_BYTES),
+            "pack": np.array([numbers[chunk.pack] for chunk in every], ROW["pack"]),
+            "base": np.array(
+                [-1 if c.base is None else index[c.base.place] for c in every], ROW["base"]
+            ),
+        }
+        for name in ("offset", "length", "raw_length", "codec", "checksum"):
+            columns[name] = np.array([getattr(chunk, name) for chunk in every], ROW[name])
+        return cls(columns, packs)
+
+    def __len__(self) -> int:
+        return len(self._columns["base"])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """A column."""
+        return self._columns[name]
+
+    def check(self, where: str) -> None:
+        """Raises:
+        DamagedError: a row points to where nothing is.
+        FormatError: a codec that is not known here.
+        """
+        bases, codecs = self["base"].astype(np.int64), self["codec"]
+        numbers = np.arange(len(self))
+        outside = (self["pack"] >= len(self.packs)) | (
+            (bases != -1) & ((bases <= numbers) | (bases >= len(self)))
+        )
+        if outside.any():
+            raise DamagedError(f"{where}: row {outside.argmax()} points outside its tables")
+        unknown = ~np.isin(codecs, list(_CODECS))
+        if unknown.any():
+            codec = codecs[unknown.argmax()]
+            raise FormatError(f"{where}: codec {codec} is not known to this version")
+        for _ in range(MAX_DEPTH + 1):
+            if not len(numbers := self._next(numbers)):
+                return
+        raise DamagedError(f"{where}: a chunk has more than {MAX_DEPTH} bases")
+
+    def chunks(self, rows: Rows) -> list[Chunk]:
+        """Those of these rows."""
+        bases = self.bases_of(rows)[::-1]
+        new = np.array([row for row in bases.tolist() if row not in self._bases], np.int64)
+        for row, chunk in zip(new.tolist(), self._make(new), strict=True):
+            self._bases[row] = chunk
+        return list(self._make(rows))
+
+    def bases_of(self, rows: Rows) -> Rows:
+        """Rows of all that these need, in order: each before those that it needs itself."""
+        found = [np.zeros(0, np.int64)]
+        while len(rows := self._next(rows)):
+            found.append(rows)
+        return np.unique(np.concatenate(found))
+
+    def depths(self, rows: Rows) -> NDArray[np.int64]:
+        """How many others a reader has to have for each."""
+        depths = np.zeros(len(rows), np.int64)
+        bases = self["base"][rows]
+        while (has := bases >= 0).any():
+            depths += has
+            bases = np.where(has, self["base"][bases], -1)
+        return depths
+
+    def _next(self, rows: Rows) -> Rows:
+        """Rows that these are relative to."""
+        bases = self["base"][rows]
+        return np.unique(bases[bases >= 0]).astype(np.int64)
+
+    def _make(self, rows: Rows) -> Iterator[Chunk]:
+        """Of rows whose bases are made by the time that it comes to them."""
+        ids = self["id"][rows].tobytes()
+        columns = [self[name][rows].tolist() for name in NAMES[1:]]
+        for number, values in enumerate(zip(*columns, strict=True)):
+            pack, offset, length, raw_length, codec, checksum, base = values
+            yield Chunk(
+                id=ids[number * ID_BYTES : (number + 1) * ID_BYTES],
+                pack=self.packs[pack],
+                offset=offset,
+                length=length,
+                raw_length=raw_length,
+                codec=_CODECS[codec],
+                checksum=checksum,
+                base=None if base == -1 else self._bases[base],
+            )
+
+
+@dataclass(frozen=True)
+class ColumnSegment:
+    """Rows of some columns, with their boxes."""
+
+    boxes: Boxes
+    columns: ChunkColumns
+    first: int  # the row of the first box; the others follow it
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.first + len(self.boxes))
+
+    def pairs(self, which: Rows) -> Iterator[tuple[Box, Chunk]]:
+        """The boxes of these numbers, and what is in them."""
+        chunks = self.columns.chunks(self.first + which)
+        return zip(as_boxes(self.boxes[which]), chunks, strict=True)
+
+    def reaching(self, box: Box) -> Iterator[tuple[Box, Chunk]]:
+        low = np.array(box.offsets, np.int64)
+        end = low + np.array(box.sizes, np.int64)
+        lows, ends = self.boxes[:, 0], self.boxes[:, 0] + self.boxes[:, 1]
+        return self.pairs(np.flatnonzero(((lows < end) & (low < ends)).all(axis=1)))
+
+
+def runs(segments: Iterable[ColumnSegment]) -> list[tuple[ChunkColumns, slice]]:
+    """The rows of segments, in their order; those that follow each other are one slice."""
+    found: list[tuple[ChunkColumns, slice]] = []
+    for segment in segments:
+        columns, rows = segment.columns, segment.rows
+        if found and found[-1][0] is columns and found[-1][1].stop == rows.start:
+            rows = slice(found.pop()[1].start, rows.stop)
+        found.append((columns, rows))
+    return found
+
+
+class ChunksByBox(Mapping[Box, Chunk]):
+    """The chunks of one tensor, by box; of one box, the last counts."""
+
+    def __init__(self, segments: Sequence[ColumnSegment]) -> None:
+        self.segments = segments
+
+    @property
+    def boxes(self) -> Boxes:
+        return np.concatenate([segment.boxes for segment in self.segments])
+
+    def __len__(self) -> int:
+        return sum(len(segment.boxes) for segment in self.segments)
+
+    def __iter__(self) -> Iterator[Box]:
+        return iter(self._all)
+
+    def __getitem__(self, box: Box) -> Chunk:
+        segment, number = self._where[np.array([box.offsets, box.sizes], np.int64).tobytes()]
+        ((_, chunk),) = segment.pairs(np.array([number]))
+        return chunk
+
+    def items(self) -> ItemsView[Box, Chunk]:
+        return self._all.items()
+
+    def values(self) -> ValuesView[Chunk]:
+        return self._all.values()
+
+    def reaching(self, box: Box) -> Iterator[tuple[Box, Chunk]]:
+        """Those that have an element of `box`."""
+        for segment in self.segments:
+            yield from segment.reaching(box)
+
+    @cached_property
+    def _where(self) -> dict[bytes, tuple[ColumnSegment, int]]:
+        """By the bytes of a box."""
+        return {
+            box.tobytes(): (segment, number)
+            for segment in self.segments
+            for number, box in enumerate(segment.boxes)
+        }
+
+    @cached_property
+    def _all(self) -> dict[Box, Chunk]:
+        found: dict[Box, Chunk] = {}
+        for segment in self.segments:
+            found.update(segment.pairs(np.arange(len(segment.boxes))))
+        return found
+
+
+def _bases(placed: Sequence[Chunk]) -> list[Chunk]:
+    """All bases once, each after all that need it: in order of falling depth."""
+    needed = with_bases(chunk.base for chunk in placed if chunk.base is not None)
+    once = {base.place: base for base in needed}
+    return sorted(once.values(), key=lambda chunk: (-chunk.depth, chunk.place))

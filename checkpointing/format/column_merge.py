@@ -1,0 +1,110 @@
+"""One set of columns of what many have: the rows of a table as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ColumnSegment, Rows, runs
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Some columns that rows are taken from."""
+
+    columns: ChunkColumns
+    bases: Rows  # of those rows, and their bases'
+    packs: NDArray[np.int64]  # the number of each pack of its own in what is written
+
+    @classmethod
+    def of(cls, columns: ChunkColumns, taken: list[slice], packs: Mapping[bytes, int]) -> _Source:
+        every = np.arange(len(columns))
+        bases = columns.bases_of(np.concatenate([every[rows] for rows in taken]))
+        numbers = np.array([packs.get(pack, -1) for pack in columns.packs], np.int64)
+        return cls(columns, bases, numbers)
+
+    def column(self, name: str) -> NDArray[Any]:
+        return self.packs[self.columns["pack"]] if name == "pack" else self.columns[name]
+
+
+def gather(
+    segments: Sequence[ColumnSegment], packs: Mapping[bytes, int]
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """The columns of all segments, in their order, and then of all bases once, each after all that
+    need it: in order of falling depth, then of place.
+
+    Args:
+        packs: the number of each pack in what is written, in order of their names.
+
+    Returns:
+        By name, as of `ROW`; and how many rows are those of bases.
+
+    Raises:
+        KeyError: a chunk is in another pack.
+    """
+    taken = runs(segments)
+    sources = _sources(taken, packs)
+    order, numbers = _order(sources.values())
+    count = sum(len(segment.boxes) for segment in segments)
+    found = {}
+    for name in NAMES:
+        if name == "base":
+            whole = _moved(sources, count + numbers)
+        else:
+            whole = {key: source.column(name) for key, source in sources.items()}
+        placed = [whole[id(columns)][rows] for columns, rows in taken]
+        bases = [whole[key][source.bases] for key, source in sources.items()]
+        empty = np.zeros((0, *ROW[name].shape), ROW[name].base)
+        column = np.concatenate([empty, *placed, np.concatenate([empty, *bases])[order]])
+        found[name] = column
+    if (found["pack"] < 0).any():
+        raise KeyError("a chunk is in a pack that is not listed")
+    return {name: column.astype(ROW[name].base) for name, column in found.items()}, len(order)
+
+
+def _sources(
+    taken: Sequence[tuple[ChunkColumns, slice]], packs: Mapping[bytes, int]
+) -> dict[int, _Source]:
+    """By the identity of the columns."""
+    rows: dict[int, list[slice]] = {}
+    for its, those in taken:
+        rows.setdefault(id(its), []).append(those)
+    columns = {id(its): its for its, _ in taken}
+    return {key: _Source.of(columns[key], mine, packs) for key, mine in rows.items()}
+
+
+def _order(sources: Collection[_Source]) -> tuple[Rows, Rows]:
+    """Which of all sources' bases are written, in order; and the number of each there."""
+    empty = np.zeros(0, np.int64)
+    packs = np.concatenate([empty, *(s.column("pack")[s.bases] for s in sources)])
+    offsets = np.concatenate([empty.view("<u8"), *(s.columns["offset"][s.bases] for s in sources)])
+    depths = np.concatenate([empty, *(s.columns.depths(s.bases) for s in sources)])
+    first, same = _once(packs, offsets)
+    order = first[np.lexsort((offsets[first], packs[first], -depths[first]))]
+    numbers = np.zeros(len(first), np.int64)
+    numbers[same[order]] = np.arange(len(order))
+    return order, numbers[same]
+
+
+def _once(packs: NDArray[np.int64], offsets: NDArray[np.uint64]) -> tuple[Rows, Rows]:
+    """The first of each place; and, for all, which of these it is the same as."""
+    order = np.lexsort((offsets, packs))
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (np.diff(packs[order]) != 0) | (offsets[order][1:] != offsets[order][:-1])
+    same = np.zeros(len(order), np.int64)
+    same[order] = np.cumsum(is_new) - 1
+    return order[is_new], same
+
+
+def _moved(sources: Mapping[int, _Source], numbers: Rows) -> dict[int, NDArray[np.int64]]:
+    """The column of bases of each source, if `numbers` are those of their bases' rows."""
+    found, at = {}, 0
+    for key, source in sources.items():
+        moved = np.full(len(source.columns) + 1, -1, np.int64)  # the last is what -1 points to
+        moved[source.bases] = numbers[at : (at := at + len(source.bases))]
+        found[key] = moved[source.columns["base"].astype(np.int64)]
+    return found

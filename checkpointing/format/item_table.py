@@ -1,0 +1,333 @@
+"""The table of one item of a checkpoint: its tensors, which chunks they are made of, its values.
+
+    u32       length of the JSON
+    JSON      {"tensors": [{"name", "dtype", "shape", "tile", "chunks"}], "values", "bases"}
+    columns   boxes: i64, offsets then sizes of each chunk, tensor by tensor; then the fields of
+              `ROW`, each as one column over all chunks (in the order of the tensors) and all bases
+
+All numbers are little-endian; the whole is one zstd frame.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from checkpointing.errors import DamagedError
+from checkpointing.format.box_coverage import Boxes, as_array, as_boxes, elements, first_gap, gap
+from checkpointing.format.canonical_json import JsonReader
+from checkpointing.format.chunk_columns import NAMES, ROW, ChunkColumns, ChunksByBox, ColumnSegment
+from checkpointing.format.chunks import Chunk, with_bases
+from checkpointing.format.column_merge import gather
+from checkpointing.format.element_types import element
+from checkpointing.format.tiles import Box, Shape
+from checkpointing.format.values.json_values import Json
+
+MAX_TABLE = 16 << 30  # bytes, decompressed: refused above, before anything is allocated
+_ANY, _RATIO = 64 << 20, 1000  # bytes that any table may have; more only so many for one as stored
+_MAX_DIMS = 64  # of numpy
+_PIECE = 1 << 20  # bytes that are decompressed at a time
+_MANY = 32  # chunks of each tensor on average, from which on they stay in columns
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a tensor is."""
+
+    dtype: str
+    shape: Shape
+    tile: Shape
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * element(self.dtype).itemsize
+
+
+@dataclass
+class ItemTable:
+    """Tensors by full name ("model/wte.weight"), each with its chunks by box; values likewise."""
+
+    tensors: dict[str, TensorSpec] = field(default_factory=dict)
+    chunks: dict[str, Mapping[Box, Chunk]] = field(default_factory=dict)
+    values: dict[str, Json] = field(default_factory=dict)
+
+    def place(self, name: str, spec: TensorSpec, placed: Mapping[Box, Chunk]) -> None:
+        """Add chunks of a tensor.
+
+        Raises:
+            ValueError: it is there with another shape or dtype.
+        """
+        self.describe(name, spec)
+        mine = self.chunks.get(name)
+        if not isinstance(mine, dict):
+            mine = self.chunks[name] = dict(mine.items() if mine is not None else ())
+        mine.update(placed.items())
+
+    def describe(self, name: str, spec: TensorSpec) -> None:
+        """Add a tensor; raises as `place`."""
+        if self.tensors.setdefault(name, spec) != spec:
+            raise ValueError(f"{name!r} is both {self.tensors[name]} and {spec}")
+
+    def in_columns(self) -> ItemTable:
+        """The same, the chunks of each tensor `ChunksByBox`, in the order of the tensors."""
+        every = {name: self.chunks[name] for name in self.tensors}
+        made = [placed for placed in every.values() if not isinstance(placed, ChunksByBox)]
+        columns = ChunkColumns.of([chunk for placed in made for chunk in placed.values()])
+        first = 0
+        for name, placed in every.items():
+            if not isinstance(placed, ChunksByBox):
+                boxes = as_array(placed, len(self.tensors[name].shape))
+                every[name] = ChunksByBox([ColumnSegment(boxes, columns, first)])
+                first += len(boxes)
+        return ItemTable(self.tensors, every, self.values)
+
+    def segments(self) -> list[ColumnSegment]:
+        """Of a table in columns, one after the other."""
+        placed = (one for one in self.chunks.values() if isinstance(one, ChunksByBox))
+        return [segment for one in placed for segment in one.segments]
+
+    def reaching(self, name: str, box: Box) -> Iterable[tuple[Box, Chunk]]:
+        """Chunks of a tensor that have an element of `box`, with their boxes."""
+        placed = self.chunks[name]
+        if isinstance(placed, ChunksByBox):
+            return placed.reaching(box)
+        return ((own, chunk) for own, chunk in placed.items() if own.intersect(box))
+
+    def all_chunks(self) -> Iterator[Chunk]:
+        """Every chunk that is needed to read the item, bases after what needs them."""
+        for placed in self.chunks.values():
+            yield from with_bases(placed.values())
+
+    def packs(self) -> set[bytes]:
+        return {chunk.pack for chunk in self.all_chunks()}
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(spec.bytes for spec in self.tensors.values())
+
+
+def merge(tables: Iterable[ItemTable]) -> ItemTable:
+    """One table of what several ranks wrote.
+
+    Raises:
+        ValueError: they hold different tensors under one name, or do not fill them.
+    """
+    merged = ItemTable()
+    parts: dict[str, list[ColumnSegment]] = {}
+    for table in tables:
+        for name, placed in table.in_columns().chunks.items():
+            merged.describe(name, table.tensors[name])
+            assert isinstance(placed, ChunksByBox)
+            parts.setdefault(name, []).extend(placed.segments)
+        for name, value in table.values.items():
+            merged.values.setdefault(name, value)
+    joined = {name: ChunksByBox(parts[name]) for name in merged.tensors}
+    specs = [(spec.shape, spec.tile) for spec in merged.tensors.values()]
+    if first_gap(specs, [placed.boxes for placed in joined.values()]) is None:
+        merged.chunks.update(joined)
+    else:
+        for name, spec in merged.tensors.items():
+            merged.chunks[name] = _checked(name, spec, joined[name])
+    return merged
+
+
+def _checked(name: str, spec: TensorSpec, joined: ChunksByBox) -> Mapping[Box, Chunk]:
+    if gap(spec.shape, spec.tile, joined.boxes) is None:
+        return joined
+    once = dict(joined.items())  # the same box from two ranks is one
+    if problem := gap(spec.shape, spec.tile, as_array(once, len(spec.shape))):
+        raise ValueError(f"the ranks' parts of {name!r} {problem}")
+    return once
+
+
+def to_bytes(table: ItemTable, packs: Mapping[bytes, int]) -> bytes:
+    """The stored form; `packs` gives the index of each pack in the manifest's list, in order.
+
+    Raises:
+        KeyError: a chunk is in another pack.
+        ValueError: it is larger than any reader takes.
+    """
+    segments = table.in_columns().segments()
+    columns, bases = gather(segments, packs)
+    boxes = [segment.boxes.astype("<i8", copy=False).tobytes() for segment in segments]
+    header = json.dumps(_header(table, bases), sort_keys=True, separators=(",", ":")).encode()
+    raw = b"".join(
+        [
+            *(len(header).to_bytes(4, "little"), header, *boxes),
+            *(columns[name].tobytes() for name in NAMES),
+        ]
+    )
+    data: bytes = zstandard.compress(raw, 3)
+    if len(raw) > (most := _most(data)):
+        raise ValueError(f"a table of {len(raw)} bytes, where the format has {most} at most")
+    return data
+
+
+def _most(data: bytes) -> int:
+    """Bytes that it may have, decompressed."""
+    return min(MAX_TABLE, max(_ANY, _RATIO * len(data)))
+
+
+def _header(table: ItemTable, bases: int) -> dict[str, Any]:
+    tensors = [
+        {
+            "name": name,
+            "dtype": spec.dtype,
+            "shape": spec.shape,
+            "tile": spec.tile,
+            "chunks": len(table.chunks[name]),
+        }
+        for name, spec in table.tensors.items()
+    ]
+    return {"tensors": tensors, "values": table.values, "bases": bases}
+
+
+def from_bytes(
+    data: bytes, packs: Sequence[bytes], where: str, *, is_part: bool = False
+) -> ItemTable:
+    """Read back what `to_bytes` wrote.
+
+    Args:
+        is_part: what one rank wrote: where its boxes lie, `merge` looks at.
+
+    Raises:
+        DamagedError: it is not consistent in itself.
+        FormatError: a codec or dtype that is not known here.
+    """
+    raw = _decompress(data, where)
+    size = int.from_bytes(raw[:4], "little")
+    try:
+        header = JsonReader(json.loads(raw[4 : 4 + size]), where)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{where}: not JSON ({error})") from error
+    specs: dict[str, TensorSpec] = {}
+    for item in header.children("tensors"):
+        if (name := item.text("name")) in specs:
+            raise DamagedError(f"{where}: has {name!r} twice")
+        specs[name] = _spec(item)
+    counts = [item.count("chunks") for item in header.children("tensors")]
+    if (sum(counts) + header.count("bases")) * ROW.itemsize > len(raw):  # before boxes are made
+        raise DamagedError(f"{where}: its columns are cut off")
+    boxes, rest = _parse_boxes(raw, 4 + size, specs, counts, where)
+    rows = _parse_rows(raw, rest, sum(counts) + header.count("bases"), where)
+    columns = ChunkColumns(rows, packs)
+    columns.check(where)
+    _check_lengths(specs, boxes, columns, where)
+    if not is_part:
+        _check_cover(specs, boxes, where)
+    stays = is_part or sum(counts) >= _MANY * len(specs)
+    chunks = _in_columns(specs, boxes, columns) if stays else _made(specs, boxes, columns)
+    return ItemTable(specs, chunks, header.object("values"))
+
+
+def _in_columns(
+    names: Iterable[str], boxes: Sequence[Boxes], columns: ChunkColumns
+) -> dict[str, Mapping[Box, Chunk]]:
+    """The chunks of each tensor, of which objects are made when they are asked for."""
+    firsts = np.cumsum([0, *map(len, boxes)]).tolist()
+    segments = [ColumnSegment(its, columns, at) for its, at in zip(boxes, firsts[:-1], strict=True)]
+    return {name: ChunksByBox([one]) for name, one in zip(names, segments, strict=True)}
+
+
+def _made(
+    names: Iterable[str], boxes: Sequence[Boxes], columns: ChunkColumns
+) -> dict[str, Mapping[Box, Chunk]]:
+    """The same, made at once."""
+    chunks = iter(columns.chunks(np.arange(sum(map(len, boxes)))))
+    return {
+        name: dict(zip(as_boxes(its), islice(chunks, len(its)), strict=True))
+        for name, its in zip(names, boxes, strict=True)
+    }
+
+
+def _decompress(data: bytes, where: str) -> bytes:
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 4 <= size <= _most(data):
+            raise DamagedError(f"{where}: states a size of {size} bytes")
+        # in pieces: what a frame states is not allocated before it is there
+        with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+            raw = b"".join(iter(lambda: stream.read(_PIECE), b""))
+    except zstandard.ZstdError as error:
+        raise DamagedError(f"{where}: {error}") from error
+    if len(raw) != size:
+        raise DamagedError(f"{where}: {len(raw)} bytes instead of {size}")
+    return raw
+
+
+def _spec(item: JsonReader) -> TensorSpec:
+    spec = TensorSpec(item.text("dtype"), item.counts("shape"), item.counts("tile"))
+    size = math.prod(filter(None, (element(spec.dtype).itemsize, *spec.shape)))
+    if size >= 1 << 63:
+        raise DamagedError(f"tensor {item.text('name')!r}: nothing is as large as {spec.shape}")
+    if len(spec.shape) != len(spec.tile) or len(spec.shape) > _MAX_DIMS:
+        raise DamagedError(f"tensor {item.text('name')!r}: tile {spec.tile} of shape {spec.shape}")
+    return spec
+
+
+def _parse_boxes(
+    raw: bytes, at: int, specs: Mapping[str, TensorSpec], counts: Sequence[int], where: str
+) -> tuple[list[Boxes], int]:
+    found = []
+    for spec, count in zip(specs.values(), counts, strict=True):
+        dims = len(spec.shape)
+        end = at + count * 2 * dims * 8
+        if end > len(raw):
+            raise DamagedError(f"{where}: its boxes are cut off")
+        numbers = np.frombuffer(raw, "<i8", count * 2 * dims, at)
+        found.append(numbers.reshape(count, 2, dims).astype(np.int64, copy=False))
+        at = end
+    return found, at
+
+
+def _parse_rows(raw: bytes, at: int, count: int, where: str) -> dict[str, NDArray[Any]]:
+    if len(raw) - at != count * ROW.itemsize:
+        raise DamagedError(f"{where}: its columns are cut off")
+    columns = {}
+    for name in NAMES:
+        kind = ROW[name]
+        column = np.frombuffer(raw, kind.base, count * math.prod(kind.shape), at)
+        columns[name] = column.reshape(count, *kind.shape)
+        at += count * kind.itemsize
+    return columns
+
+
+def _check_lengths(
+    specs: Mapping[str, TensorSpec], boxes: Sequence[Boxes], columns: ChunkColumns, where: str
+) -> None:
+    """All chunks, and what they are relative to, are as long as their boxes."""
+    sizes = np.repeat([element(spec.dtype).itemsize for spec in specs.values()], [*map(len, boxes)])
+    lengths, count = columns["raw_length"], sum(map(len, boxes))
+    wrong = lengths[:count] != elements(boxes) * sizes
+    if wrong.any():
+        name, box = _place_of(int(wrong.argmax()), specs, boxes)
+        raise DamagedError(f"{where}: {lengths[wrong.argmax()]} bytes for {box} of {name!r}")
+    bases = columns["base"][:count]
+    wrong = (bases >= 0) & (lengths[bases] != lengths[:count])
+    if wrong.any():
+        name, _ = _place_of(int(wrong.argmax()), specs, boxes)
+        raise DamagedError(f"{where}: a base of another length in {name!r}")
+
+
+def _check_cover(specs: Mapping[str, TensorSpec], boxes: Sequence[Boxes], where: str) -> None:
+    found = first_gap([(spec.shape, spec.tile) for spec in specs.values()], boxes)
+    if found is not None:
+        number, problem = found
+        raise DamagedError(f"{where}: the chunks of {list(specs)[number]!r} {problem}")
+
+
+def _place_of(row: int, names: Iterable[str], boxes: Sequence[Boxes]) -> tuple[str, Box]:
+    """The tensor and the box of a row."""
+    for name, its in zip(names, boxes, strict=True):
+        if row < len(its):
+            return name, as_boxes(its[row : row + 1])[0]
+        row -= len(its)
+    raise AssertionError(f"row {row} is in no tensor")

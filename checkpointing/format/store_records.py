@@ -1,0 +1,147 @@
+"""The small JSON records: the store's own, leases, owners, tombs and marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.canonical_json import JsonReader, dump, load
+
+VERSION = 1
+FEATURES: frozenset[str] = frozenset()
+HASH = "blake3-256"
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """`hpckit.json`: what the store is. Written once, when it is made."""
+
+    uuid: str  # 32 hex digits
+    created: float  # Unix time, seconds
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a session is doing, so that prune keeps away from it. Renewed by its owner alone."""
+
+    session: str
+    run: str
+    owner: str  # host and process, for people
+    ttl_s: float  # seconds after which, without renewal, the owner counts as dead
+    renewals: int = 0
+    # key of a manifest to be made -> the tombs that were there before it looked for known chunks
+    saving: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reading: tuple[str, ...] = ()  # keys of manifests
+
+
+@dataclass(frozen=True)
+class RunOwner:
+    """Who took over a run, and when. Its number, which counts, is in its key."""
+
+    nonce: str  # tells two apart that come at the same moment
+    host: str  # and process, for people
+    created: float  # Unix time by the owner's clock, seconds; for people
+
+
+@dataclass(frozen=True)
+class DeletionMark:
+    """First phase of deletion: what is condemned."""
+
+    packs: tuple[str, ...] = ()  # keys
+    manifests: tuple[str, ...] = ()  # keys
+
+
+@dataclass(frozen=True)
+class CheckpointMark:
+    """A name for a checkpoint. Pins are marks that retention obeys."""
+
+    id: str  # "<step>-<session>"
+    pinned: bool
+    why: str
+    created: float  # Unix time, seconds
+
+
+def dump_store(record: StoreRecord) -> bytes:
+    return dump({"format": "hpckit-store", **_envelope(), "hash": HASH, **asdict(record)})
+
+
+def load_store(data: bytes, where: str) -> StoreRecord:
+    """Raises:
+    DamagedError: not whole.
+    FormatError: a version, hash or feature that is not known here.
+    """
+    read = _open(data, "hpckit-store", where)
+    if read.text("hash") != HASH:
+        raise FormatError(f"{where}: its hash {read.text('hash')!r} is not known to this version")
+    return StoreRecord(read.text("uuid"), read.number("created"))
+
+
+def dump_lease(lease: Lease) -> bytes:
+    body = {**asdict(lease), "saving": {k: list(v) for k, v in lease.saving.items()}}
+    return dump({"format": "hpckit-lease", **_envelope(), **body})
+
+
+def load_lease(data: bytes, where: str) -> Lease:
+    read = _open(data, "hpckit-lease", where)
+    saving = read.child("saving")
+    return Lease(
+        session=read.text("session"),
+        run=read.text("run"),
+        owner=read.text("owner"),
+        ttl_s=read.number("ttl_s"),
+        renewals=read.count("renewals"),
+        saving={name: tuple(saving.texts(name)) for name in read.object("saving")},
+        reading=tuple(read.texts("reading")),
+    )
+
+
+def dump_owner(owner: RunOwner) -> bytes:
+    return dump({"format": "hpckit-owner", **_envelope(), **asdict(owner)})
+
+
+def load_owner(data: bytes, where: str) -> RunOwner:
+    read = _open(data, "hpckit-owner", where)
+    return RunOwner(read.text("nonce"), read.text("host"), read.number("created"))
+
+
+def dump_deletion_mark(tomb: DeletionMark) -> bytes:
+    return dump({"format": "hpckit-tomb", **_envelope(), **asdict(tomb)})
+
+
+def load_deletion_mark(data: bytes, where: str) -> DeletionMark:
+    read = _open(data, "hpckit-tomb", where)
+    return DeletionMark(tuple(read.texts("packs")), tuple(read.texts("manifests")))
+
+
+def dump_mark(mark: CheckpointMark) -> bytes:
+    return dump({"format": "hpckit-mark", **_envelope(), **asdict(mark)})
+
+
+def load_mark(data: bytes, where: str) -> CheckpointMark:
+    read = _open(data, "hpckit-mark", where)
+    return CheckpointMark(
+        read.text("id"), read.flag("pinned"), read.text("why"), read.number("created")
+    )
+
+
+def _envelope() -> dict[str, Any]:
+    return {"version": VERSION, "features": []}
+
+
+def _open(data: bytes, kind: str, where: str) -> JsonReader:
+    body, is_intact = load(data, where)
+    read = JsonReader(body, where)
+    if read.text("format") != kind:
+        raise DamagedError(f"{where}: its format is {read.text('format')!r}, not {kind!r}")
+    if read.count("version") != VERSION:
+        raise FormatError(
+            f"{where}: format version {read.count('version')} is not known here (this is version "
+            f"{VERSION}): use the version of hpckit that wrote it, or a newer one"
+        )
+    if not is_intact:
+        raise DamagedError(f"{where}: its hash does not match its content")
+    if unknown := sorted(set(read.texts("features")) - FEATURES):
+        raise FormatError(f"{where}: needs features that are not known here: {', '.join(unknown)}")
+    return read

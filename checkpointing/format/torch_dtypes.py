@@ -1,0 +1,65 @@
+"""torch dtypes by name, and tensors as raw bytes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from checkpointing.format.element_types import element
+
+_PLACEHOLDER = re.compile(r"bits.*|u?int[1-7]")
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch.float32 for "float32", of those that `checkpointing.format.element_types` knows."""
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+@cache
+def is_placeholder(dtype: torch.dtype) -> bool:
+    """Dtypes that torch only names, without operations on them (int4, bits8): DCP cannot plan
+    with them either. What uses them keeps its bytes in a uint8 tensor."""
+    return _PLACEHOLDER.fullmatch(dtype_name(dtype)) is not None
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """A CPU tensor as a numpy array of bits, which shares its memory if it is contiguous."""
+    bits = element(dtype_name(tensor.dtype)).bits
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), bits)
+    return np.frombuffer(as_bytes(tensor.contiguous()), bits).reshape(tuple(tensor.shape))
+
+
+def copy_bits(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
+    """Copy between tensors of one shape and dtype, bit for bit (NaN payloads, -0.0, odd bools)."""
+    if _has_byte_view(target) and _has_byte_view(source):
+        target, source = _byte_view(target), _byte_view(source)
+    with torch.no_grad():
+        target.copy_(source, non_blocking=non_blocking)
+
+
+def _has_byte_view(tensor: Tensor) -> bool:
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return not lazy and (tensor.ndim == 0 or tensor.stride(-1) == 1)
+
+
+def _byte_view(tensor: Tensor) -> Tensor:
+    return (tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()).view(torch.uint8)

@@ -1,0 +1,196 @@
+"""Plain Python values as strict JSON; what JSON cannot say is tagged, so decode(encode(v)) == v.
+
+Tags are one-key objects: {"$float": "nan"}, {"$tuple": [...]}, and for dicts that are no JSON
+objects with sorted keys {"$dict": [[key, value], ...]}. FORMAT.md has all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.values import registered_classes, tagged_types
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+_DICT_TAGS: dict[type, str] = {dict: "$dict", OrderedDict: "$ordered", Counter: "$counter"}
+_DICTS = {tag: kind for kind, tag in _DICT_TAGS.items()}
+_GROUP_TAGS: dict[type, str] = {tuple: "$tuple", set: "$set", frozenset: "$frozenset"}
+_GROUPS: dict[str, Callable[..., Any]] = {tag: kind for kind, tag in _GROUP_TAGS.items()}
+_RECORD = "$record"
+_DIGITS, _BITS = 4300, 14_284
+"""Of an integer: what Python reads and writes, and the bits of the least one with more digits."""
+
+
+_PLAIN_SCALARS = frozenset((type(None), bool, str))
+_SCALARS = _PLAIN_SCALARS | {int, float}
+_PLAIN_INT = 1 << 63
+
+
+def all_scalar(values: Iterable[object]) -> bool:
+    """Whether none of these is a container: told by their types, without a look at each, for there
+    may be millions."""
+    return _SCALARS.issuperset(map(type, values))
+
+
+def encode(value: Any, path: str) -> Json:
+    """A JSON copy of `value`, independent of later changes to it.
+
+    Raises:
+        TypeError: something at `path` is no plain value. Types are compared exactly, because a
+            subclass (an enum, a named tuple that is not declared) would come back as something
+            else.
+    """
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return value  # type: ignore[no-any-return]
+    if kind is int:
+        return _encode_int(value, path)
+    if kind is float:
+        return _encode_float(value)
+    if kind is list:
+        return _encode_all(value, path)
+    if kind in _DICT_TAGS:
+        return _encode_dict(value, path)
+    if kind in _GROUP_TAGS:
+        return _encode_group(value, path)
+    if (declared_as := registered_classes.name_of(value)) is not None:
+        fields = registered_classes.fields_of(value, path).items()
+        pairs: list[Json] = [[key, encode(one, f"{path}/{key}")] for key, one in fields]
+        return {_RECORD: [declared_as, pairs]}
+    if (dumped := tagged_types.dump(value, path)) is not None:
+        return {dumped[0]: encode(dumped[1], path)}
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    raise TypeError(f"cannot save {name} at {path!r}: {_advice(value)}")
+
+
+def decode(value: Json) -> Any:
+    """The value that `encode` was given.
+
+    Raises:
+        FormatError: a tag that this version does not know, or an object of a class that the program
+            has not declared.
+        DamagedError: `encode` makes no such thing.
+    """
+    try:
+        return _decode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(f"no value that can be read: {error}") from error
+
+
+def readable(value: Json) -> Json:
+    """The same JSON with an object for each dict whose keys are strings, in its order: to show, and
+    to compare where order does not count."""
+    if isinstance(value, list):
+        return [readable(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    pairs: Any = value.get("$dict") if len(value) == 1 else None
+    if isinstance(pairs, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and _is_plain_key(pair[0]) for pair in pairs
+    ):
+        return {key: readable(one) for key, one in pairs}
+    return {key: readable(one) for key, one in value.items()}
+
+
+def _encode_int(value: int, path: str) -> Json:
+    if value.bit_length() >= _BITS and abs(value) >= 10**_DIGITS:
+        raise TypeError(
+            f"cannot save the integer at {path!r}: it has more than {_DIGITS} digits; save it as "
+            "bytes (int.to_bytes)"
+        )
+    return value
+
+
+def _encode_float(value: float) -> Json:
+    return value if math.isfinite(value) else {"$float": repr(value)}
+
+
+def _encode_all(values: Sequence[object], path: str) -> list[Json]:
+    if _is_json(values):
+        return list(values)  # type: ignore[arg-type]
+    return [encode(v, f"{path}/{i}") for i, v in enumerate(values)]
+
+
+def _is_json(values: Collection[Any]) -> bool:
+    """Whether JSON can say each of these scalars as it is; told as by `all_scalar`."""
+    types = set(map(type, values))
+    if types == {int}:
+        return bool(min(values) > -_PLAIN_INT and max(values) < _PLAIN_INT)
+    if types == {float}:
+        return all(map(math.isfinite, values))
+    return types <= _PLAIN_SCALARS
+
+
+def _encode_dict(value: dict[Any, Any], path: str) -> Json:
+    # canonical JSON sorts keys: another order is kept as pairs
+    is_plain = type(value) is dict and all(map(_is_plain_key, value))
+    if is_plain and all(one < other for one, other in pairwise(value)):
+        if _is_json(value.values()):
+            return dict(value)
+        return {k: encode(v, f"{path}/{k}") for k, v in value.items()}
+    pairs: list[Json] = [
+        [encode(k, f"{path} (key)"), encode(v, f"{path}/{k}")] for k, v in value.items()
+    ]
+    return {_DICT_TAGS[type(value)]: pairs}
+
+
+def _is_plain_key(key: object) -> bool:
+    return type(key) is str and not key.startswith("$")
+
+
+def _encode_group(value: Any, path: str) -> Json:
+    found = [encode(v, f"{path}/{i}") for i, v in enumerate(value)]
+    if type(value) is not tuple:  # a set has another order in each process
+        found.sort(key=json.dumps)
+    return {_GROUP_TAGS[type(value)]: found}
+
+
+def _advice(value: object) -> str:
+    """What to do with something that cannot be saved."""
+    if registered_classes.can_be(type(value)):
+        return f"declare the class: checkpointing.register({type(value).__qualname__})"
+    if isinstance(value, Enum):
+        return "save its value (or its name), and make the enum of it again after the restore"
+    return (
+        "a state holds tensors, None, bool, int, float, complex, str, bytes, numpy arrays and "
+        "scalars, torch.Size, dtypes and devices, lists, tuples, dicts and sets of them; give "
+        "another object state_dict() and load_state_dict() and put it at the top level of the state"
+    )
+
+
+def _decode(value: Json) -> Any:
+    if isinstance(value, list):
+        return list(value) if all_scalar(value) else [_decode(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, inner),) = value.items()
+        if tag.startswith("$"):
+            return _decode_tag(tag, inner)
+    if all_scalar(value.values()):
+        return dict(value)
+    return {k: _decode(v) for k, v in value.items()}
+
+
+def _decode_tag(tag: str, inner: Json) -> Any:
+    if tag == "$float" and inner in ("nan", "inf", "-inf"):
+        return float(str(inner))
+    if tag in _GROUPS and isinstance(inner, list):
+        return _GROUPS[tag](_decode(v) for v in inner)
+    if tag in _DICTS and isinstance(inner, list):
+        return _DICTS[tag](dict(_decode(pair) for pair in inner))
+    if tag == _RECORD and isinstance(inner, list):
+        name, fields = inner
+        pairs: dict[Any, Json] = dict(fields)  # type: ignore[arg-type]
+        cls = registered_classes.class_named(name, [*pairs])
+        return registered_classes.made(cls, {key: _decode(one) for key, one in pairs.items()})
+    if tag in ("$float", *_GROUPS, *_DICTS):
+        raise FormatError(f"unknown kind of value {tag!r}: written by a newer version of hpckit?")
+    return tagged_types.load(tag, _decode(inner))

@@ -1,0 +1,42 @@
+"""Whether the `dcp.save` that called a storage writer is still under way.
+
+DCP does not tell the writer of a failure elsewhere: on another rank, say, or in the planner.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+from typing import Self
+
+_MODULE, _FUNCTION = "torch.distributed.checkpoint.state_dict_saver", "_save_state_dict"
+
+
+class DcpSaveCall:
+    """One call of torch's function that saves, by the thread that it runs in."""
+
+    def __init__(self, thread: int, frame: FrameType) -> None:
+        self._thread, self._frame = thread, frame
+
+    @classmethod
+    def current(cls) -> Self | None:
+        """The one that this function is called by; None: something else calls the writer."""
+        for frame in _stack(sys._getframe()):
+            name = frame.f_globals.get("__name__")
+            if (name, frame.f_code.co_name) == (_MODULE, _FUNCTION):
+                return cls(threading.get_ident(), frame)
+        return None
+
+    def is_over(self) -> bool:
+        """Whether it has returned or raised."""
+        top = sys._current_frames().get(self._thread)
+        return all(frame is not self._frame for frame in _stack(top))
+
+
+def _stack(top: FrameType | None) -> list[FrameType]:
+    found = []
+    while top is not None:
+        found.append(top)
+        top = top.f_back
+    return found

@@ -1,0 +1,101 @@
+"""Which safetensors files belong together: an index beside them says so, or there is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.canonical_json import JsonReader
+from checkpointing.interop.atomic_files import InputFile
+
+SUFFIX = ".safetensors"
+_MAX_BYTES = 1 << 30  # of an index; refused above, before anything is read
+
+
+def find_files(path: Path) -> list[Path]:
+    """The files to read.
+
+    Args:
+        path: a file, an index, or a folder with an index or one file.
+
+    Raises:
+        FileNotFoundError: there is nothing of that kind.
+        FormatError: it cannot be told which files are meant.
+        DamagedError: the index is not whole.
+    """
+    index = _index_file(path)
+    if index is not None:
+        return sorted({index.parent / name for name in _weight_map(index).values()})
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob(f"*{SUFFIX}"))
+    if not found:
+        raise FileNotFoundError(f"{path} has no {SUFFIX} file")
+    if len(found) > 1:
+        raise FormatError(
+            f"{path} has {len(found)} {SUFFIX} files and no index that says which belong "
+            "together: name one of them"
+        )
+    return found
+
+
+def _index_file(path: Path) -> Path | None:
+    """The index that `path` is or has."""
+    if path.is_dir():
+        found = sorted(path.glob(f"*{SUFFIX}.index.json"))
+        if len(found) > 1:
+            raise FormatError(f"{path} has several indices: name one: {', '.join(map(str, found))}")
+        return found[0] if found else None
+    return path if path.name.endswith(".json") else None
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Which tensor is in which file."""
+    with InputFile(index) as file:
+        if file.size > _MAX_BYTES:
+            raise DamagedError(f"{index}: has {file.size} bytes, too many for an index")
+        data = bytes(file.read(0, file.size))
+    try:
+        places = JsonReader(json.loads(data), str(index)).object("weight_map")
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{index}: not JSON ({error})") from error
+    for name, file_name in places.items():
+        if not isinstance(file_name, str) or not _is_plain(file_name):
+            raise DamagedError(
+                f"{index}: tensor {name!r} lies in {file_name!r}, which is no {SUFFIX} file of "
+                "this folder"
+            )
+    return places
+
+
+def _is_plain(name: str) -> bool:
+    return Path(name).name == name and name.endswith(SUFFIX) and "\0" not in name
+
+
+def check_index(path: Path, found: Mapping[Path, Iterable[str]]) -> None:
+    """Check that every tensor is in one file alone, and in the one that the index says.
+
+    Args:
+        path: as given to `find_files`.
+        found: names of the tensors in each file.
+
+    Raises:
+        DamagedError: it is not so.
+    """
+    places: dict[str, str] = {}
+    for file, names in found.items():
+        for name in names:
+            if name in places:
+                raise DamagedError(f"{file} and {places[name]} both have a tensor {name!r}")
+            places[name] = file.name
+    index = _index_file(path)
+    if index is None:
+        return
+    stated = _weight_map(index)
+    if wrong := sorted({n for n, _ in places.items() ^ stated.items()}):
+        raise DamagedError(
+            f"{index} and the files beside it do not agree on {len(wrong)} tensors, such as "
+            f"{wrong[0]!r}: stated in {stated.get(wrong[0])!r}, found in {places.get(wrong[0])!r}"
+        )

@@ -1,0 +1,156 @@
+"""A torch.save file as a new checkpoint, without torch but for names of its dtypes and sizes."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.element_types import element
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.tiles import Box, tile_shape, tiles, whole
+from checkpointing.format.values.branch_kinds import RECORD
+from checkpointing.format.values.json_values import Json, encode
+from checkpointing.interop.box_runs import read_box, widened
+from checkpointing.interop.list_branches import record
+from checkpointing.interop.piece_import import save_pieces, source_of
+from checkpointing.interop.torch_save.archive import TorchArchive, open_archive
+from checkpointing.interop.torch_save.pickled_tensors import PickledTensor, conjugated, parse
+from checkpointing.interop.torch_save.state_tree import TREE, FlattenedTree, flatten_tree
+from checkpointing.store.store import Store
+from checkpointing.store.write.part_writer import TensorPiece
+
+ITEM = "model"
+_READ = 32 << 20  # bytes read at a time, or one tile
+_TIMES = 64
+"""How much more bytes tensors may have than the file, as views that share a storage."""
+_ANYWAY = 64 << 20
+
+
+def import_torch(
+    file: Path,
+    store: Store,
+    run: str,
+    step: int,
+    item: str | None,
+    on_bytes: Callable[[int], None] | None,
+) -> SaveId:
+    """See `checkpointing.interop.torch_save.torch_file.import_torch`."""
+    with open_archive(file) as archive:
+        tree = parse(archive.pickle(), str(file))
+        tensors, values = leaves_of(tree, item, str(file))
+        check(archive, tensors)
+        source = source_of(file, "torch.save")
+        return save_pieces(store, run, step, pieces(archive, tensors), values, on_bytes, source)
+
+
+def leaves_of(tree: Any, item: str | None, where: str) -> tuple[dict[str, Any], dict[str, Json]]:
+    """Tensors by full name, and values, among them what the tree was made of.
+
+    Raises:
+        FormatError: there is something in it that is neither, or its root is no item.
+    """
+    if item is None and _is_flat(tree):
+        item = ITEM
+    root = tree if item is None else {item: tree}
+    if not isinstance(root, dict) or not all(type(key) is str for key in root):
+        raise FormatError(
+            f"{where}: holds a {type(tree).__name__}, or a dict whose keys are no strings; say "
+            "which item of the checkpoint it becomes (--item)"
+        )
+    if not root:
+        raise FormatError(f"{where}: holds an empty dict: there is nothing to import")
+    taken = FlattenedTree()
+    try:
+        below = [flatten_tree(held, _is_tensor, (key,), taken) for key, held in root.items()]
+        outline = encode(("dict", [*root], below), "its containers")
+    except TypeError as error:
+        raise FormatError(f"{where}: {error}") from error
+    said = record(taken.paths).get(RECORD, {})
+    assert isinstance(said, dict)
+    return taken.tensors, {**taken.values, RECORD: {**said, TREE: outline}}
+
+
+def _is_tensor(thing: object) -> bool:
+    return isinstance(thing, PickledTensor | np.ndarray)
+
+
+def _is_flat(tree: Any) -> bool:
+    """Whether it is the state of one module: nothing but tensors, by name."""
+    return isinstance(tree, dict) and bool(tree) and all(map(_is_tensor, tree.values()))
+
+
+def check(archive: TorchArchive, tensors: Mapping[str, Any]) -> None:
+    """That all that is needed is in the file, as it was written, before anything is saved.
+
+    Raises:
+        DamagedError: it is not.
+        FormatError: the tensors have many more bytes than the file.
+    """
+    stored = {name: one for name, one in tensors.items() if isinstance(one, PickledTensor)}
+    for name, one in stored.items():
+        size = archive.place(f"data/{one.storage}").size
+        if size != one.storage_bytes:
+            raise DamagedError(
+                f"{archive.file.path}: {name!r} is in a storage of {one.storage_bytes} bytes, but "
+                f"its record has {size}"
+            )
+    total, most = sum(one.bytes for one in stored.values()), _TIMES * archive.file.size + _ANYWAY
+    if total > most:
+        largest = max(stored, key=lambda name: stored[name].bytes)
+        raise FormatError(
+            f"{archive.file.path}: its tensors have {total} bytes, more than {_TIMES} times the "
+            f"file's: expanded views, such as {largest!r}; save them as what they expand"
+        )
+    for storage in {one.storage: None for one in stored.values()}:
+        archive.check(f"data/{storage}")
+
+
+def pieces(archive: TorchArchive, tensors: Mapping[str, Any]) -> Iterator[TensorPiece]:
+    """All of the tensors, read when it is asked for."""
+    for name, one in tensors.items():
+        yield from _pieces(archive, name, one)
+
+
+def _pieces(archive: TorchArchive, name: str, held: Any) -> Iterator[TensorPiece]:
+    if isinstance(held, np.ndarray):
+        dtype = held.dtype.name
+        held = np.ascontiguousarray(held, held.dtype.newbyteorder("=")).reshape(held.shape)
+        cells = np.asarray(held).view(element(dtype).bits)
+        yield TensorPiece(name, dtype, held.shape, (0,) * held.ndim, cells)
+        return
+    kind, origin = element(held.dtype), (0,) * len(held.shape)
+    if 0 in held.shape:
+        yield TensorPiece(name, held.dtype, held.shape, origin, np.empty(held.shape, kind.bits))
+        return
+    read = _contiguous if held.is_contiguous else _strided
+    extents = widened(tile_shape(held.shape, kind.itemsize), held.shape, _READ // kind.itemsize)
+    for box in tiles(whole(held.shape), extents):
+        cells = conjugated(held, read(archive, held, box))
+        yield TensorPiece(name, held.dtype, held.shape, box.offsets, cells)
+
+
+def _contiguous(archive: TorchArchive, held: PickledTensor, box: Box) -> NDArray[Any]:
+    kind, place = element(held.dtype), archive.place(f"data/{held.storage}")
+    data = bytearray(box.count * kind.itemsize)
+    at = place.start + held.offset * kind.itemsize
+    read_box(archive.file, at, held.shape, kind.itemsize, box, memoryview(data))
+    return np.frombuffer(data, kind.bits).reshape(box.sizes)
+
+
+def _strided(archive: TorchArchive, held: PickledTensor, box: Box) -> NDArray[Any]:
+    """As `_contiguous`, of a view with other strides, for which the storage is mapped."""
+    kind, place = element(held.dtype), archive.place(f"data/{held.storage}")
+    first = place.start - place.start % mmap.ALLOCATIONGRANULARITY
+    with archive.file.mapped(first, place.start + place.size - first) as mapped:
+        at = place.start - first + held.offset * kind.itemsize
+        strides = tuple(stride * kind.itemsize for stride in held.strides)
+        view: NDArray[Any] = np.ndarray(held.shape, kind.bits, mapped, at, strides)
+        found = np.array(view[box.slices], order="C")
+        del view  # else it would hold the mapping
+    return found

@@ -1,0 +1,181 @@
+"""What a rank holds of a tensor, told from its mesh and placements."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from checkpointing.format.element_types import element
+from checkpointing.format.tiles import Shape
+from checkpointing.format.torch_dtypes import dtype_name
+from checkpointing.layout.tensor_layout import Cells, Cut, Mesh, ShardPart, Structure, TensorLayout
+
+IS_WORD_KNOWN = any(
+    field.name == "use_strided_shard_as_shard_order" for field in fields(DTensorSpec)
+)
+"""Whether a _StridedShard that stands for no order of shards cuts as it does here: since 2.11."""
+
+
+@dataclass(frozen=True)
+class LocalShard:
+    """What one rank holds of one tensor."""
+
+    dtype: str
+    shape: Shape  # of the whole tensor
+    parts: tuple[ShardPart, ...]  # most often one; none if its shard is empty
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.box.count for part in self.parts) * element(self.dtype).itemsize
+
+
+def local_shard(name: str, tensor: Tensor) -> LocalShard | None:
+    """What this rank holds of `tensor`: its shard of a DTensor, and all of any other; None of one
+    that lies on other ranks alone.
+
+    Raises:
+        TypeError: it is a partial sum, or not what its placements say.
+    """
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        return LocalShard(dtype, shape, Cells(shape, (), ()).parts)
+    cuts = _cuts(name, tensor)
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    cells = Cells(shape, cuts, [coordinate[cut.mesh_dim] for cut in cuts])
+    if (there := tuple(tensor._local_tensor.shape)) != cells.local_shape:
+        raise TypeError(
+            f"cannot save {name!r}: this rank holds {there} of it, where its placements "
+            f"{tensor.placements} say {cells.local_shape}; redistribute it first"
+        )
+    return LocalShard(dtype, shape, cells.parts)
+
+
+def parts_at(tensor: DTensor, coordinate: Sequence[int]) -> tuple[ShardPart, ...]:
+    """What the rank at this place of the tensor's mesh holds of it."""
+    cuts = _cuts("a tensor", tensor)
+    return Cells(tuple(tensor.shape), cuts, [coordinate[cut.mesh_dim] for cut in cuts]).parts
+
+
+def structure(
+    tensors: Mapping[str, Tensor], values: Iterable[str], whole: Collection[str] = ()
+) -> Structure:
+    """What this rank's state is made of, without what lies on other ranks alone.
+
+    Args:
+        whole: tensors that are to be saved by one rank, as of `TensorLayout`.
+
+    Raises:
+        TypeError: a tensor is a partial sum.
+    """
+    layouts, meshes = {}, _Meshes()
+    for name in sorted(tensors):  # so that meshes are numbered alike on all ranks
+        if (layout := _layout(name, tensors[name], meshes)) is not None:
+            layouts[name] = replace(layout, is_whole=True) if name in whole else layout
+    return Structure.of(layouts, meshes.found, values)
+
+
+class _Meshes:
+    """Plain copies of the meshes of one state, of which there are few."""
+
+    def __init__(self) -> None:
+        self.found: list[Mesh] = []
+        self._seen: dict[int, tuple[DeviceMesh, int]] = {}
+
+    def number(self, mesh: DeviceMesh) -> int:
+        """Its place among those that were found."""
+        if id(mesh) not in self._seen:
+            copy = Mesh.of(mesh.shape, mesh.mesh.flatten().tolist())
+            if copy not in self.found:
+                self.found.append(copy)
+            self._seen[id(mesh)] = mesh, self.found.index(copy)
+        return self._seen[id(mesh)][1]
+
+
+def _layout(name: str, tensor: Tensor, meshes: _Meshes) -> TensorLayout | None:
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        return TensorLayout(dtype, shape)
+    cuts, mesh = _cuts(name, tensor), tensor.device_mesh
+    if mesh.get_coordinate() is None:
+        return None
+    return (
+        TensorLayout(dtype, shape, cuts, meshes.number(mesh))
+        if cuts
+        else TensorLayout(dtype, shape)
+    )
+
+
+def _cuts(name: str, tensor: DTensor) -> tuple[Cut, ...]:
+    """Those that its placements make, in their order, without those that change nothing."""
+    placements, sizes = tensor.placements, tensor.device_mesh.shape
+    for placement in placements:
+        if not isinstance(placement, Shard | _StridedShard | Replicate):
+            what = "a partial sum" if placement.is_partial() else f"placed as {placement}"
+            raise TypeError(f"cannot save {name!r}: it is {what}; redistribute it first")
+    made = []
+    for mesh_dim, is_strided in _order(name, tensor):
+        placement, parts = placements[mesh_dim], int(sizes[mesh_dim])
+        assert isinstance(placement, Shard | _StridedShard)
+        groups = 1
+        if is_strided and isinstance(placement, _StridedShard):
+            groups = int(placement.split_factor)
+        if parts > 1:
+            made.append(Cut(mesh_dim, int(placement.dim), parts, groups))
+    return tuple(sorted(made, key=lambda cut: cut.dim))
+
+
+def _order(name: str, tensor: DTensor) -> list[tuple[int, bool]]:
+    """The mesh dimensions that cut, in their order, and whether a _StridedShard is to be taken at
+    its word. Most often it is not: FSDP with tensor parallelism says by it that the shards of a
+    mesh dimension to the right were cut first; where they are uneven, that is not the same."""
+    spec = tensor._spec
+    by_placements = getattr(spec, "use_strided_shard_as_shard_order", None)
+    if by_placements is None:  # before torch 2.11; before 2.10 there is no other order
+        has_strided = any(isinstance(p, _StridedShard) for p in spec.placements)
+        by_placements = has_strided or not hasattr(spec, "shard_order")
+    if by_placements:
+        order = _decoded(spec.placements, tensor.device_mesh.shape)
+        if order is not None:
+            return [(mesh_dim, False) for mesh_dim in order]
+        if not IS_WORD_KNOWN:
+            raise TypeError(
+                f"cannot save {name!r}: torch {torch.__version__} may cut {spec.placements} "
+                "otherwise than torch 2.11 and newer; redistribute it first"
+            )
+        return [(i, True) for i, p in enumerate(spec.placements) if _dim(p) is not None]
+    return [(mesh_dim, True) for entry in spec.shard_order for mesh_dim in entry.mesh_dims]
+
+
+def _decoded(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
+    """The order that _StridedShards stand for: each comes after as many shards as its factor says,
+    of those to its right. None if they stand for no order."""
+    orders: dict[int, list[int]] = {}
+    for mesh_dim in reversed(range(len(placements))):
+        placement = placements[mesh_dim]
+        if (dim := _dim(placement)) is None:
+            continue
+        order = orders.setdefault(dim, [])
+        factor = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
+        before = 1  # shards
+        for position in range(len(order) + 1):
+            if before == factor:
+                order.insert(position, mesh_dim)
+                break
+            if position < len(order):
+                before *= int(sizes[order[position]])
+        else:
+            return None
+    return [mesh_dim for order in orders.values() for mesh_dim in order]
+
+
+def _dim(placement: Placement) -> int | None:
+    return int(placement.dim) if isinstance(placement, Shard | _StridedShard) else None

@@ -1,0 +1,68 @@
+"""What all ranks do, looked at while each of them is busy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from checkpointing.ranks.rank_group import RankGroup
+
+POLL_S, MAX_POLL_S = 0.01, 0.2  # between the ranks' looks at each other
+
+
+class FailureWatch:
+    """Ranks that do something together, in which one that fails must not keep the others waiting.
+
+    To be made, and finished, on all ranks. In between it alone uses the control group, from a
+    thread of its own.
+
+    Args:
+        stop: called with what went wrong as soon as it is known, from that thread.
+    """
+
+    def __init__(self, ranks: RankGroup, stop: Callable[[str], None]) -> None:
+        self._ranks, self._stop = ranks, stop
+        self._mine: tuple[bool, str | None] = (False, None)  # is over, and failed so
+        self._failed: str | None = None  # on any rank
+        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
+        if ranks.control is not None:
+            self._thread.start()
+
+    def finish(self, failed: str | None) -> str | None:
+        """Return once all ranks have finished, or one has failed.
+
+        Args:
+            failed: why this rank has; None: it has not.
+
+        Returns:
+            What failed, on which ranks; None: nothing.
+        """
+        self._mine = (True, failed)
+        if self._ranks.control is None:
+            return failed
+        self._thread.join()
+        return self._failed
+
+    def _look(self) -> None:
+        poll_s = POLL_S
+        while True:
+            try:
+                everybody = self._ranks.all_gather(self._mine, self._ranks.control)
+            except RuntimeError as error:
+                self._fail(f"another rank is gone: {error}")
+                return
+            failures = [
+                f"rank {rank}: {why}" for rank, (_, why) in enumerate(everybody) if why is not None
+            ]
+            if failures:
+                self._fail("; ".join(failures))
+                return
+            if all(is_over for is_over, _ in everybody):
+                return
+            time.sleep(poll_s)
+            poll_s = min(2 * poll_s, MAX_POLL_S)
+
+    def _fail(self, why: str) -> None:
+        self._failed = why
+        self._stop(why)

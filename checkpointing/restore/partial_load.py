@@ -1,0 +1,183 @@
+"""Loading a checkpoint, or parts of one, of any run into a state: to fine-tune, to evaluate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from checkpointing.errors import StructureError
+from checkpointing.format.manifest import item_of
+from checkpointing.format.values.json_values import Json
+from checkpointing.layout.dtensor_placement import structure
+from checkpointing.layout.global_plan import GlobalPlan
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.restore.read_broadcast import broadcast_reads
+from checkpointing.restore.store_restore import reads
+from checkpointing.staging.stager import StagingBuffers
+from checkpointing.state.item_adapters import LoadTarget
+from checkpointing.state.structure_comparison import Inventory, StateRequirements, difference
+from checkpointing.store.catalog import committed
+from checkpointing.store.checkpoint import Checkpoint
+from checkpointing.store.read.chunk_copies import StoreCopies
+from checkpointing.store.store import Store, StoredManifest
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What was loaded, and what was not."""
+
+    id: str
+    step: int
+    missing: tuple[str, ...]  # names of the state that the checkpoint has not: left as they were
+    unexpected: tuple[str, ...]  # names of the checkpoint, in items of the state, that it has not
+
+
+def load(
+    state: dict[str, Any],
+    root: str | os.PathLike[str],
+    *,
+    run: str,
+    step: int | None = None,
+    rename: Mapping[str, str] | None = None,
+    strict: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> LoadResult:
+    """Load what `state` names from a checkpoint, in place, whatever else the checkpoint holds.
+
+    Under torch.distributed all ranks call it together; shards are read by their boxes, what several
+    ranks hold is read once. Changes nothing in the store, and nothing in `state` before everything
+    was read and checked.
+
+        load({"model": model}, "s3://bucket/base", run="base-7b")
+        load({"model": model}, base, run="base", rename={"model/encoder.": "model/"}, strict=False)
+
+    Args:
+        state: as of `Checkpointer`. Items of the checkpoint that it does not name are left alone.
+        root, run, options: which store, and which run in it.
+        step: None: the newest.
+        rename: beginnings of names in the state, and what stands for them in the checkpoint; the
+            longest that fits counts.
+        strict: raise if the items of the state and those of the checkpoint differ; else load what
+            both have. Shapes and dtypes have to fit in any case.
+
+    Raises:
+        FileNotFoundError: no such store, run or step.
+        StructureError: the checkpoint holds other things than the state.
+        CheckpointError: it is damaged, or of an unknown format.
+    """
+    ranks = RankGroup()
+    try:
+        store = ranks.all_or_none(lambda: Store.open(root, options=options))
+        try:
+            return _Loader(store, run, ranks, rename or {}).load(state, step, strict=strict)
+        finally:
+            store.close()
+    finally:
+        ranks.close()
+
+
+def renamed(name: str, rename: Mapping[str, str]) -> str:
+    """The name in the checkpoint for a name in the state."""
+    fitting = [prefix for prefix in rename if name.startswith(prefix)]
+    if not fitting:
+        return name
+    longest = max(fitting, key=len)
+    return rename[longest] + name.removeprefix(longest)
+
+
+class _Loader:
+    def __init__(self, store: Store, run: str, ranks: RankGroup, rename: Mapping[str, str]) -> None:
+        self._store, self._run, self._ranks, self._rename = store, run, ranks, rename
+        self._staging = StagingBuffers()
+
+    def load(self, state: dict[str, Any], step: int | None, *, strict: bool) -> LoadResult:
+        stored = self._ranks.from_rank0(lambda: self._find(step))
+        target = LoadTarget(state)
+        checkpoint = Checkpoint(self._store, stored)
+        inventory = self._as_named_here(target, Inventory.of(checkpoint))
+        target.form(inventory)
+        wants = target.wants()
+        loaded = _compare(stored, wants, inventory)
+        self._check(stored, self._ranks.all_gather(wants, self._ranks.control), inventory, strict)
+        tensors = {n: target.leaves.tensors[n] for n in wants.tensors if n in inventory.tensors}
+        self._read(checkpoint, tensors)
+        found = Inventory(wants.tensors, inventory.values) if not strict else inventory
+        elsewhere = target.elsewhere() & tensors.keys()
+        self._staging.copy_back({name: tensors.pop(name) for name in elsewhere})
+        self._ranks.all_or_none(lambda: target.choose(found))
+        self._staging.copy_back(tensors)
+        target.finish(found)
+        return loaded
+
+    def _find(self, step: int | None) -> StoredManifest:
+        found = [f.stored for f in committed(self._store, self._run)[0]]
+        fitting = [s for s in found if step is None or s.save.step == step]
+        if not fitting:
+            which = "checkpoint" if step is None else f"checkpoint of step {step}"
+            steps = sorted({s.save.step for s in found})
+            raise FileNotFoundError(
+                f"no {which} of run {self._run!r} in {self._store.url}; there are steps {steps}"
+            )
+        return max(fitting)
+
+    def _as_named_here(self, target: LoadTarget, inventory: Inventory) -> Inventory:
+        """The inventory of the state's items alone, by the names that the state has for them."""
+        here = target.here(inventory, lambda name: renamed(name, self._rename))
+        items = {item_of(name) for name in here}
+        tensors = {
+            here.get(n, n): spec for n, spec in inventory.tensors.items() if item_of(n) in items
+        }
+        values: dict[str, Json] = {
+            here.get(n, n): value for n, value in inventory.values.items() if item_of(n) in items
+        }
+        branches = {} if self._rename else inventory.branches
+        return Inventory(tensors, values, branches)
+
+    def _check(
+        self,
+        stored: StoredManifest,
+        wants: list[StateRequirements],
+        inventory: Inventory,
+        strict: bool,
+    ) -> None:
+        if not strict:
+            wants = [_common(one, inventory) for one in wants]
+            names = {name for one in wants for name in one.tensors}
+            values = {name for one in wants for name in one.values}
+            inventory = Inventory(
+                {n: spec for n, spec in inventory.tensors.items() if n in names},
+                {n: value for n, value in inventory.values.items() if n in values},
+            )
+        if text := difference(wants, inventory):
+            raise StructureError(
+                f"the state does not match checkpoint {stored.save.id} of run {self._run!r} in "
+                f"{self._store.url}:{text}"
+            )
+
+    def _read(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
+        plan = GlobalPlan(self._ranks.all_gather(structure(tensors, ()), self._ranks.control))
+        groups = plan.read_groups(self._ranks.rank)
+        buffers = self._staging.buffers(tensors)
+        mine = [
+            replace(read, tensor=renamed(read.tensor, self._rename))
+            for read in reads(groups, self._ranks.rank, buffers)
+        ]
+        self._ranks.all_or_none(lambda: checkpoint.read_into(mine, StoreCopies([self._store])))
+        broadcast_reads(self._ranks, groups, buffers)
+
+
+def _compare(stored: StoredManifest, wants: StateRequirements, inventory: Inventory) -> LoadResult:
+    wanted = {*wants.tensors, *wants.values}
+    there = {*inventory.tensors, *inventory.values}
+    missing, unexpected = sorted(wanted - there), sorted(there - wanted)
+    return LoadResult(stored.save.id, stored.save.step, tuple(missing), tuple(unexpected))
+
+
+def _common(wants: StateRequirements, inventory: Inventory) -> StateRequirements:
+    """What both have, of the state's shapes and dtypes."""
+    tensors = {n: spec for n, spec in wants.tensors.items() if n in inventory.tensors}
+    return StateRequirements(tensors, wants.values & inventory.values.keys())

@@ -1,0 +1,118 @@
+"""Giving each other what one of them has read: every byte comes from the store once, and goes to
+the other ranks that hold it too over the network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from checkpointing.layout.global_plan import Parts, ReadGroup
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.staging.slot_layout import round_up
+from checkpointing.staging.tensor_copy import cells_of
+
+MESSAGE = 64 << 20  # bytes that are packed into one message, at most; a larger part is one alone
+_ALIGNED = 16  # bytes, of the largest element: each part in a message begins at a multiple
+
+
+def broadcast_reads(
+    ranks: RankGroup, groups: Sequence[ReadGroup], tensors: Mapping[str, Tensor]
+) -> None:
+    """Fill what this rank holds but has not read. A collective of all ranks with groups in common,
+    which every rank has in the same order.
+
+    Args:
+        tensors: CPU tensors (of DTensors, the local parts are meant), in which each rank has
+            filled its own reads.
+
+    Raises:
+        RuntimeError: a peer is gone.
+    """
+    for group in groups:
+        if len(group.ranks) > 1:
+            for source, parts in zip(group.ranks, group.reads, strict=True):
+                for cells in _messages(_cells(parts, tensors)):
+                    _broadcast(cells, ranks, tree(group.ranks, source, ranks.rank))
+
+
+def _cells(parts: Parts, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    for name, those in parts.items():
+        for part in those:
+            cells = cells_of(tensors[name], part.local)
+            if cells.numel():
+                yield cells
+
+
+def _messages(cells: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    message: list[Tensor] = []
+    size = 0
+    for each in cells:
+        if message and size + _room(each) > MESSAGE:
+            yield message
+            message, size = [], 0
+        message.append(each)
+        size += _room(each)
+    if message:
+        yield message
+
+
+def _broadcast(cells: list[Tensor], ranks: RankGroup, place: BroadcastNode) -> None:
+    if len(cells) == 1 and cells[0].is_contiguous():
+        _pass_on(_bytes(cells[0]), ranks, place)
+        return
+    sizes = [_room(each) for each in cells]
+    buffer = torch.empty(sum(sizes), dtype=torch.uint8)
+    places = [
+        at[: each.nbytes].view(each.dtype).view(each.shape)
+        for at, each in zip(torch.split(buffer, sizes), cells, strict=True)
+    ]
+    if place.parent is None:
+        torch._foreach_copy_(places, cells)
+    _pass_on(buffer, ranks, place)
+    if place.parent is not None:
+        torch._foreach_copy_(cells, places)
+
+
+def _pass_on(message: Tensor, ranks: RankGroup, place: BroadcastNode) -> None:
+    """From rank to rank: a process group of these ranks alone would have to be made in the same
+    order on all ranks of the world, also on those that hold nothing here."""
+    if place.parent is not None:
+        dist.recv(message, src=place.parent, group=ranks.control)
+    for child in place.children:
+        dist.send(message, dst=child, group=ranks.control)
+
+
+@dataclass(frozen=True)
+class BroadcastNode:
+    """Of a rank in a tree: whom it hears from, and whom it tells, in this order."""
+
+    parent: int | None  # None: the source
+    children: tuple[int, ...]
+
+
+def tree(members: Sequence[int], source: int, rank: int) -> BroadcastNode:
+    """A binomial tree of `members`, so that the source sends log2 of their number of times."""
+    first = members.index(source)
+    order = [*members[first:], *members[:first]]
+    mine, bit = order.index(rank), 1
+    while bit <= mine:
+        bit *= 2
+    parent = order[mine - bit // 2] if mine else None
+    children = []
+    while mine + bit < len(order):
+        children.append(order[mine + bit])
+        bit *= 2
+    return BroadcastNode(parent, tuple(children))
+
+
+def _room(cells: Tensor) -> int:
+    """Bytes that they take in a message."""
+    return round_up(cells.nbytes, _ALIGNED)
+
+
+def _bytes(cells: Tensor) -> Tensor:
+    return cells.view(-1).view(torch.uint8)

@@ -1,0 +1,64 @@
+"""The trainer's own prune: after a commit, what no policy keeps goes, and the best is marked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from checkpointing.errors import CheckpointError
+from checkpointing.events import Events
+from checkpointing.retention import Best, KeepPolicy
+from checkpointing.store.deletion.checkpoint_prune import PruneChoice, prune
+from checkpointing.store.pins_and_labels import BEST, marks, put_mark
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+
+class Pruner:
+    """Applies a run's retention; only rank 0 calls it."""
+
+    def __init__(self, store: Store, run: str, keep: Sequence[KeepPolicy], events: Events) -> None:
+        self._store, self._run, self._events = store, run, events
+        self.keep = tuple(keep)
+        self.damaged: set[str] = set()  # ids that failed to load: neither counted nor removed
+
+    def prune(self, newest: str) -> None:
+        """Remove what no policy keeps; `newest`, the id just committed, stays in any case."""
+        if not self.keep:
+            return
+        try:
+            result = prune(
+                self._store,
+                self._run,
+                self.keep,
+                keep=frozenset({newest}),
+                ignore=frozenset(self.damaged),
+            )
+            self._mark_best(result.choices)
+        except CheckpointError as error:
+            logger.warning("cannot prune %s: %s; trying again next time", self._store.url, error)
+            return
+        for id_ in result.removed:
+            self._events.emit("checkpoint_pruned", step=int(id_.partition("-")[0]), id=id_)
+        for id_, why in result.spared.items():
+            logger.warning("checkpoint %s stays for now: %s", id_, why)
+
+    def _mark_best(self, choices: Sequence[PruneChoice]) -> None:
+        """By the first policy that says what is best."""
+        policy = next((each for each in self.keep if isinstance(each, Best)), None)
+        best = None if policy is None else best_of(choices, policy)
+        if policy is None or best is None:
+            return
+        had = marks(self._store, self._run).get(BEST)
+        if had is None or had.id != best.id:
+            value = best.metrics[policy.metric]
+            put_mark(self._store, best.found.stored.save, BEST, f"{policy.metric} {value:.6g}")
+
+
+def best_of(choices: Sequence[PruneChoice], policy: Best) -> PruneChoice | None:
+    """The first of those that `policy` keeps; None if none has its metric."""
+    newest_first = sorted(choices, key=lambda c: (c.step, c.created, c.id), reverse=True)
+    best = replace(policy, n=1).reasons(newest_first)
+    return next((choice for choice in choices if choice.id in best), None)

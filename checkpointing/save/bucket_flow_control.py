@@ -1,0 +1,120 @@
+"""Which of a rank's buckets may be filled, as its node's service says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from checkpointing.errors import SaveError
+
+PATIENCE_S = 300.0  # in which the service has to empty a bucket, of any rank of the node
+_POLL_S = 0.5
+
+
+class BucketFlowControl:
+    """One rank's. Thread-safe.
+
+    Args:
+        patience_s: seconds without any bucket emptied after which `free` and `await_empty` give
+            up. The service itself gives a store that is out of reach about two minutes.
+    """
+
+    def __init__(self, rank: int, patience_s: float = PATIENCE_S) -> None:
+        self._rank, self._patience_s = rank, patience_s
+        self._changed = threading.Condition()
+        self._free: deque[int] = deque()
+        self._full: set[int] = set()  # or being read
+        self._step: int | None = None  # whose buckets are full
+        self._why: str | None = None  # nothing more comes of that step
+        self._moved_s = time.monotonic()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether buckets may be read for ever, so that new memory is needed."""
+        with self._changed:
+            return self._why is not None
+
+    def renew(self, buckets: int) -> None:
+        """There is new memory; all of it is free."""
+        with self._changed:
+            self._free, self._full = deque(range(buckets)), set()
+            self._step = self._why = None
+
+    def begin(self, step: int) -> None:
+        """The buckets are filled with this step's state from now on."""
+        with self._changed:
+            self._step, self._moved_s = step, time.monotonic()
+
+    def free(self) -> int:
+        """A bucket that may be filled, once there is one.
+
+        Raises:
+            SaveError: nobody reads what is in the others; says why.
+        """
+        with self._changed:
+            self._wait(lambda: bool(self._free))
+            if self._why is None and not self._free:
+                self._why = self._late()
+            if self._why is not None:
+                raise SaveError(self._why)
+            return self._free.popleft()
+
+    def fill(self, bucket: int) -> None:
+        """A bucket is full, and is going to be read."""
+        with self._changed:
+            self._full.add(bucket)
+
+    def stop(self, why: str) -> None:
+        """Nothing is to come of what is being filled."""
+        with self._changed:
+            self._why = self._why or why
+            self._changed.notify_all()
+
+    def await_empty(self) -> str | None:
+        """Return once no bucket is being read any more, or none can be; why not, if it takes too
+        long."""
+        with self._changed:
+            self._moved_s = time.monotonic()
+            self._wait(lambda: not self._full)
+            return self._late() if self._full and self._why is None else None
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """What the service says."""
+        kind, step = message["kind"], message.get("step")
+        with self._changed:
+            if kind == "emptied":
+                self._emptied(step, message)
+            elif kind == "unread" and step == self._step:
+                self.stop(message["error"])
+            elif kind in ("service_lost", "displaced") and self._full:
+                self.stop(_LOST[kind])
+
+    def _emptied(self, step: int | None, message: dict[str, Any]) -> None:
+        self._moved_s = time.monotonic()
+        bucket = message["bucket"]
+        if (message["of"], step) == (self._rank, self._step) and bucket in self._full:
+            self._full.remove(bucket)
+            self._free.append(bucket)
+        self._changed.notify_all()
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        while self._why is None and not is_over():
+            if time.monotonic() - self._moved_s > self._patience_s:
+                return
+            self._changed.wait(_POLL_S)
+
+    def _late(self) -> str:
+        return (
+            f"the node's checkpoint service has emptied no bucket for {self._patience_s:.0f} s: "
+            "the store is slow or out of reach, or another node is"
+        )
+
+
+SERVICE_DIED = "the node's checkpoint service has died while it read the state"
+_LOST = {
+    "service_lost": SERVICE_DIED,
+    "displaced": "another process has joined the node's checkpoint service as this rank of the run",
+}

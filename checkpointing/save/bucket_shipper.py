@@ -1,0 +1,205 @@
+"""One rank's way of a state to the service through a few buckets, for nodes that are short of
+memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from checkpointing.errors import CheckpointError, SaveError, StageError
+from checkpointing.events import Events
+from checkpointing.ranks.failure_watch import FailureWatch
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.save import process_exit
+from checkpointing.save.bucket_flow_control import SERVICE_DIED, BucketFlowControl
+from checkpointing.save.save_outcomes import OutcomeListener
+from checkpointing.save.save_plan import SavePlan
+from checkpointing.save.shipper import BaseShipper, SaveRequest
+from checkpointing.service.client.service_client import ServiceClient
+from checkpointing.service.protocol.messages import dump_snapshot
+from checkpointing.service.snapshots import Generation, RankSnapshot, grids
+from checkpointing.staging.bucket_stager import BucketStager
+from checkpointing.staging.buckets import Bucket
+from checkpointing.staging.stager import take_fingerprints
+from checkpointing.state.tree import Leaves
+
+logger = logging.getLogger("checkpointing")
+
+STREAMS = 2  # a state that is on its way, and the one before, until it is committed
+
+
+class BucketShipper(BaseShipper):
+    """Copies states through buckets that the service empties meanwhile. For the thread that trains.
+
+    The ranks begin and end together: a save that fails on one fails on all, and none trains on, and
+    waits for others in a collective of its own, before all are done. On each node the service
+    reads one rank after the other, so that it needs the memory of one.
+    """
+
+    has_moved_in = False  # nothing is left in buckets that one could go on from
+    slots = 1  # the memory that `needs` speaks of is all that there is
+
+    def __init__(
+        self,
+        client: ServiceClient,
+        ranks: RankGroup,
+        outcomes: OutcomeListener,
+        events: Events,
+        flow: BucketFlowControl,
+    ) -> None:
+        """
+        Args:
+            flow: that hears what the service says.
+        """
+        super().__init__(client, ranks.rank, outcomes, events)
+        self._ranks, self._flow = ranks, flow
+        self._stager = BucketStager(require=lambda size, count: None)  # see `needs`
+        self._prepared: SavePlan | None = None
+        self._problem: str | None = None  # why there is no memory for the save to come
+        process_exit.watch(self)
+
+    def needs(self, planned: SavePlan) -> int:
+        """Bytes that `prepare` will take new memory for; 0 if what there is will do."""
+        return self._stager.needs(grids(planned.layout))
+
+    def prepare(
+        self, planned: SavePlan, tensors: Mapping[str, Tensor], optimizers: list[Optimizer]
+    ) -> None:
+        """Have buckets for states of this plan, once nobody reads from them any more.
+
+        Raises:
+            StageError: there is not enough memory for a plan that is a new one.
+        """
+        is_new = planned is not self._prepared
+        self._problem = self._flow.await_empty()
+        if is_new and self._problem is not None:
+            self._flow.stop(self._problem)
+        if not is_new and (self._problem is not None or not self._flow.is_broken):
+            return
+        try:
+            self._renew(planned, tensors)
+        except StageError as error:
+            if is_new:
+                raise
+            self._problem = str(error)  # the other ranks have to hear of it
+
+    @property
+    def _arenas(self) -> int:
+        return self._stager.arenas
+
+    def await_memory(self) -> None:
+        """It is there: buckets are taken at once."""
+
+    def _furnish(self) -> None:
+        stager = self._stager
+        self._client.furnish(stager.arena, STREAMS, stager.bucket_bytes, stager.buckets)
+
+    def claim(self, step: int, planned: SavePlan) -> int | str:
+        """A place for the state of `step`, or why there is none, on any rank. A collective."""
+        why_not = self._problem
+        mine = self._slot_for(step, planned) if why_not is None else why_not
+        why = self._refusals(step, mine if isinstance(mine, str) else None)
+        if why is None:
+            return mine
+        if isinstance(mine, int):
+            self._client.unstaged(step)
+        return why
+
+    def ship(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        leaves: Leaves,
+        generation: Generation,
+    ) -> None:
+        """Copy everything, as fast as the service reads it. A collective; if it fails on any rank,
+        that is said on each, as `fail` does."""
+        compared = planned.compared(leaves) if request.is_compared else []
+        found = self._fingerprints(request, planned, take_fingerprints(compared))
+        snapshot = self._snapshot(request, slot, planned, generation, found)
+        self._flow.begin(request.step)
+        watch = FailureWatch(self._ranks, self._flow.stop)
+        why: str | None = "its copy was broken off"
+        try:
+            self._stager.stage_bucketed(
+                planned.pieces(leaves.tensors), self._begin(snapshot), self._flow.free
+            )
+            self._client.staged(snapshot)
+            why = None
+        except CheckpointError as error:
+            why = str(error)
+        except ConnectionError as error:  # heard of before the end of the connection was
+            why = f"{SERVICE_DIED}: {error}"
+        finally:
+            if why is not None:
+                self._flow.stop(why)
+            failed = watch.finish(why)
+        if failed is None:
+            self._tell_staged(request, snapshot.layout.bytes)
+        else:
+            self.fail(request.step, SaveError(failed))
+
+    def adopt(
+        self,
+        request: SaveRequest,
+        slot: int,
+        planned: SavePlan,
+        generation: Generation,
+        fingerprints: bytes = b"",
+    ) -> None:
+        """Raises:
+        SaveError: nothing is left in buckets.
+        """
+        raise SaveError(f"step {request.step} is not in memory: save it again")
+
+    def settle(self) -> None:
+        """Nothing is copied beside the training."""
+
+    def finish(self, timeout_s: float) -> None:
+        """Have the service know of what was handed over, in no more than so long."""
+        if not self._client.await_told(timeout_s):
+            logger.error("the checkpoint service is not back: what is staged last may be lost")
+
+    def close(self) -> None:
+        process_exit.forget(self)
+        self._stager.close()
+
+    def _renew(self, planned: SavePlan, tensors: Mapping[str, Tensor]) -> None:
+        if self._flow.is_broken:
+            self._stager.close()  # who has it in his hands may read on
+        self._prepared = None
+        self._stager.prepare(planned.pieces(tensors))
+        self._flow.renew(self._stager.buckets)
+        self._prepared = planned
+
+    def _refusals(self, step: int, mine: str | None) -> str | None:
+        """Why the ranks cannot save this step together; None if they can."""
+        try:
+            everybody = self._ranks.all_gather((step, mine), self._ranks.control)
+        except RuntimeError as error:
+            return f"another rank is gone: {error}"
+        if any(theirs != step for theirs, _ in everybody):
+            return f"ranks save different steps, in order of rank: {[s for s, _ in everybody]}"
+        whys = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(everybody) if why is not None]
+        return "; ".join(whys) or None
+
+    def _begin(self, snapshot: RankSnapshot) -> Callable[[Bucket], None]:
+        """Have the service expect a state; what to call with each full bucket of it."""
+        self._client.ask("stream", snapshot=dump_snapshot(snapshot))
+
+        def send(bucket: Bucket) -> None:
+            index = bucket.content.slot
+            self._flow.fill(index)
+            self._client.ask(
+                "fill",
+                step=snapshot.step,
+                part=bucket.number,
+                bucket=index,
+                size=bucket.content.bytes,
+            )
+
+        return send

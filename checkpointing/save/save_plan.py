@@ -1,0 +1,181 @@
+"""What this rank saves of a state, and where in a slot it lies; planned anew only when the state's
+structure changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from blake3 import blake3
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from checkpointing.errors import SaveError
+from checkpointing.format.element_types import element
+from checkpointing.format.replica_differences import Fingerprints
+from checkpointing.format.torch_dtypes import dtype_name
+from checkpointing.format.values.json_values import Json
+from checkpointing.layout.dtensor_placement import structure
+from checkpointing.layout.global_plan import GlobalPlan, ReplicatedContent
+from checkpointing.layout.tensor_layout import ShardPart, Structure
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.save.replica_check import ReplicaCheck, groups, of_values
+from checkpointing.service.snapshots import SlotBox, SnapshotLayout
+from checkpointing.staging.slot_layout import PAGE, layout, round_up
+from checkpointing.staging.stager import ComparedCells, StagePiece
+from checkpointing.staging.tensor_copy import cells_of
+from checkpointing.state.tree import Leaves
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """One rank's part in saving states of one structure."""
+
+    structure: Structure  # this rank's
+    plan: GlobalPlan
+    parts: tuple[
+        tuple[str, ShardPart], ...
+    ]  # that it saves, in the order in which they lie in a slot
+    later: int  # how many of the parts, the last ones, are parameters or state of optimizers
+    saved_values: frozenset[str]
+    layout: SnapshotLayout
+    common: tuple[ReplicatedContent, ...] = ()  # with other ranks, and compared with theirs
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a slot that this rank's part fits into."""
+        return max(round_up(self.layout.end, PAGE), PAGE)
+
+    def fingerprints(self, of_tensors: Sequence[int], values: Mapping[str, Json]) -> Fingerprints:
+        """Of all entries of `common`, in their order; `of_tensors` in that of `compared`."""
+        left, by_name = iter(of_tensors), of_values(self.common, values)
+        found: list[int] = []
+        for one in self.common:
+            found += [next(left) for _ in one.shares] or [by_name[name] for name in one.values]
+        return np.array(found, np.uint64)
+
+    def pieces(self, tensors: Mapping[str, Tensor]) -> list[StagePiece]:
+        """The live cells to stage."""
+        return [
+            StagePiece(
+                name, tensors[name], part.local, tuple(tensors[name].shape), part.box.offsets
+            )
+            for name, part in self.parts
+        ]
+
+    def compared(self, leaves: Leaves) -> list[ComparedCells]:
+        """The live cells that other ranks hold too, in the order of `common`."""
+        return [
+            ComparedCells(
+                share.name,
+                leaves.tensors[share.name],
+                [cells_of(leaves.tensors[share.name], part.local) for part in share.parts],
+                share.name in leaves.plain or share.name in leaves.whole,
+            )
+            for one in self.common
+            for share in one.shares
+        ]
+
+
+class Planner:
+    """Remembers the last plan, and gives the same object for as long as it holds."""
+
+    def __init__(self, ranks: RankGroup, check: ReplicaCheck | None = None) -> None:
+        """
+        Args:
+            check: what replicas are compared; None: none are.
+        """
+        self._ranks, self._check = ranks, check or ReplicaCheck(every=0)
+        self._planned: SavePlan | None = None
+
+    def plan(self, leaves: Leaves, optimizers: Iterable[Optimizer]) -> SavePlan:
+        """The plan for this state. A collective for the first state, and for one of another
+        structure than the one before: that has to come on all ranks at the same save.
+
+        Raises:
+            SaveError: the states of the ranks do not fit together, or this rank's alone has
+                changed.
+            TypeError: a tensor is spread in a way that cannot be saved.
+        """
+        mine = structure(leaves.tensors, leaves.values, leaves.whole)
+        if self._planned is None or self._planned.structure.digest != mine.digest:
+            everybody = self._everybody(mine)
+            late = _stepped(leaves, optimizers)
+            self._planned = _planned(mine, everybody, self._ranks.rank, leaves, late, self._check)
+        return self._planned
+
+    def _everybody(self, mine: Structure) -> list[Structure]:
+        try:
+            return self._ranks.all_gather(mine, self._ranks.structures)
+        except RuntimeError as error:
+            raise SaveError(
+                f"rank {self._ranks.rank}: its state has other tensors or values than at the save "
+                f"before, and not all ranks have come to a save where theirs do too: {error}"
+            ) from error
+
+
+def _stepped(leaves: Leaves, optimizers: Iterable[Optimizer]) -> set[str]:
+    """Names of the tensors that nothing but a step of these optimizers changes: the parameters
+    that they have, and their own state."""
+    owned: set[int] = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            owned |= {_memory(parameter) for parameter in group["params"]}
+        for state in optimizer.state.values():  # one that is no parameter's may be anything
+            its = state.values() if isinstance(state, Mapping) else (state,)
+            owned |= {_memory(value) for value in its if isinstance(value, Tensor)}
+    found = {name for name, tensor in leaves.tensors.items() if _memory(tensor) in owned}
+    return found | leaves.stepped
+
+
+def _memory(tensor: Tensor) -> int:
+    held = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return held.untyped_storage().data_ptr()
+
+
+def _planned(
+    mine: Structure,
+    everybody: list[Structure],
+    rank: int,
+    leaves: Leaves,
+    late: set[str],
+    check: ReplicaCheck,
+) -> SavePlan:
+    plan = GlobalPlan(everybody, divided=check.divided)
+    found = plan.to_save(rank)
+    ordered = sorted(found, key=lambda name: name in late)
+    parts = tuple((name, part) for name in ordered for part in found[name])
+    specs = {name: (dtype_name(t.dtype), tuple(t.shape)) for name, t in leaves.tensors.items()}
+    sizes = [part.box.count * element(specs[name][0]).itemsize for name, part in parts]
+    offsets, _ = layout(sizes)
+    places = tuple(
+        SlotBox(name, *specs[name], part.box.offsets, part.box.sizes, offset)
+        for (name, part), offset in zip(parts, offsets, strict=True)
+    )
+    common = check.chosen(plan.common(rank), leaves)
+    contents = SnapshotLayout(
+        _digest(everybody, rank, places, common), places, groups(common, rank)
+    )
+    later = sum(len(found[name]) for name in found if name in late)
+    saved_values = plan.values_to_save(rank)
+    return SavePlan(mine, plan, parts, later, saved_values, contents, common)
+
+
+def _digest(
+    everybody: list[Structure],
+    rank: int,
+    places: tuple[SlotBox, ...],
+    common: Sequence[ReplicatedContent],
+) -> str:
+    """Equal where the ranks, what they hold, the places of this one's part, and what is compared of
+    it are."""
+    whole = blake3(b"".join(one.digest for one in everybody) + rank.to_bytes(4, "little"))
+    whole.update(
+        json.dumps([[place.name, place.offsets, place.start] for place in places]).encode()
+    )
+    compared = [[one.id, one.values, [share.name for share in one.shares]] for one in common]
+    whole.update(json.dumps(compared).encode())
+    return whole.hexdigest(16)

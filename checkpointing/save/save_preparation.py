@@ -1,0 +1,88 @@
+"""A plan for a state, and the memory for its snapshots, before anything is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.optim import Optimizer
+
+from checkpointing.errors import ServiceError
+from checkpointing.ranks.node_ranks import require_memory
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.save.bucket_shipper import BucketShipper
+from checkpointing.save.save_plan import Planner, SavePlan
+from checkpointing.save.shipper import Shipper
+from checkpointing.state.item_adapters import LoadTarget, optimizers
+from checkpointing.state.per_rank import Differing, compare_ranks
+from checkpointing.state.tree import Leaves
+
+
+class Preparer:
+    """Does on all ranks what has to be done anew when the state's structure changes."""
+
+    def __init__(
+        self,
+        ranks: RankGroup,
+        here: frozenset[int],
+        planner: Planner,
+        shipper: Shipper | BucketShipper,
+        differing: Differing = "error",
+    ) -> None:
+        """
+        Args:
+            here: the ranks of this node.
+            differing: as of `Checkpointer`.
+        """
+        self._ranks, self._here, self._differing = ranks, here, differing
+        self._planner, self._shipper = planner, shipper
+        self.planned: SavePlan | None = None  # what there is memory for
+
+    def ready(
+        self, leaves: Leaves, stepped: list[Optimizer], *, is_compared: bool = False
+    ) -> SavePlan:
+        """The plan for this state, with memory for it. A collective if the plan is another one:
+        then what ranks hold under one name is compared, too, unless it is the same for sure.
+
+        Raises:
+            SaveError, TypeError: as `Planner.plan`, and `compare_ranks`.
+            StageError: a node has not enough memory.
+        """
+        planned = self._planner.plan(leaves, stepped)
+        prepare = partial(self._shipper.prepare, planned, leaves.tensors, stepped)
+        if planned is self.planned:
+            prepare()
+            return planned
+        if not is_compared:
+            compare_ranks(self._ranks, leaves, self._differing)
+        require_memory(
+            self._ranks,
+            self._here,
+            self._shipper.needs(planned),
+            self._shipper.slots,
+            is_bucketed=isinstance(self._shipper, BucketShipper),
+        )
+        self._ranks.all_or_none(prepare)
+        self.planned = planned
+        return planned
+
+    def lend(self, leaves: Leaves, stepped: list[Optimizer]) -> NDArray[np.uint8] | None:
+        """Memory for states like this that nothing was saved in yet, to be read into until the next
+        save; None if there is none. A collective; raises as `ready`."""
+        self.ready(leaves, stepped, is_compared=True)
+        return self._shipper.unseen
+
+    def ahead(self, state: Mapping[str, Any]) -> None:
+        """Take the memory now, so that the first save costs what later ones do. A collective;
+        raises as `ready`."""
+        # with the state of optimizers that is yet to come
+        target = LoadTarget(dict(state))
+        self._ranks.all_or_none(target.expect)
+        planned = self.ready(target.leaves, optimizers(state))
+        self._ranks.all_or_none(self._shipper.await_memory)
+        with suppress(ServiceError):  # said again, and reported, by the first save
+            self._shipper.tell(planned)

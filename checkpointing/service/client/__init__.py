@@ -1,0 +1,2 @@
+"""Starts, stops and talks to the node's service from a trainer or the supervisor; the checkpointer
+and hpckit import it."""

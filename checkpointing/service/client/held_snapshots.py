@@ -1,0 +1,105 @@
+"""What trainers find in their node's service: memory, and the snapshots in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpointing.format.values.json_values import Json
+from checkpointing.service.snapshots import Generation
+from checkpointing.staging.arena import Arena
+
+REPLICA = "replica"  # the state of what is held for another node
+
+
+@dataclass(frozen=True)
+class LeftoverArena:
+    """Shared memory that an earlier trainer of this rank has left in the service."""
+
+    arena: Arena
+    slots: int
+    slot_bytes: int
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """As a message has it."""
+        return {"slots": self.slots, "slot_bytes": self.slot_bytes, "buckets": 0}
+
+
+@dataclass(frozen=True)
+class HeldSnapshot:
+    """A whole snapshot in the service. Plain data, all but the layout: it travels between ranks."""
+
+    generation: Generation
+    rank: int
+    step: int
+    slot: int
+    digest: str
+    state: str
+
+
+@dataclass(frozen=True)
+class SnapshotMetadata:
+    """What a rank said of its snapshot beside the tensors."""
+
+    values: Mapping[str, Json]
+    metrics: Mapping[str, float]
+    fingerprints: bytes = b""  # as of `Snapshot`
+    digests: Mapping[str, str] = field(default_factory=dict)  # as of `Snapshot`
+
+
+@dataclass(frozen=True)
+class ServiceMemory:
+    """What this node's service holds."""
+
+    found: tuple[HeldSnapshot, ...]
+    own: Mapping[tuple[Generation, int], SnapshotMetadata]  # what came with this rank's, by step
+
+
+@dataclass(frozen=True)
+class PulledSnapshot:
+    """This rank's part of a snapshot, that came from elsewhere. Who has it closes the memory."""
+
+    left: LeftoverArena
+    found: HeldSnapshot
+    said: SnapshotMetadata
+
+
+def load_leftover_arena(answer: dict[str, Any]) -> LeftoverArena | None:
+    fds: list[int] = answer["fds"]
+    return (
+        LeftoverArena(Arena.attach(fds[0]), answer["slots"], answer["slot_bytes"]) if fds else None
+    )
+
+
+def load_held_snapshot(plain: dict[str, Any]) -> HeldSnapshot:
+    return HeldSnapshot(
+        Generation(**plain["generation"]),
+        plain["rank"],
+        plain["step"],
+        plain["slot"],
+        plain["digest"],
+        plain["state"],
+    )
+
+
+def load_snapshot_metadata(plain: dict[str, Any]) -> SnapshotMetadata:
+    return SnapshotMetadata(
+        plain["values"],
+        plain["metrics"],
+        bytes.fromhex(plain["fingerprints"]),
+        plain.get("digests", {}),
+    )
+
+
+def load_service_memory(answer: dict[str, Any], rank: int) -> ServiceMemory:
+    """`rank`: whose own words are kept."""
+    plain = answer["snapshots"]
+    found = tuple(load_held_snapshot(each) for each in plain)
+    own = {
+        (one.generation, one.step): load_snapshot_metadata(each)
+        for one, each in zip(found, plain, strict=True)
+        if one.rank == rank and one.state != REPLICA
+    }
+    return ServiceMemory(found, own)

@@ -1,0 +1,425 @@
+"""A trainer's side of the service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from dataclasses import asdict
+from typing import Any
+
+from checkpointing.errors import CheckpointError, ServiceError
+from checkpointing.service.client.held_snapshots import (
+    LeftoverArena,
+    ServiceMemory,
+    load_leftover_arena,
+    load_service_memory,
+)
+from checkpointing.service.client.service_connection import (
+    Introduce,
+    OnMessage,
+    ServiceConnection,
+    give_back,
+)
+from checkpointing.service.client.service_start import connect
+from checkpointing.service.config import ServiceConfig, dump
+from checkpointing.service.protocol.messages import PROTOCOL, dump_layout, dump_rank, dump_snapshot
+from checkpointing.service.protocol.socket_frames import FrameSocket
+from checkpointing.service.snapshots import Generation, RankSnapshot, SnapshotLayout
+from checkpointing.staging.arena import Arena
+
+logger = logging.getLogger("checkpointing")
+
+CLAIM_S, GOODBYE_S = 5.0, 10.0  # the longest that a save, and a close, wait for the service
+RETRY_S, MAX_RETRY_S = 0.2, 30.0  # between attempts to start a service again
+ARRIVE_S = 60.0  # in which a trainer has to have its seat: a service may be just ending
+_REMEMBERED = 64  # commits
+
+
+class ServiceClient:
+    """One rank's connection. If the service dies, it is started again and told all that it has to
+    know; what was staged is in memory that this process holds too. Thread-safe."""
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        rank: int,
+        ranks: frozenset[int],
+        generation: Generation,
+        on_message: OnMessage,
+    ) -> None:
+        """
+        Args:
+            ranks: all that are on this node.
+            on_message: called with what the service says by itself, from a thread of this object.
+
+        Raises:
+            ServiceError: it cannot be started.
+        """
+        self._config, self._rank, self._ranks = config, rank, ranks
+        self._generation, self._on_message = generation, on_message
+        self._lock = threading.Lock()
+        self._news = 0  # changes so far of what a service that is started again has to be told
+        self._furniture: tuple[Arena, dict[str, int]] | None = None
+        self._layout: SnapshotLayout | None = None
+        self._staged: dict[int, RankSnapshot] = {}  # by slot: the last one put there
+        self._resumed: dict[str, Any] | None = None  # what was said when the state was restored
+        self._reached = -1  # the newest step that was staged or skipped
+        self._missed = 0  # steps that were skipped without the service's knowing
+        self._durable: set[int] = set()  # the newest steps that are known to be committed
+        self._closing = threading.Event()
+        self._is_closed = False
+        self._recovering: threading.Thread | None = None
+        self._link: ServiceConnection | None = None  # None: the service is being started again
+        self.introduce: Introduce = lambda link: None  # to a service that was started again
+        self.left = self._arrive()
+        _clients.add(self)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the service is there; if not, it is being started again."""
+        return self._link is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the service is there, and has not answered when it was asked last."""
+        link = self._link
+        return link is not None and link.is_silent
+
+    def sit_as(self, generation: Generation) -> None:
+        """Sit there as another generation from now on.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        with self._lock:
+            self._generation, self._resumed, self._reached = generation, None, -1
+            self._durable = set()
+            self._staged.clear()
+            self._news += 1
+        self._tell("join", **self._joining())
+
+    def furnish(self, arena: Arena, slots: int, slot_bytes: int, buckets: int = 0) -> None:
+        """Snapshots of this rank lie in this memory from now on, or come through its buckets.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        left, self.left = self.left, None
+        if left is not None:
+            left.arena.close()
+        shape = {"slots": slots, "slot_bytes": slot_bytes, "buckets": buckets}
+        with self._lock:
+            self._furniture = (arena, shape)
+            self._staged.clear()
+            self._news += 1
+        self._tell("arena", fds=(arena.fd,), **shape)
+
+    def keep(self, left: LeftoverArena) -> None:
+        """This rank's snapshots go on lying in what was left here."""
+        with self._lock:
+            self._furniture = (left.arena, left.shape)
+            self._news += 1
+
+    def layout(self, layout: SnapshotLayout) -> None:
+        """Say once how snapshots are laid out.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        with self._lock:
+            self._layout = layout
+            self._news += 1
+        self._tell("layout", **dump_layout(layout))
+
+    def claim(self, step: int) -> int | None:
+        """A slot for the snapshot of `step`, or None if there is none now: skip it.
+
+        A service that does not answer is waited for once, and not asked again until it says
+        something: a save that is skipped costs freshness, one that waits costs steps.
+        """
+        try:
+            link = self._present()
+            if link.is_silent:
+                raise ServiceError("it still does not answer")
+            slot = link.request("claim", step=step, timeout_s=CLAIM_S)["slot"]
+        except (ConnectionError, ServiceError) as error:
+            logger.warning("step %s is not saved: the checkpoint service: %s", step, error)
+            self._missed += 1
+            self.unstaged(step)
+            return None
+        if slot is None:
+            self._note_reached(step)
+            return None
+        with self._lock:
+            self._staged.pop(slot, None)
+            self._reached = min(self._reached, step - 1)
+            self._news += 1
+        return int(slot)
+
+    def staged(self, snapshot: RankSnapshot) -> None:
+        """A snapshot is whole in its slot. A service that is gone hears of it when it is back.
+
+        Raises:
+            ServiceError: its plain values are too large.
+        """
+        with self._lock:
+            self._staged[snapshot.slot] = snapshot
+            self._reached = max(self._reached, snapshot.step)
+            self._news += 1
+        try:
+            self._present().send("staged", snapshot=dump_snapshot(snapshot))
+        except ConnectionError as error:
+            logger.warning("step %s waits for the checkpoint service: %s", snapshot.step, error)
+        except ServiceError as error:
+            with self._lock:
+                self._staged.pop(snapshot.slot, None)
+            raise ServiceError(
+                f"the plain values in the state are too large: {error}; keep long lists of numbers "
+                "in tensors"
+            ) from error
+
+    def unstaged(self, step: int) -> None:
+        """This rank will not come with a snapshot of `step`: so nobody waits."""
+        self._note_reached(step)
+        try:
+            self._present().send("unstaged", step=step, skipped=self._missed)
+            self._missed = 0
+        except ConnectionError as error:
+            logger.warning("the checkpoint service is not told that step %s fails: %s", step, error)
+
+    def await_told(self, timeout_s: float) -> bool:
+        """Whether the service, or the next one, knows of all that is staged within so long."""
+        deadline_s = time.monotonic() + timeout_s
+        while self._staged and self._link is None and not self._closing.is_set():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(RETRY_S)
+        return True
+
+    def durable(self, step: int) -> None:
+        """A service that is started again need not hear of what is older than this step."""
+        with self._lock:
+            self._staged = {k: s for k, s in self._staged.items() if s.step >= step}
+            self._durable = set(sorted({*self._durable, step})[-_REMEMBERED:])
+            self._news += 1
+
+    def snapshots(self) -> ServiceMemory:
+        """All snapshots that are whole on this node.
+
+        Raises:
+            ServiceError: the service does not answer, or is gone for good.
+        """
+        return load_service_memory(self._ask("snapshots"), self._rank)
+
+    def resume(
+        self,
+        damaged: frozenset[str] = frozenset(),
+        distrusted: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """The state is restored: what earlier generations left may go.
+
+        Raises:
+            ServiceError: the service does not answer.
+        """
+        resumed: dict[str, Any] = {
+            "generation": asdict(self._generation),
+            "damaged": sorted(damaged),
+            "distrusted": sorted(pack.hex() for pack in distrusted),
+        }
+        with self._lock:
+            self._resumed = resumed
+            self._news += 1
+        self._tell("resume", **resumed)
+
+    def status(self) -> dict[str, Any]:
+        """What the service says of itself."""
+        return self.ask("status")
+
+    def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The service's answer; raises ConnectionError or ServiceError if there is none."""
+        return self._present().request(kind, **fields)
+
+    def close(self, *, goodbye: bool = True) -> None:
+        """Leave; with a goodbye the service gives back what it holds for this rank."""
+        _clients.discard(self)
+        self._closing.set()
+        if (recovering := self._recovering) is not None:
+            recovering.join(GOODBYE_S)
+        with self._lock:
+            link, self._link, self._is_closed = self._link, None, True
+        try:
+            if goodbye and link is not None:  # one that is gone has nothing to give back
+                link.request("goodbye", timeout_s=GOODBYE_S)
+        except (ConnectionError, ServiceError) as error:
+            logger.warning("the checkpoint service: %s", error)
+        finally:
+            if link is not None:
+                link.close()
+            if self.left is not None:
+                self.left.arena.close()
+
+    def forked(self) -> None:
+        """In a child: the connection is its parent's, and ends with that."""
+        self._closing.set()
+        link, self._link = self._link, None
+        if link is not None:
+            link.let_go()
+
+    def _joining(self) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "config": dump(self._config),
+            **dump_rank(self._rank, self._ranks, self._generation),
+        }
+
+    def _arrive(self) -> LeftoverArena | None:
+        """Take the seat; what an earlier trainer has left there.
+
+        Raises:
+            ServiceError: no service can be started, or none stays.
+        """
+        deadline_s = time.monotonic() + ARRIVE_S
+        while True:
+            try:
+                return self._enter(connect(self._config))
+            except ConnectionError as error:  # of a service that was just ending
+                if time.monotonic() > deadline_s:
+                    raise ServiceError(f"no checkpoint service stays there: {error}") from error
+                time.sleep(RETRY_S)
+
+    def _enter(self, wire: FrameSocket) -> LeftoverArena | None:
+        """Join, and tell this service all that it has to know; it is used from then on."""
+        link = ServiceConnection(wire, self._hear, self._lost)
+        try:
+            left = load_leftover_arena(link.request("join", **self._joining()))
+            try:
+                while not self._tell_all(link):
+                    give_back(link.request("join", **self._joining()))
+            except BaseException:
+                if left is not None:
+                    left.arena.close()
+                raise
+        except BaseException:
+            link.close()
+            raise
+        return left
+
+    def _tell_all(self, link: ServiceConnection) -> bool:
+        """Whether that was all: nothing new has come up meanwhile."""
+        with self._lock:
+            if self._is_closed:  # its memory may be gone
+                raise ConnectionError("this client is closed")
+            news, furniture, resumed = self._news, self._furnished(), self._resumed
+            reached = self._reached
+            staged = sorted(self._staged.values(), key=lambda snapshot: snapshot.step)
+            layouts = {s.layout.digest: s.layout for s in staged}
+            if self._layout is not None:
+                layouts[self._layout.digest] = self._layout
+        if furniture is not None:
+            fd, shape = furniture
+            try:
+                give_back(link.request("arena", fds=(fd,), **shape))
+            finally:
+                os.close(fd)
+        for layout in layouts.values():
+            link.request("layout", **dump_layout(layout))
+        self.introduce(link)
+        if resumed is not None:
+            link.request("resume", **resumed)
+        for snapshot in staged:
+            link.send("staged", snapshot=dump_snapshot(snapshot))
+        if reached >= 0:
+            link.send("unstaged", step=reached, skipped=0)
+        with self._lock:
+            if news != self._news:
+                return False
+            if link.has_ended or self._is_closed:
+                raise ConnectionError("it is gone")
+            self._link = link
+            return True
+
+    def _furnished(self) -> tuple[int, dict[str, int]] | None:
+        """A descriptor of the memory, and its shape; None if there is none at the moment."""
+        try:
+            return self._furniture and (os.dup(self._furniture[0].fd), self._furniture[1])
+        except ValueError:
+            return None
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["kind"] == "committed":
+            self.durable(int(message["step"]))
+        elif message["kind"] == "dropped" and message["step"] in self._durable:
+            return  # of a service that was started again: its place is needed, and it was saved
+        self._on_message(message)
+
+    def _lost(self, link: ServiceConnection) -> None:
+        with self._lock:
+            if link is not self._link:
+                return
+            self._link = None
+        if not self._closing.is_set():
+            self._recovering = threading.Thread(target=self._recover, name="recover", daemon=True)
+            self._recovering.start()
+
+    def _recover(self) -> None:
+        """The service is gone: have another one, and tell it what there is."""
+        logger.warning("the checkpoint service of this node is gone: starting it again")
+        self._on_message({"kind": "service_lost"})
+        pause_s = RETRY_S
+        while not self._closing.is_set():
+            try:
+                left = self._enter(connect(self._config))
+                if left is not None:  # a peer's word for this seat; this process has its own
+                    left.arena.close()
+                return
+            except (ConnectionError, CheckpointError) as error:
+                logger.warning("starting the checkpoint service: %s", error)
+                if isinstance(error, CheckpointError):
+                    self._on_message({"kind": "service_failed", "error": str(error)})
+                self._closing.wait(pause_s)
+                pause_s = min(2 * pause_s, MAX_RETRY_S)
+
+    def _note_reached(self, step: int) -> None:
+        with self._lock:
+            self._reached = max(self._reached, step)
+            self._news += 1
+
+    def _tell(self, kind: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
+        """Something that a service which is gone is told when it is back."""
+        try:
+            give_back(self._present().request(kind, fds=fds, **fields))
+        except ConnectionError as error:
+            logger.warning("the checkpoint service has to be told of its %s later: %s", kind, error)
+
+    def _ask(self, kind: str) -> dict[str, Any]:
+        """The answer, of a service that is started first where it is gone."""
+        deadline_s = time.monotonic() + ARRIVE_S
+        while True:
+            try:
+                return self._present().request(kind)
+            except ConnectionError as error:
+                if time.monotonic() > deadline_s:
+                    raise ServiceError(f"the checkpoint service: {error}") from error
+                time.sleep(RETRY_S)
+
+    def _present(self) -> ServiceConnection:
+        link = self._link
+        if link is None:
+            what = "this client is closed" if self._is_closed else "it is being started again"
+            raise ConnectionError(what)
+        return link
+
+
+_clients: weakref.WeakSet[ServiceClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child, like the workers of a DataLoader, would keep the connection of a dead trainer."""
+    for client in list(_clients):
+        client.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

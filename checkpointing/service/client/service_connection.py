@@ -1,0 +1,144 @@
+"""Questions and answers over one connection to a service, and what it says by itself."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from checkpointing.errors import CheckpointError, ServiceError
+from checkpointing.service.protocol.socket_frames import FrameSocket
+
+logger = logging.getLogger("checkpointing")
+
+ANSWER_S = 60.0  # a service that does not answer for so long counts as gone
+
+OnMessage = Callable[[dict[str, Any]], None]
+Introduce = Callable[["ServiceConnection"], None]
+
+
+class ServiceConnection:
+    """A trainer's end of a connection. Thread-safe."""
+
+    def __init__(
+        self, wire: FrameSocket, on_message: OnMessage, on_end: Callable[[ServiceConnection], None]
+    ) -> None:
+        """
+        Args:
+            on_message, on_end: called from a thread of this object.
+        """
+        self._wire, self._on_message, self._on_end = wire, on_message, on_end
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, _Answer] = {}
+        self._lock = threading.Lock()
+        self._ended = False
+        self.is_silent = False
+        """Whether nothing was heard since a question was not answered in time."""
+        self._thread = threading.Thread(target=self._listen, name="service", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Raises:
+        ConnectionError: the service is gone.
+        """
+        self._wire.send({"kind": kind, **fields})
+
+    def request(
+        self, kind: str, *, timeout_s: float = ANSWER_S, fds: tuple[int, ...] = (), **fields: Any
+    ) -> dict[str, Any]:
+        """The answer; the descriptors in its "fds" are the caller's.
+
+        Raises:
+            ConnectionError: the service is gone.
+            ServiceError: it refuses, or does not answer in time.
+        """
+        answer = _Answer()
+        with self._lock:
+            if self._ended:
+                raise ConnectionError("it is gone")
+            number = next(self._numbers)
+            self._answers[number] = answer
+        try:
+            self._wire.send({"kind": kind, "number": number, **fields}, fds)
+            if not answer.is_there_within(timeout_s):
+                self.is_silent = True
+                raise ServiceError(f"no answer to {kind!r} for {timeout_s:.0f} s")
+            return answer.get()
+        finally:
+            with self._lock:
+                self._answers.pop(number, None)
+
+    def close(self) -> None:
+        """End the connection, and return when its thread has ended."""
+        self._wire.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def let_go(self) -> None:
+        """In a child of the process that it belongs to: close the child's descriptor alone."""
+        self._wire.let_go()
+
+    def _listen(self) -> None:
+        try:
+            while (received := self._wire.receive()) is not None:
+                self._hear(*received)
+        except CheckpointError as error:
+            logger.error("the checkpoint service: %s", error)
+        self._wire.close()
+        with self._lock:
+            self._ended = True
+            waiting = list(self._answers.values())
+        for answer in waiting:
+            answer.set(None)
+        self._on_end(self)
+
+    def _hear(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.is_silent = False
+        with self._lock:
+            answer = self._answers.pop(message.get("number", 0), None)
+        if answer is not None:
+            answer.set({**message, "fds": fds})
+            return
+        give_back({"fds": fds})
+        if message["kind"] == "answer":
+            return  # nobody waits for it any longer
+        try:
+            self._on_message(message)
+        except Exception:
+            # a broken listener must not cost the connection
+            logger.exception("hearing of %s failed", message["kind"])
+
+
+class _Answer:
+    """One that is waited for."""
+
+    def __init__(self) -> None:
+        self._there = threading.Event()
+        self._message: dict[str, Any] | None = None
+
+    def set(self, message: dict[str, Any] | None) -> None:
+        self._message = message
+        self._there.set()
+
+    def is_there_within(self, timeout_s: float) -> bool:
+        return self._there.wait(timeout_s)
+
+    def get(self) -> dict[str, Any]:
+        if self._message is None:
+            raise ConnectionError("it is gone")
+        if "refused" in self._message:
+            raise ServiceError(self._message["refused"])
+        return self._message
+
+
+def give_back(answer: dict[str, Any]) -> None:
+    """Close the descriptors of an answer, which nobody needs."""
+    for fd in answer["fds"]:
+        os.close(fd)

@@ -1,0 +1,147 @@
+"""Finding the node's service, and starting it where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import checkpointing
+from checkpointing.errors import ServiceError
+from checkpointing.service.config import RECOVER_S, ServiceConfig, absolute, dump
+from checkpointing.service.protocol.socket_address import address, check_peer
+from checkpointing.service.protocol.socket_frames import FrameSocket
+
+START_S = 60.0  # in which a service has to be there
+STATUS_S = 5.0  # in which a service says how it is
+CONNECT_S = 5.0  # in which one that is there takes a connection
+_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0  # while another process starts one, or one is just ending
+
+
+def connect(config: ServiceConfig) -> FrameSocket:
+    """A connection to this node's service for the run, which is started if it is not there.
+
+    Raises:
+        ServiceError: it cannot be started; says why.
+    """
+    config = absolute(config)
+    path = address(config.url, config.run, config.node)
+    # one that is told to end holds its place until it has
+    longest_s = _start_s(config) + config.drain_s
+    deadline_s, pause_s = time.monotonic() + longest_s, _PAUSE_S
+    while True:
+        if (sock := _connect(path)) is not None:
+            return FrameSocket(sock)
+        if time.monotonic() > deadline_s:
+            raise ServiceError(f"no checkpoint service answers at {path} for {longest_s:.0f} s")
+        if not _start(config, path):
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+
+def attach(path: Path) -> FrameSocket | None:
+    """A connection to the service that listens there, if one does.
+
+    Raises:
+        ServiceError: it is somebody else's, or cannot be reached.
+    """
+    sock = _connect(path)
+    return FrameSocket(sock) if sock is not None else None
+
+
+def status(path: Path) -> dict[str, Any] | None:
+    """What the service says of itself that listens there; None if none does.
+
+    Raises:
+        ServiceError: it does not answer, and why.
+    """
+    wire = attach(path)
+    if wire is None:
+        return None
+    try:
+        wire.send({"kind": "status", "number": 1})
+        if not wire.has_news(STATUS_S):
+            raise ServiceError(f"the service at {path} does not answer for {STATUS_S:.0f} s")
+        answer = wire.receive()
+    except ConnectionError as error:
+        raise ServiceError(f"the service at {path}: {error}") from error
+    finally:
+        wire.close()
+    if answer is None:
+        raise ServiceError(f"the service at {path} has just ended")
+    return {key: value for key, value in answer[0].items() if key not in ("kind", "number")}
+
+
+def _connect(path: Path) -> socket.socket | None:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(CONNECT_S)
+        sock.connect(str(path))
+        check_peer(sock)
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    except OSError as error:
+        sock.close()
+        raise ServiceError(
+            f"cannot connect to the checkpoint service at {path}: {error}"
+        ) from error
+    except ServiceError:
+        sock.close()
+        raise
+    return sock
+
+
+def _start(config: ServiceConfig, path: Path) -> bool:
+    """Whether it is ready; False if there is another one.
+
+    Raises:
+        ServiceError: it is not, and why.
+    """
+    command = [sys.executable, "-m", "checkpointing.service", str(path)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_environment(),
+        cwd="/",
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(dump(config), timeout=_start_s(config))
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # of the session that it was started in
+        process.communicate()
+        raise ServiceError(
+            f"the checkpoint service was not ready in {_start_s(config):.0f} s"
+        ) from None
+    try:
+        said = json.loads(out)
+    except ValueError:
+        said = {"ready": False, "error": err.strip() or f"exit status {process.returncode}"}
+    if said["error"]:
+        raise ServiceError(f"the checkpoint service cannot start: {said['error']}")
+    return bool(said["ready"])
+
+
+def _start_s(config: ServiceConfig) -> float:
+    """In which a service has to be ready: before that it reads what lies on the node's disk."""
+    return START_S + (RECOVER_S if config.local else 0.0)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this package found first."""
+    here = str(Path(checkpointing.__file__).parents[1])
+    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != here]
+    path = os.pathsep.join([here, *others])
+    return {**os.environ, "PYTHONPATH": path, "HPCKIT_SERVICE": "checkpointing"}

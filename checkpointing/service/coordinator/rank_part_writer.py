@@ -1,0 +1,155 @@
+"""Making this node's snapshots durable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from checkpointing.codec import EncodeBudget
+from checkpointing.format.manifest import ManifestHeader
+from checkpointing.format.object_keys import SaveId
+from checkpointing.service.malloc_trim import limit_malloc_thresholds
+from checkpointing.service.snapshots import RankSnapshot
+from checkpointing.service.spool.save_tier_choice import SaveRates
+from checkpointing.store.store import Store
+from checkpointing.store.write.chunk_index import RunChunkIndex, StoreView, look
+from checkpointing.store.write.manifest_commit import write_part
+from checkpointing.store.write.part_writer import (
+    GROUP,
+    TensorPiece,
+    WriteOptions,
+    WrittenPart,
+    write,
+)
+
+# of a part that is to take little memory: how many packs and windows there are in it at least,
+# unless they would be smaller than this, in bytes
+_PACKS, _MIN_PACK = 256, 4 << 20
+_WINDOWS, _MIN_WINDOW = 64, 2 * GROUP
+
+
+@dataclass
+class RankPartWriter:
+    """Writes one rank's part after another. For one thread.
+
+    Attributes:
+        damaged: ids of checkpoints that failed to load: nothing refers to them.
+        distrusted: packs in which damage was found.
+        rank: whose part is being written, or was last.
+    """
+
+    store: Store
+    run: str
+    options: WriteOptions
+    damaged: frozenset[str] = frozenset()
+    distrusted: frozenset[bytes] = frozenset()
+    rank: int | None = None
+    _known: dict[int, RunChunkIndex] = field(default_factory=dict)  # by rank
+    _budget: EncodeBudget | None = None
+    _until_s: float | None = None  # monotonic: by when all is to be written
+
+    def look(self) -> StoreView:
+        """What may be referred to, seen after the save was announced."""
+        view = look(self.store, self.run)
+        # what could not be restored would make this checkpoint one that cannot be restored either
+        whole = tuple(m for m in view.manifests if m.save.id not in self.damaged)
+        return replace(view, condemned=view.condemned | self.distrusted, manifests=whole)
+
+    def write(
+        self,
+        save: SaveId,
+        snapshot: RankSnapshot,
+        pieces: Iterable[TensorPiece | None],
+        view: StoreView,
+        arrived_s: float,
+        done: Callable[[int], None] | None = None,
+    ) -> WrittenPart:
+        """Make a part durable and say so.
+
+        Args:
+            pieces, done: as of `checkpointing.store.write.part_writer.write`. With `done` this
+            takes little
+                memory, by packs that are smaller for a small part.
+            arrived_s: monotonic time from which the snapshot's deadline counts.
+
+        Raises:
+            StoreError: something could not be written; what was is left for prune.
+        """
+        index = self._of(snapshot.rank).index(view)
+        budget = self._next_budget(snapshot, arrived_s)
+        if done is not None:
+            limit_malloc_thresholds()
+        self.rank = snapshot.rank
+        written = write(
+            self.store,
+            save,
+            pieces,
+            snapshot.values,
+            index,
+            self.options
+            if done is None
+            else options_for_small_part(self.options, snapshot.layout.bytes),
+            budget,
+            done=done,
+        )
+        world_size = snapshot.generation.world_size
+        header = ManifestHeader(save, snapshot.created, world_size, snapshot.metrics)
+        write_part(self.store, header, snapshot.rank, written, snapshot.replicas)
+        return written
+
+    def committed(self, save: SaveId, written: Mapping[int, WrittenPart]) -> None:
+        """Remember what these ranks have in the store now."""
+        for rank, what in written.items():
+            self._of(rank).committed(save, what.tables, what.packs)
+
+    def rates(self) -> tuple[float | None, float | None]:
+        """Raw bytes encoded and stored bytes written per second, as last measured."""
+        if self._budget is None:
+            return None, None
+        ahead = self._budget.outlook()
+        return ahead.encode_rate, ahead.write_rate
+
+    def measured(self) -> SaveRates:
+        """As of all saves so far; the local disk is not its matter."""
+        if self._budget is None:
+            return SaveRates()
+        ahead = self._budget.outlook()
+        return SaveRates(ahead.encode_rate, ahead.share, ahead.write_rate)
+
+    def hurry(self, deadline_s: float) -> None:
+        """Give what is under way, and what comes, a deadline on the monotonic clock."""
+        self._until_s = deadline_s
+        if self._budget is not None:
+            self._budget.hurry(deadline_s)
+
+    def progress(self) -> float:
+        """Raw bytes of the rank under way that are still to be written."""
+        return self._budget.outlook().raw_left if self._budget is not None else 0.0
+
+    def _of(self, rank: int) -> RunChunkIndex:
+        return self._known.setdefault(rank, RunChunkIndex(self.store, self.run))
+
+    def _next_budget(self, snapshot: RankSnapshot, arrived_s: float) -> EncodeBudget:
+        deadline = None
+        if snapshot.deadline_s is not None:
+            deadline = max(arrived_s + snapshot.deadline_s, time.monotonic())
+        if self._until_s is not None:
+            deadline = min(self._until_s, deadline or self._until_s)
+        size = snapshot.layout.bytes
+        if self._budget is None:
+            self._budget = EncodeBudget(size, workers=self.options.threads, deadline=deadline)
+        else:
+            self._budget = self._budget.again(size, deadline=deadline)
+        return self._budget
+
+
+def options_for_small_part(options: WriteOptions, size: int) -> WriteOptions:
+    """For a part of `size` bytes that must not take much memory beside its own."""
+    pack = max(size // _PACKS, _MIN_PACK)
+    window = max(size // _WINDOWS, _MIN_WINDOW)
+    return replace(
+        options,
+        pack_bytes=min(options.pack_bytes, pack),
+        window=min(options.window, window),
+    )

@@ -1,0 +1,159 @@
+"""How the nodes of a job agree on a save, through the store alone: the node with rank 0 announces
+it, the others look for the announcement, and later for what became of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from blake3 import blake3
+
+from checkpointing.errors import CheckpointError, DamagedError, FormatError
+from checkpointing.format import object_keys
+from checkpointing.format.manifest import MANIFEST
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.store_records import Lease, load_lease
+from checkpointing.service.snapshots import Generation
+from checkpointing.store.sessions import session_leases
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+AHEAD = 64  # sessions after the last one known that are looked for
+
+
+class SaveFate(Enum):
+    """What became of a save."""
+
+    COMMITTED = "committed"
+    ABANDONED = "abandoned"
+
+
+def session_id(generation: Generation, epoch: int) -> str:
+    """A generation saves under one session's name; once that was declared dead, because its node
+    was silent for longer than a lease lasts, under the next one, which every node can tell."""
+    if epoch == 0:
+        return generation.id
+    return blake3(f"{generation.id}/{epoch}".encode()).hexdigest()[:8]
+
+
+def _epochs(generation: Generation, first: int, end: int) -> dict[str, int]:
+    """By session."""
+    return {session_id(generation, epoch): epoch for epoch in range(first, end)}
+
+
+def last_epoch(store: Store, run: str, generation: Generation) -> int:
+    """The one to go on with, for a service that was started again.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    listed = store.storage.list(object_keys.LEASES)
+    used = {parsed[0] for entry in listed if (parsed := object_keys.parse_lease(entry.key))}
+    used |= {stored.save.session for stored in store.manifests(run)}
+    last = -1
+    while True:
+        epochs = _epochs(generation, last + 1, last + 1 + AHEAD)
+        found = [epochs[session] for session in used & epochs.keys()]
+        if not found:
+            return max(last, 0)
+        last = max(found)
+
+
+@dataclass(frozen=True, order=True)
+class AnnouncedSave:
+    """A save that is under way."""
+
+    epoch: int
+    save: SaveId
+
+
+def announced(
+    store: Store, run: str, generation: Generation, epoch: int = 0
+) -> AnnouncedSave | None:
+    """The newest save that the generation's rank 0 has announced and not ended; None if there is
+    none now.
+
+    Args:
+        epoch: the last one known.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    epochs = _epochs(generation, epoch, epoch + AHEAD)
+    entries = store.storage.list(object_keys.LEASES)
+    parsed = [(entry.key, object_keys.parse_lease(entry.key)) for entry in entries]
+    mine = [(key, *found) for key, found in parsed if found and found[0] in epochs]
+    fenced = {session for _, session, kind in mine if kind == "fence"}
+    saves: set[AnnouncedSave] = set()
+    for key, session, kind in mine:
+        if kind == "lease" and session not in fenced and (lease := _read(store, key)):
+            saves |= {AnnouncedSave(epochs[session], save) for save in _saving(lease, run)}
+    return max(saves, default=None)
+
+
+def _read(store: Store, key: str) -> Lease | None:
+    try:
+        return load_lease(store.storage.get(key), key)
+    except FileNotFoundError:  # renewed meanwhile: the next look finds it
+        return None
+    except (DamagedError, FormatError) as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _saving(lease: Lease, run: str) -> list[SaveId]:
+    parsed = [object_keys.parse_manifest(key) for key in lease.saving]
+    return [found[0] for found in parsed if found and found[0].run == run and found[1] == 0]
+
+
+def is_announced(store: Store, save: SaveId) -> bool:
+    """Whether somebody still means to commit it. To be asked before `fate_of_save`: who commits
+    does that
+    first, and takes the announcement back then.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    _, held = session_leases.of_session(store, save.session)
+    return held is not None and (held.lease is None or save.manifest() in held.lease.saving)
+
+
+def fate_of_save(store: Store, save: SaveId) -> SaveFate | None:
+    """What became of an announced save; None while nothing has.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    for stored in store.manifests(save.run):
+        if stored.save != save:
+            continue
+        try:
+            kind = store.document(stored).kind
+        except FileNotFoundError:  # revised or pruned since, so it was there
+            return SaveFate.COMMITTED
+        except CheckpointError as error:
+            logger.warning("%s", error)
+            continue
+        return SaveFate.COMMITTED if kind == MANIFEST else SaveFate.ABANDONED
+    return None
+
+
+def newest_committed(
+    store: Store, run: str, generation: Generation, epoch: int = 0
+) -> AnnouncedSave | None:
+    """The generation's newest save that is a checkpoint, for a node that has missed its commit.
+
+    Args:
+        epoch: the last one known.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    epochs = _epochs(generation, 0, epoch + AHEAD)
+    mine = {s.save for s in store.manifests(run) if s.save.session in epochs}
+    for save in sorted(mine, key=lambda save: save.step, reverse=True):
+        if fate_of_save(store, save) is SaveFate.COMMITTED:
+            return AnnouncedSave(epochs[save.session], save)
+    return None

@@ -1,0 +1,57 @@
+"""What is still to be sent to a trainer, so that one that does not read keeps nobody waiting."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.protocol.socket_frames import FrameSocket
+
+logger = logging.getLogger("checkpointing")
+
+MOST = 10_000  # messages that wait; a trainer that reads none of so many is cut off
+
+
+class SendQueue:
+    """Sends from a thread of its own, in order. Thread-safe."""
+
+    def __init__(self, wire: FrameSocket) -> None:
+        self._wire = wire
+        self._waiting: queue.SimpleQueue[tuple[Mapping[str, Any], int | None] | None]
+        self._waiting = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._send, name="outbox", daemon=True)
+        self._thread.start()
+
+    def put(self, message: Mapping[str, Any], fd: int | None = None) -> None:
+        """Send this soon; never blocks. What cannot be sent any more is forgotten.
+
+        Args:
+            fd: goes along, and is closed here then.
+        """
+        if self._waiting.qsize() > MOST:
+            self._wire.close()
+        self._waiting.put((message, fd))
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._waiting.put(None)
+
+    def _send(self) -> None:
+        is_open = True
+        while (item := self._waiting.get()) is not None:
+            message, fd = item
+            try:
+                if is_open:
+                    self._wire.send(message, [] if fd is None else [fd])
+            except (ConnectionError, ServiceError) as error:
+                logger.warning("a trainer hears nothing any more: %s", error)
+                is_open = False
+                self._wire.close()
+            finally:
+                if fd is not None:
+                    os.close(fd)

@@ -1,0 +1,106 @@
+"""Where a node's services listen: sockets in a folder that is the user's alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from blake3 import blake3
+
+from checkpointing.errors import ServiceError
+from checkpointing.format.object_keys import check_run
+
+SOCKET = ".sock"
+MAX_PATH = 107  # bytes, of sockaddr_un.sun_path
+
+
+def folder() -> Path:
+    """The user's folder for sockets, made if it is not there: HPCKIT_RUNTIME_DIR, hpckit/ in
+    XDG_RUNTIME_DIR, or /tmp/hpckit-<uid>; a path short enough for a socket's name.
+
+    Raises:
+        ServiceError: it is somebody else's, or open to others.
+    """
+    path = _chosen()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServiceError(f"cannot use {path} for sockets: {error}") from error
+    _check(path)
+    return path
+
+
+def address(url: str, run: str, node: str | None = None) -> Path:
+    """The socket of the service for a run of a store on this node.
+
+    Args:
+        node: this node's name, where several play on one machine; None: HPCKIT_NODE or the host.
+
+    Raises:
+        ServiceError: there can be no socket, and why.
+        ValueError: `run` is no plain name.
+    """
+    path = folder() / f"{service_key(url, run, node)}{SOCKET}"
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise ServiceError(f"{path} is too long for a socket: set HPCKIT_RUNTIME_DIR to less")
+    return path
+
+
+def service_key(url: str, run: str, node: str | None = None) -> str:
+    """What files of the service for a run of a store on this node are named by; raises as
+    `address`."""
+    node = node or os.environ.get("HPCKIT_NODE") or socket.gethostname()
+    key = blake3("\0".join([url, check_run(run), node]).encode()).hexdigest()[:16]
+    return f"{shown(run)}-{key}"
+
+
+def shown(run: str) -> str:
+    """What of a run's name is in those of its sockets."""
+    return run[:24]
+
+
+def all_sockets() -> list[Path]:
+    """Those that are there, of services alive or dead. Makes nothing.
+
+    Raises:
+        ServiceError: as `folder`.
+    """
+    path = _chosen()
+    if not path.is_symlink() and not path.exists():
+        return []
+    _check(path)
+    return sorted(path.glob(f"*{SOCKET}"))
+
+
+def check_peer(sock: socket.socket) -> None:
+    """Raises:
+    ServiceError: the other side belongs to another user.
+    """
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", data)
+    if uid != os.getuid():
+        raise ServiceError(f"process {pid} of user {uid} is at the other end: refused")
+
+
+def _chosen() -> Path:
+    if chosen := os.environ.get("HPCKIT_RUNTIME_DIR"):
+        return Path(chosen).absolute()  # the service itself works in another folder
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime).absolute() / "hpckit"
+    return Path(f"/tmp/hpckit-{os.getuid()}")
+
+
+def _check(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise ServiceError(f"cannot use {path} for sockets: {error}") from error
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not mine or found.st_mode & 0o077:
+        raise ServiceError(
+            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
+            "remove it, or set HPCKIT_RUNTIME_DIR to one"
+        )

@@ -1,0 +1,35 @@
+"""Of two services for one address one serves; and what is left of one that was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from checkpointing.service.protocol.socket_address import all_sockets, shown
+
+
+def lock_socket(path: Path) -> int | None:
+    """The lock's descriptor; None if another process has it, or had it a moment ago."""
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # one that has just ended has removed its file: who comes next locks another one
+        if os.path.samestat(os.fstat(fd), path.stat()):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(fd)
+    return None
+
+
+def remove_dead(run: str) -> None:
+    """Remove the sockets of services of `run` that were killed; what they logged stays."""
+    for path in all_sockets():
+        if not path.name.startswith(f"{shown(run)}-"):
+            continue
+        lock = path.with_suffix(".lock")
+        if (fd := lock_socket(lock)) is not None:
+            path.unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
+            os.close(fd)

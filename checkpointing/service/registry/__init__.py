@@ -1,0 +1,3 @@
+"""Keeps which snapshots each rank of this node has in shared memory and how far each generation has
+come, under the service's one lock; the server, the coordinator, replication and the spool import
+it."""

@@ -1,0 +1,182 @@
+"""A rank's state that comes in buckets: while some are read, others are filled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import ServiceError
+from checkpointing.format.element_types import element
+from checkpointing.service.coordinator.save_leader import ImpossibleSaveError
+from checkpointing.service.snapshots import RankSnapshot, SlotBox, grids
+from checkpointing.staging.buckets import BucketPart, divide
+from checkpointing.store.write.part_writer import TensorPiece
+
+PATIENCE_S = 300.0  # without a bucket from its trainer, after which a state counts as lost
+_POLL_S = 0.1  # between looks at whether anybody still wants it
+
+Tell = Callable[..., None]  # called as tell(kind, rank=, **fields); never blocks
+
+
+class BucketStream:
+    """One rank's state on its way. Its trainer says which bucket is full, the worker reads them in
+    that order, and tells which it needs no longer. What lies where in a bucket follows from the
+    layout. Thread-safe.
+
+    Args:
+        memory: all buckets, uint8[buckets * bucket_bytes].
+        tell: "emptied" goes to all trainers of the node, for who waits for its turn wants to know
+            that something moves; "unread", with why, to this rank's.
+    """
+
+    def __init__(
+        self, snapshot: RankSnapshot, memory: NDArray[np.uint8], bucket_bytes: int, tell: Tell
+    ) -> None:
+        self._snapshot, self._layout, self._tell = snapshot, snapshot.layout, tell
+        self._memory, self._bucket_bytes = memory, bucket_bytes
+        self._contents = list(divide(grids(self._layout), bucket_bytes)) if memory.size else []
+        self._changed = threading.Condition()
+        self._full: deque[int] = deque()  # buckets that are not read yet
+        self._in_hand: deque[tuple[int, int]] = deque()  # buckets, and the bytes until their end
+        self._filled = self._bytes = self._done = 0  # buckets; bytes that were read, and are done
+        self._heard_s = time.monotonic()
+        self._why: str | None = None  # it cannot be read any further
+        self._is_begun = False
+
+    @classmethod
+    def gone(cls, snapshot: RankSnapshot, tell: Tell) -> BucketStream:
+        """One that a service before this one has read, who knows how far."""
+        stream = cls(snapshot, np.empty(0, np.uint8), 0, tell)
+        stream._why = "the service died that was reading it"
+        return stream
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing, so that its trainer is needed no longer."""
+        return self._why is None and self._filled == len(self._contents)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether some of it was read, so that it cannot be read from the start any more."""
+        return self._is_begun
+
+    def fill(self, number: int, bucket: int, size: int) -> None:
+        """A bucket is full.
+
+        Args:
+            number: of its content, counted from 0.
+            size: bytes of the content.
+
+        Raises:
+            ServiceError: it cannot be.
+        """
+        with self._changed:
+            if self._why is not None:
+                raise ServiceError(f"step {self._snapshot.step}: {self._why}")
+            taken = {*self._full, *(bucket for bucket, _ in self._in_hand)}
+            is_bucket = 0 <= bucket < self._memory.size // self._bucket_bytes
+            is_next = number == self._filled < len(self._contents)
+            if not is_bucket or bucket in taken or not is_next or size != self._size(number):
+                raise ServiceError(
+                    f"bucket {bucket} cannot hold part {number} ({size} bytes) of step "
+                    f"{self._snapshot.step}: {len(self._contents)} parts, {self._filled} are here"
+                )
+            self._full.append(bucket)
+            self._filled += 1
+            self._heard_s = time.monotonic()
+            self._changed.notify_all()
+
+    def pieces(self, given_up: Callable[[], bool]) -> Iterator[TensorPiece | None]:
+        """The state, piece by piece as it comes; None where nothing more is there at the moment.
+
+        Args:
+            given_up: whether to wait no longer.
+
+        Raises:
+            HopelessError: it does not come to its end, or some of it was read before.
+        """
+        if self._is_begun:
+            raise self._lost("it was read before, and is not there any more")
+        self._is_begun = True
+        for parts, offsets in self._contents:
+            while (bucket := self._next()) is None:
+                yield None
+                self._wait(given_up)
+            start = bucket * self._bucket_bytes
+            for part, offset in zip(parts, offsets, strict=True):
+                yield _piece(self._layout.places[part.piece], part, self._memory[start + offset :])
+            self.done(0)
+        if self._why is not None:
+            raise self._lost(self._why)
+
+    def done(self, size: int) -> None:
+        """So many bytes more, in the order of the pieces, are needed no longer."""
+        emptied = []
+        with self._changed:
+            self._done += size
+            while self._in_hand and self._in_hand[0][1] <= self._done:
+                emptied.append(self._in_hand.popleft()[0])
+        for bucket in emptied:
+            step, rank = self._snapshot.step, self._snapshot.rank
+            self._tell("emptied", step=step, of=rank, bucket=bucket)
+
+    def end(self, why: str) -> None:
+        """Nobody reads on, or nothing more comes; does nothing if all of it was read."""
+        with self._changed:
+            is_over = self._filled == len(self._contents) and not self._full and not self._in_hand
+            if is_over or self._why is not None:
+                return
+            self._why = why
+            self._changed.notify_all()
+        self._tell("unread", rank=self._snapshot.rank, step=self._snapshot.step, error=why)
+
+    def _next(self) -> int | None:
+        """The bucket to be read now; None if there is none yet."""
+        with self._changed:
+            if self._why is not None:
+                raise self._lost(self._why)
+            if not self._full:
+                return None
+            bucket = self._full.popleft()
+            self._bytes += self._size(self._filled - len(self._full) - 1)
+            self._in_hand.append((bucket, self._bytes))
+            return bucket
+
+    def _wait(self, given_up: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._full or self._why is not None, _POLL_S)
+            silent_s = time.monotonic() - self._heard_s
+            is_late = not self._full and silent_s > PATIENCE_S
+        if given_up():
+            raise self._lost("nobody waits for it any longer")
+        if is_late:
+            raise self._lost(f"its trainer has sent nothing for {silent_s:.0f} s")
+
+    def _size(self, number: int) -> int:
+        """Bytes of a bucket's content."""
+        places = self._layout.places
+        parts, _ = self._contents[number]
+        return sum(p.box.count * element(places[p.piece].dtype).itemsize for p in parts)
+
+    def _lost(self, why: str) -> ImpossibleSaveError:
+        return ImpossibleSaveError(
+            f"step {self._snapshot.step} of rank {self._snapshot.rank} is lost as a whole: {why}"
+        )
+
+
+def _piece(place: SlotBox, part: BucketPart, memory: NDArray[np.uint8]) -> TensorPiece:
+    """A part of a place, which begins where `memory` does."""
+    kind = element(place.dtype)
+    data = memory[: part.box.count * kind.itemsize].view(kind.bits).reshape(part.box.sizes)
+    pairs = zip(place.offsets, part.box.offsets, strict=True)
+    return TensorPiece(place.name, place.dtype, place.shape, tuple(a + b for a, b in pairs), data)
+
+
+def is_torn(stream: BucketStream | None) -> bool:
+    """Whether something is missing that cannot come any more once its trainer is gone."""
+    return stream is not None and not stream.is_whole

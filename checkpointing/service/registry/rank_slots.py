@@ -1,0 +1,279 @@
+"""A rank's place in the service: its shared memory and the snapshots in it. Not thread-safe: the
+service's lock guards it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.registry.bucket_stream import BucketStream, is_torn
+from checkpointing.service.registry.slot_choice import SlotState, SlotStatus, choose
+from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.staging.arena import Arena
+
+Notify = Callable[[dict[str, Any]], None]  # tells a trainer something; never blocks
+
+_orders = itertools.count()
+
+
+@dataclass(frozen=True)
+class RegisteredSnapshot:
+    """A whole snapshot, or one that comes in buckets."""
+
+    snapshot: RankSnapshot
+    state: SlotState
+    stream: BucketStream | None = None  # None: all of it lies in its slot
+    order: int = field(default_factory=lambda: next(_orders))  # of arrival
+    arrived_s: float = field(default_factory=time.monotonic)
+
+    def is_of(self, generation: Generation, step: int) -> bool:
+        return self.snapshot.generation == generation and self.snapshot.step == step
+
+
+@dataclass(frozen=True)
+class ArenaLayout:
+    """Memory for a rank's snapshots: in slots, or for parts of them, in buckets.
+
+    Attributes:
+        slots: snapshots that are held; where there are buckets, those that are on their way.
+        slot_bytes: of a slot, or of a bucket.
+        buckets: 0: snapshots lie in slots.
+    """
+
+    arena: Arena
+    slots: int
+    slot_bytes: int
+    buckets: int = 0
+
+    def check(self) -> None:
+        """Raises:
+        ServiceError: the slots, or buckets, are not in the memory.
+        """
+        count, what = (self.buckets, "buckets") if self.buckets else (self.slots, "slots")
+        fits = self.slots > 0 and 0 < count * self.slot_bytes <= self.arena.size
+        if not fits:
+            raise ServiceError(
+                f"{count} {what} of {self.slot_bytes} bytes do not fit into an arena of "
+                f"{self.arena.size}"
+            )
+
+    def check_holds(self, snapshot: RankSnapshot) -> None:
+        """Raises:
+        ServiceError: this snapshot cannot be in it.
+        """
+        if not 0 <= snapshot.slot < self.slots:
+            raise ServiceError(f"rank {snapshot.rank} has no slot {snapshot.slot}")
+        if snapshot.layout.end > self.slot_bytes and not self.buckets:
+            raise ServiceError(
+                f"rank {snapshot.rank}: a layout of {snapshot.layout.end} bytes in a slot of "
+                f"{self.slot_bytes}"
+            )
+
+    def is_same_memory(self, other: ArenaLayout) -> bool:
+        return os.path.sameopenfile(self.arena.fd, other.arena.fd)
+
+    def has_same_slots(self, other: ArenaLayout) -> bool:
+        mine = (self.slots, self.slot_bytes, self.buckets)
+        return mine == (other.slots, other.slot_bytes, other.buckets)
+
+    def view(self, slot: int) -> NDArray[np.uint8]:
+        """The bytes of a slot, or of all buckets. They stay for as long as the view is referred
+        to."""
+        if self.buckets:
+            return self.arena.view(0, self.buckets * self.slot_bytes)
+        return self.arena.view(slot * self.slot_bytes, self.slot_bytes)
+
+
+@dataclass
+class RankSlots:
+    """One rank's, whoever sits in it: when its trainer has died, the next generation's finds here
+    what it left."""
+
+    rank: int
+    generation: Generation  # of the trainer that sits here, or sat here last
+    notify: Notify | None = None  # None: nobody sits here
+    visit: int = -1  # the number of the connection that sits here, or sat here last
+    is_contested: bool = False  # an earlier trainer is alive and may write to the memory
+    reached: int = -1  # the newest step that its trainer has staged or skipped
+    furniture: ArenaLayout | None = None
+    held: list[RegisteredSnapshot | None] = field(default_factory=list)  # by slot
+    _readers: Counter[int] = field(default_factory=Counter)  # by slot
+    _next: ArenaLayout | None = None  # as soon as nobody reads any more
+
+    @property
+    def is_bucketed(self) -> bool:
+        return self.furniture is not None and self.furniture.buckets > 0
+
+    @property
+    def slots(self) -> list[SlotStatus]:
+        """What is being read counts as being written, whatever has become of it."""
+        return [
+            SlotStatus(
+                SlotState.WRITING
+                if self._readers[index]
+                else held.state
+                if held
+                else SlotState.EMPTY,
+                held.snapshot.step if held else -1,
+                held.order if held else -1,
+            )
+            for index, held in enumerate(self.held)
+        ]
+
+    def furnish(self, new: ArenaLayout) -> list[RankSnapshot]:
+        """Take this memory from now on; the snapshots that waited in the one before, and have to
+        go. If it is the same memory, divided in the same way, everything stays."""
+        old = self.furniture
+        if old is not None and old.is_same_memory(new):
+            if self._next is None and old.has_same_slots(new):
+                new.arena.close()
+                return []
+            lost = self._forget_all()
+            if self._next is not None:
+                self._next.arena.close()
+            self._next = new
+            self._move_in()
+            return lost
+        lost = self._forget_all()
+        self.clear()
+        self._move(new)
+        return lost
+
+    def clear(self) -> None:
+        """Give the memory back; who reads from it still may."""
+        for furniture in (self.furniture, self._next):
+            if furniture is not None:
+                furniture.arena.close()
+        self._empty(range(len(self.held)), "its memory was given back")
+        self.furniture, self._next, self.held = None, None, []
+        self._readers = Counter()
+
+    def claim(self) -> tuple[int | None, RankSnapshot | None]:
+        """A slot that may be filled now, and the waiting snapshot that has to go for it."""
+        slot = choose(self.slots) if self._next is None else None
+        if slot is None:
+            return None, None
+        before = self.held[slot]
+        self._empty([slot], "it was dropped for a newer one")
+        is_lost = before is not None and before.state is SlotState.WAITING
+        return slot, before.snapshot if before is not None and is_lost else None
+
+    def put(
+        self, snapshot: RankSnapshot, state: SlotState, stream: BucketStream | None = None
+    ) -> None:
+        """A slot holds this now."""
+        self._empty([snapshot.slot], "another one has come in its place")
+        self.held[snapshot.slot] = RegisteredSnapshot(snapshot, SlotState.WAITING, stream)
+        self.reached = max(self.reached, snapshot.step)
+        self.set_state(snapshot.generation, snapshot.step, state)
+
+    def check(self, snapshot: RankSnapshot) -> None:
+        """Raises:
+        ServiceError: this snapshot cannot be here.
+        """
+        if self.furniture is None:
+            raise ServiceError(f"rank {self.rank} has no memory for snapshots here")
+        self.furniture.check_holds(snapshot)
+
+    def whole(self) -> Iterator[RegisteredSnapshot]:
+        return (held for held in self.held if held is not None)
+
+    def find(self, generation: Generation, step: int) -> RegisteredSnapshot | None:
+        return next((held for held in self.whole() if held.is_of(generation, step)), None)
+
+    def waiting(self, generation: Generation) -> list[int]:
+        """Steps of whole snapshots that are not on their way yet."""
+        return [
+            held.snapshot.step
+            for held in self.whole()
+            if held.snapshot.generation == generation and held.state is SlotState.WAITING
+        ]
+
+    def set_state(
+        self, generation: Generation, step: int, state: SlotState, why: str = "it was not saved"
+    ) -> None:
+        """
+        Args:
+            why: what comes in buckets is not read on, if it is not.
+        """
+        for index, held in enumerate(self.held):
+            if held is not None and held.is_of(generation, step):
+                self.held[index] = replace(held, state=state)
+                if held.stream is not None and state in (SlotState.LOST, SlotState.DURABLE):
+                    held.stream.end(why)
+
+    def forget(self, generation: Generation, step: int) -> None:
+        """Its slot is free."""
+        mine = [
+            index
+            for index, held in enumerate(self.held)
+            if held is not None and held.is_of(generation, step)
+        ]
+        self._empty(mine, "nobody needs it any more")
+
+    def tear(self, why: str, step: int | None = None) -> None:
+        """What comes in buckets, and is not here yet, does not come any more.
+
+        Args:
+            step: the last one that this is true of; None: of all.
+        """
+        torn = [
+            index
+            for index, held in enumerate(self.held)
+            if held is not None
+            and is_torn(held.stream)
+            and (step is None or held.snapshot.step <= step)
+        ]
+        self._empty(torn, why)
+
+    def read(self, slot: int) -> tuple[NDArray[np.uint8], Callable[[], None]]:
+        """The bytes of a slot, which is not filled anew until the function is called."""
+        assert self.furniture is not None
+        readers = self._readers  # a new one comes with new memory
+        readers[slot] += 1
+
+        def end() -> None:
+            readers[slot] -= 1
+            self._move_in()
+
+        return self.furniture.view(slot), end
+
+    def status(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "rank": self.rank,
+            "generation": self.generation.id,
+            "alive": self.notify is not None,
+            "slot_bytes": self.furniture.slot_bytes if self.furniture else 0,
+            "slots": [{"state": slot.state.value, "step": slot.step} for slot in self.slots],
+        }
+
+    def _forget_all(self) -> list[RankSnapshot]:
+        lost = [held.snapshot for held in self.whole() if held.state is SlotState.WAITING]
+        self._empty(range(len(self.held)), "its trainer has taken other memory")
+        return lost
+
+    def _empty(self, slots: Iterable[int], why: str) -> None:
+        for slot in slots:
+            held, self.held[slot] = self.held[slot], None
+            if held is not None and held.stream is not None:
+                held.stream.end(why)
+
+    def _move_in(self) -> None:
+        if self._next is not None and not any(self._readers.values()):
+            new, self._next = self._next, None
+            self.clear()
+            self._move(new)
+
+    def _move(self, new: ArenaLayout) -> None:
+        self.furniture, self.held = new, [None] * new.slots
+        self.is_contested = False

@@ -1,0 +1,307 @@
+"""Frames between the services of two nodes, over TCP: who dials and who listens prove to each other
+that they know the generation's key, and each frame carries a hash under a key of its connection."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from checkpointing.errors import ServiceError
+
+PROTOCOL = 2
+KEY_BYTES = 32
+CHUNK = 4 << 20  # bytes of a snapshot in one frame, at most
+MAX_MESSAGE = 256 << 20  # bytes; a layout of a million tensors' boxes takes about half of it
+MAX_HELLO = 4096  # bytes, of what comes from who has proved nothing yet
+HANDSHAKE_S = 5.0  # in which the other side has to prove itself
+SILENT_S = 15.0  # without a byte, after which a connection counts as lost
+_HEAD = struct.Struct("<BI")  # kind, length
+_COUNT = struct.Struct("<Q")  # of the frame, in its direction
+_JSON, _BYTES = 0, 1
+_MAC = 32
+
+
+class PeerGaveUpError(ServiceError):
+    """The other side cannot go on with what it was sending."""
+
+
+KeyOf = Callable[["ChannelHello"], bytes | None]
+
+
+@dataclass(frozen=True)
+class ChannelHello:
+    """What who dials says first."""
+
+    generation: str  # id, of which the key is
+    node: int  # who dials, by place in the ring of that generation
+    to: int  # who is meant
+    role: str  # "origin": brings snapshots; "pull": wants one
+    nonce: str
+    protocol: int = PROTOCOL
+
+
+class AuthenticatedChannel:
+    """One connection after its handshake. One thread uses it; any may hang up."""
+
+    def __init__(self, sock: socket.socket, sending: bytes, receiving: bytes) -> None:
+        """
+        Args:
+            sending, receiving: keys of this connection, one for each direction.
+        """
+        self._sock, self._sending, self._receiving = sock, sending, receiving
+        self._sent = self._received = 0  # frames
+        self._buffer = bytearray(CHUNK)
+        self._closing = threading.Lock()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Raises:
+        ConnectionError: the other side is gone, or does not read.
+        ServiceError: the message is too long.
+        """
+        body = json.dumps(message, separators=(",", ":")).encode()
+        if len(body) > MAX_MESSAGE:
+            raise ServiceError(f"a message of {len(body)} bytes to a peer is too long")
+        self._send(_JSON, body)
+
+    def send_bytes(self, data: bytes | memoryview) -> None:
+        """At most `CHUNK`. Raises as `send`."""
+        self._send(_BYTES, data)
+
+    def receive(self) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            ConnectionError: the other side is gone, or silent for too long.
+            ServiceError: what came is no message, or was changed on its way.
+        """
+        kind, body = self._receive()
+        if kind != _JSON:
+            raise ServiceError("bytes came from a peer in place of a message")
+        return _message(bytes(body))
+
+    def receive_bytes(self) -> memoryview:
+        """The next bytes of a snapshot, at least one; valid until the next call.
+
+        Raises:
+            ConnectionError, ServiceError: as `receive`.
+            GaveUpError: the other side cannot go on with it, and why.
+        """
+        kind, body = self._receive()
+        if kind == _JSON:
+            raise PeerGaveUpError(str(_message(bytes(body)).get("refused", "a message came")))
+        if not body:
+            raise ServiceError("a peer sent a frame without bytes")
+        return body
+
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer.
+
+        Raises:
+            ConnectionError, ServiceError: as `send` and `receive`.
+            ServiceError: the other side refuses, and why.
+        """
+        self.send(message)
+        answer = self.receive()
+        if "refused" in answer:
+            raise ServiceError(f"the peer refuses: {answer['refused']}")
+        return answer
+
+    def patience(self, seconds: float) -> None:
+        """How long to wait for the other side from now on."""
+        self._sock.settimeout(seconds)
+
+    def hang_up(self) -> None:
+        """End the connection, from any thread; wakes up a call under way."""
+        with self._closing, contextlib.suppress(OSError):  # it was over already
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of it, when no call is under way; a second time does nothing."""
+        self.hang_up()
+        with self._closing:
+            self._sock.close()
+
+    def _send(self, kind: int, body: bytes | memoryview) -> None:
+        head = _HEAD.pack(kind, len(body))
+        mac = _mac(self._sending, self._sent, head, body)
+        self._sent += 1
+        try:
+            self._sock.sendall(head)
+            self._sock.sendall(body)
+            self._sock.sendall(mac)
+        except OSError as error:
+            raise ConnectionError(f"the peer is gone: {error}") from error
+
+    def _receive(self) -> tuple[int, memoryview]:
+        head = bytes(_read(self._sock, _HEAD.size))
+        kind, length = _HEAD.unpack(head)
+        if kind not in (_JSON, _BYTES) or length > (MAX_MESSAGE if kind == _JSON else CHUNK):
+            raise ServiceError(f"a frame of kind {kind} and {length} bytes came from a peer")
+        if kind == _BYTES:
+            body = memoryview(self._buffer)[:length]
+            _read_into(self._sock, body)
+        else:
+            body = memoryview(_read(self._sock, length))
+        expected = _mac(self._receiving, self._received, head, body)
+        if not hmac.compare_digest(_read(self._sock, _MAC), expected):
+            raise ServiceError("a frame from a peer was changed on its way, or is a stranger's")
+        self._received += 1
+        return kind, body
+
+
+def connect_channel(
+    address: str, port: int, key: bytes, hello: ChannelHello
+) -> AuthenticatedChannel:
+    """A connection to the service that listens there.
+
+    Raises:
+        ConnectionError: nobody is there, or it hangs up, as on who does not know the key.
+        ServiceError: it does not know the key.
+    """
+    try:
+        sock = socket.create_connection((address, port), timeout=HANDSHAKE_S)
+    except OSError as error:
+        raise ConnectionError(f"no peer at {address} port {port}: {error}") from error
+    try:
+        said = _dump(asdict(hello))
+        _send_plain(sock, said)
+        answer = _message(_receive_plain(sock))
+        told = _Secrets(key, said, str(answer.get("nonce")))
+        if not _is_proof(answer.get("proof"), told.of("listener")):
+            raise ServiceError(f"who listens at {address} port {port} does not know the key")
+        _send_plain(sock, _dump({"proof": told.of("dialler").hex()}))
+        return AuthenticatedChannel(_ready(sock), told.of("to listener"), told.of("to dialler"))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def accept_channel(sock: socket.socket, key_of: KeyOf) -> tuple[AuthenticatedChannel, ChannelHello]:
+    """Who has dialled, once it has proved itself. The caller closes `sock` if this raises.
+
+    Args:
+        key_of: the key to be known; None: who says such a hello is unknown.
+
+    Raises:
+        ConnectionError: it hangs up, or says nothing.
+        ServiceError: it does not know the key, or says what is no hello.
+    """
+    sock.settimeout(HANDSHAKE_S)
+    said = _receive_plain(sock)
+    hello = _hello(said)
+    key = key_of(hello)
+    if key is None:
+        raise ServiceError(f"generation {hello.generation!r}, node {hello.node}: unknown here")
+    nonce = secrets.token_hex(KEY_BYTES)
+    told = _Secrets(key, said, nonce)
+    _send_plain(sock, _dump({"nonce": nonce, "proof": told.of("listener").hex()}))
+    if not _is_proof(_message(_receive_plain(sock)).get("proof"), told.of("dialler")):
+        raise ServiceError("who dials does not know the key")
+    return AuthenticatedChannel(_ready(sock), told.of("to dialler"), told.of("to listener")), hello
+
+
+def new_hello(generation: str, node: int, to: int, role: str) -> ChannelHello:
+    return ChannelHello(generation, node, to, role, secrets.token_hex(KEY_BYTES))
+
+
+class _Secrets:
+    """What only who knows the key can tell, of this one handshake."""
+
+    def __init__(self, key: bytes, said: bytes, nonce: str) -> None:
+        self._key, self._heard = key, said + b"\0" + nonce.encode()
+
+    def of(self, what: str) -> bytes:
+        return blake3(what.encode() + b"\0" + self._heard, key=self._key).digest()
+
+
+def _is_proof(said: object, expected: bytes) -> bool:
+    return isinstance(said, str) and hmac.compare_digest(said.encode(), expected.hex().encode())
+
+
+def _mac(key: bytes, count: int, head: bytes, body: bytes | memoryview) -> bytes:
+    hasher = blake3(_COUNT.pack(count) + head, key=key)
+    hasher.update(body)
+    return hasher.digest(_MAC)
+
+
+def _hello(said: bytes) -> ChannelHello:
+    try:
+        hello = ChannelHello(**_message(said))
+    except TypeError as error:
+        raise ServiceError("what came is no hello of a service") from error
+    numbers = (hello.node, hello.to, hello.protocol)
+    words = (hello.generation, hello.role, hello.nonce)
+    if not all(type(n) is int for n in numbers) or not all(isinstance(w, str) for w in words):
+        raise ServiceError("what came is no hello of a service")
+    if hello.protocol != PROTOCOL:
+        raise ServiceError(
+            f"a peer speaks protocol {hello.protocol}, this service {PROTOCOL}: use one version of "
+            "hpckit on all nodes"
+        )
+    return hello
+
+
+def _ready(sock: socket.socket) -> socket.socket:
+    sock.settimeout(SILENT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _dump(plain: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain, separators=(",", ":")).encode()
+
+
+def _message(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ServiceError("what came from a peer is no message") from error
+    if not isinstance(message, dict):
+        raise ServiceError("what came from a peer is no message: no object")
+    return message
+
+
+def _send_plain(sock: socket.socket, body: bytes) -> None:
+    try:
+        sock.sendall(_HEAD.pack(_JSON, len(body)) + body)
+    except OSError as error:
+        raise ConnectionError(f"the peer is gone: {error}") from error
+
+
+def _receive_plain(sock: socket.socket) -> bytes:
+    kind, length = _HEAD.unpack(_read(sock, _HEAD.size))
+    if kind != _JSON or length > MAX_HELLO:
+        raise ServiceError("what came is no hello of a service")
+    return bytes(_read(sock, length))
+
+
+def _read(sock: socket.socket, length: int) -> bytearray:
+    """Memory is taken as bytes come, and not because somebody announces them."""
+    found = bytearray()
+    while len(found) < length:
+        part = bytearray(min(length - len(found), 1 << 20))
+        _read_into(sock, memoryview(part))
+        found += part
+    return found
+
+
+def _read_into(sock: socket.socket, into: memoryview) -> None:
+    done = 0
+    while done < len(into):
+        try:
+            count = sock.recv_into(into[done:])
+        except OSError as error:
+            raise ConnectionError(f"the peer is gone: {error}") from error
+        if not count:
+            raise ConnectionError("the peer has hung up")
+        done += count

@@ -1,0 +1,299 @@
+"""A node's part in replication: it sends to the next node of the ring, keeps what the one before
+sends, gives back what is asked for, and stands in for a node that is lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.config import ServiceConfig
+from checkpointing.service.protocol.messages import load_layout, load_snapshot
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.replication.authenticated_channel import connect_channel, new_hello
+from checkpointing.service.replication.kept_replicas import (
+    KeptReplicas,
+    ReplicaOrigin,
+    allocate_arena,
+)
+from checkpointing.service.replication.peer_server import ConnectionHandler, PeerServer, find
+from checkpointing.service.replication.replica_sender import ACCEPT_S, ReplicaSender
+from checkpointing.service.replication.replication_ring import ReplicationRing
+from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.slot_layout import PAGE, round_up
+
+logger = logging.getLogger("checkpointing")
+
+MOST_RINGS = 4  # generations whose keys are known, the newest ones
+_WATCH_S = 0.25
+
+
+class NodeReplication:
+    """Thread-safe. Does nothing before the first `join`."""
+
+    def __init__(self, hall: SnapshotRegistry, config: ServiceConfig) -> None:
+        self._hall, self._config = hall, config
+        self.replicas = KeptReplicas()
+        self._host: PeerServer | None = None
+        self._rings: dict[str, ReplicationRing] = {}  # by generation, the newest last
+        self._replicator: ReplicaSender | None = None
+        self._visits: dict[ReplicaOrigin, ConnectionHandler] = {}
+        self._lost: dict[ReplicaOrigin, float] = {}  # monotonic, since when
+        self._adopted: dict[ReplicaOrigin, int] = {}  # how many ranks this node stands in for
+        self.taken_over = 0  # ranks, all in all
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._watcher: threading.Thread | None = None
+        hall.has_lodgers = lambda: bool(self.replicas.origins())
+
+    def listen(self, address: str, port: int = 0) -> tuple[str, int]:
+        """Be there for other nodes, at this port if that can be had; where that is, which is as
+        before if there was one.
+
+        Raises:
+            ServiceError: nobody can listen there.
+        """
+        with self._lock:
+            if self._host is None:
+                self._host = PeerServer(address, port, self._hall, self.replicas, self)
+                self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
+                self._watcher.start()
+            return self._host.address, self._host.port
+
+    def join(self, ring: ReplicationRing) -> None:
+        """Replicate as one of this ring from now on; a second time does nothing."""
+        with self._lock:
+            if ring.generation.id in self._rings:
+                return
+            self._rings[ring.generation.id] = ring
+            for old in list(self._rings)[:-MOST_RINGS]:
+                del self._rings[old]
+            before, self._replicator = self._replicator, None
+            if ring.next is not None:
+                rate = self._config.budget.peer_bytes_per_s
+                self._replicator = ReplicaSender(self._hall, ring, rate)
+                self._replicator.start()
+        if before is not None:
+            before.stop(goodbye=False, within_s=0.0)
+
+    def pull(
+        self, generation: Generation, rank: int, step: int, node: int
+    ) -> tuple[RankSnapshot, Arena]:
+        """A snapshot that a node of the newest ring has, at the beginning of memory of its own.
+
+        Raises:
+            ConnectionError: that node is gone.
+            ServiceError: it has not got it, or there is no memory for it here.
+        """
+        ring = self._newest()
+        if ring is None or not 0 <= node < len(ring.nodes):
+            raise ServiceError(f"step {step} of rank {rank}: there is no node {node} to ask")
+        if node == ring.me:
+            return self._copy(generation, rank, step)
+        there = ring.nodes[node]
+        link = connect_channel(
+            there.address,
+            there.port,
+            ring.key,
+            new_hello(ring.generation.id, ring.me, node, "pull"),
+        )
+        try:
+            link.patience(ACCEPT_S)
+            asked = {"generation": asdict(generation), "rank": rank, "step": step}
+            answer = link.ask({"op": "pull", **asked})
+            layout = load_layout(answer["layout"])
+            snapshot = load_snapshot(answer["snapshot"], {layout.digest: layout})
+            if (snapshot.generation, snapshot.rank, snapshot.step) != (generation, rank, step):
+                raise ServiceError(f"node {there.name} has sent another snapshot than was asked")
+            arena = _memory_for(snapshot)
+            try:
+                at = 0
+                while at < layout.end:
+                    data = link.receive_bytes()
+                    arena.view(at, len(data))[:] = np.frombuffer(data, np.uint8)
+                    at += len(data)
+                link.receive()
+            except (ValueError, ConnectionError, ServiceError) as error:
+                arena.close()
+                if isinstance(error, ValueError):
+                    raise ServiceError(f"node {there.name} sends more than it said") from error
+                raise
+        finally:
+            link.close()
+        return replace(snapshot, slot=0), arena
+
+    def adopt(self, generation: Generation) -> None:
+        """Have what this node keeps of a generation's lost ranks written, as its own."""
+        with self._lock:
+            there = set(self._visits)
+        for origin in self.replicas.origins() - there:
+            if origin.generation == generation:
+                self._adopt(origin)
+
+    def adopt_lost(self) -> None:
+        """The same, of all nodes that are not there: this one is about to end."""
+        with self._lock:
+            there = set(self._visits)
+        for origin in self.replicas.origins() - there:
+            self._adopt(origin)
+
+    def resume(self, generation: Generation) -> None:
+        """The generation goes on from what it has restored: what earlier ones left may go."""
+        origins = self.replicas.origins()
+        self.replicas.forget(one for one in origins if one.generation != generation)
+        with self._lock:
+            for known in (self._lost, self._adopted):
+                for origin in [one for one in known if one.generation != generation]:
+                    del known[origin]
+
+    def close(self, *, goodbye: bool) -> None:
+        """
+        Args:
+            goodbye: nothing that others hold for this node is needed any more.
+        """
+        self._stop.set()
+        with self._lock:
+            replicator, self._replicator = self._replicator, None
+            host, watcher = self._host, self._watcher
+        if replicator is not None:
+            replicator.stop(goodbye=goodbye)
+        if host is not None:
+            host.close()
+        if watcher is not None:
+            watcher.join(1.0)
+        self.replicas.forget(self.replicas.origins())
+
+    def status(self) -> dict[str, Any] | None:
+        """Plain data; None: this node does not replicate."""
+        with self._lock:
+            host, replicator, visits = self._host, self._replicator, list(self._visits)
+        if host is None:
+            return None
+        return {
+            "address": f"{host.address}:{host.port}",
+            "held": self.replicas.status(),
+            "from": sorted(origin.node.name for origin in visits),
+            "received": self.replicas.received,
+            "no_room": self.replicas.refused,
+            "strangers": host.doors.refused,
+            "served": host.doors.served,
+            "taken_over": self.taken_over,
+            "sent": replicator.status() if replicator is not None else None,
+        }
+
+    # --- for the host
+
+    def ring_of(self, generation: str) -> ReplicationRing | None:
+        with self._lock:
+            return self._rings.get(generation)
+
+    def arrived(self, origin: ReplicaOrigin, visit: ConnectionHandler) -> None:
+        with self._lock:
+            before = self._visits.pop(origin, None)
+            self._visits[origin] = visit
+            self._lost.pop(origin, None)
+            was_adopted = self._adopted.pop(origin, 0)
+        if before is not None:
+            before.hang_up()
+        if was_adopted:
+            logger.warning("node %s is there again, and saves its own", origin.node.name)
+            self._hall.hand_back(origin.generation, frozenset(origin.node.ranks))
+
+    def left(self, origin: ReplicaOrigin, visit: ConnectionHandler, *, goodbye: bool) -> None:
+        with self._lock:
+            if self._visits.get(origin) is not visit:
+                return  # it is here by another connection
+            del self._visits[origin]
+            if not goodbye:
+                self._lost[origin] = time.monotonic()
+        if goodbye:
+            self.replicas.forget([origin])
+
+    # --- of the thread
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_WATCH_S):
+            for origin in self._gone():
+                self._adopt(origin)
+            self._end_if_deserted()
+
+    def _end_if_deserted(self) -> None:
+        """So that no peer holds, and waits for, what nobody needs."""
+        with self._lock:
+            replicator = self._replicator
+            if replicator is None or not self._hall.is_deserted(replicator.ranks):
+                return
+            self._replicator = None
+        replicator.stop(goodbye=True)
+
+    def _gone(self) -> list[ReplicaOrigin]:
+        """Nodes that do not come back. Of an earlier generation than the newest they may be wanted
+        by trainers who restore, until those are gone too."""
+        limit_s, now_s = self._config.peer_gone_s, time.monotonic()
+        is_alone, newest = self._hall.alone_s() > limit_s, self._newest()
+        with self._lock:
+            gone = [
+                origin
+                for origin, since_s in self._lost.items()
+                if now_s - since_s > limit_s
+                and (is_alone or (newest is not None and newest.generation == origin.generation))
+            ]
+            for origin in gone:
+                del self._lost[origin]
+        return gone
+
+    def _adopt(self, origin: ReplicaOrigin) -> None:
+        """What a lost node has not made durable is written here."""
+        name = origin.node.name
+        for snapshots, furniture in self.replicas.take(origin):
+            *older, newest = snapshots
+            rank, steps = newest.rank, [one.step for one in snapshots]
+            with self._lock:
+                self._adopted[origin] = self._adopted.get(origin, 0) + 1
+            if self._hall.install(newest, furniture, older, is_heir=True):
+                self.taken_over += 1
+                logger.warning(
+                    "node %s is lost: steps %s of rank %d are saved by this one", name, steps, rank
+                )
+            else:
+                logger.error(
+                    "node %s is lost, and steps %s of rank %d go: their place here is taken",
+                    name,
+                    steps,
+                    rank,
+                )
+
+        with self._lock:
+            is_back = origin in self._visits and self._adopted.pop(origin, 0) > 0
+        if is_back:
+            self._hall.hand_back(origin.generation, frozenset(origin.node.ranks))
+
+    def _copy(self, generation: Generation, rank: int, step: int) -> tuple[RankSnapshot, Arena]:
+        """Of what is on this node."""
+        with ExitStack() as stack:
+            found = find(self._hall, self.replicas, generation, rank, step, stack)
+            if found is None:
+                raise ServiceError(f"step {step} of rank {rank} is not here")
+            snapshot, cells, still = found
+            arena, end = _memory_for(snapshot), snapshot.layout.end
+            arena.view(0, end)[:] = cells[:end]
+            if not still(snapshot):
+                arena.close()
+                raise ServiceError(f"step {step} of rank {rank} had to give way to a newer one")
+        return replace(snapshot, slot=0), arena
+
+    def _newest(self) -> ReplicationRing | None:
+        with self._lock:
+            return next(reversed(self._rings.values()), None)
+
+
+def _memory_for(snapshot: RankSnapshot) -> Arena:
+    slot_bytes = max(round_up(snapshot.layout.end, PAGE), PAGE)
+    return allocate_arena(slot_bytes, 1, f"step {snapshot.step} of rank {snapshot.rank}")

@@ -1,0 +1,312 @@
+"""What services of other nodes ask of this one: to keep replicas, and to give snapshots back."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import CheckpointError, ServiceError
+from checkpointing.service.protocol.messages import (
+    dump_layout,
+    dump_snapshot,
+    load_generation,
+    load_layout,
+    load_snapshot,
+)
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.replication.authenticated_channel import (
+    CHUNK,
+    HANDSHAKE_S,
+    AuthenticatedChannel,
+    ChannelHello,
+    PeerGaveUpError,
+    accept_channel,
+)
+from checkpointing.service.replication.kept_replicas import (
+    IncomingReplica,
+    KeptReplicas,
+    ReplicaOrigin,
+)
+from checkpointing.service.replication.replica_sender import send_in_frames
+from checkpointing.service.replication.replication_ring import ReplicationRing
+from checkpointing.service.snapshots import Generation, RankSnapshot, SnapshotLayout
+
+logger = logging.getLogger("checkpointing")
+
+MOST_GREETED = 64  # connections at a time that have not proved themselves
+_BUSY_S = 0.5
+
+
+class TransferRefusedError(ServiceError):
+    """What comes is not wanted any more, and cannot be stopped but by hanging up."""
+
+
+class PeerRegistry(Protocol):
+    """Who may come."""
+
+    def ring_of(self, generation: str) -> ReplicationRing | None: ...
+
+    def arrived(self, origin: ReplicaOrigin, visit: ConnectionHandler) -> None: ...
+
+    def left(self, origin: ReplicaOrigin, visit: ConnectionHandler, *, goodbye: bool) -> None: ...
+
+
+@dataclass
+class PeerStatistics:
+    """Counts."""
+
+    refused: int = 0  # connections of strangers, or that broke off in the middle
+    served: int = 0  # snapshots that were given back
+
+
+class PeerServer:
+    """Listens on a port of its own until it is closed."""
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        hall: SnapshotRegistry,
+        replicas: KeptReplicas,
+        registry: PeerRegistry,
+    ) -> None:
+        """
+        Args:
+            port: wanted; another one if it is taken. 0: any.
+
+        Raises:
+            ServiceError: nobody can listen at this address.
+        """
+        self._socket = _listening(address, port)
+        self.address, self.port = address, int(self._socket.getsockname()[1])
+        self.hall, self.replicas, self.registry = hall, replicas, registry
+        self.doors = PeerStatistics()
+        self._greeted = threading.Semaphore(MOST_GREETED)
+        self._visits: set[ConnectionHandler] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        threading.Thread(target=self._accept, name="peers", daemon=True).start()
+
+    def close(self) -> None:
+        """Nobody comes any more, and who is there is sent away."""
+        with self._lock:
+            self._is_closed = True
+            visits = list(self._visits)
+        _shut(self._socket)
+        for visit in visits:
+            visit.hang_up()
+
+    def _accept(self) -> None:
+        for number in itertools.count():
+            try:
+                sock, where = self._socket.accept()
+            except OSError as error:
+                if self._is_closed:
+                    break
+                logger.error("cannot accept a peer: %s", error)
+                time.sleep(_BUSY_S)
+                continue
+            if not self._greeted.acquire(blocking=False):
+                logger.warning("too many at the door: %s is sent away", where[0])
+                self.doors.refused += 1
+                sock.close()
+                continue
+            name = f"peer-{number}"
+            threading.Thread(target=self._meet, args=(sock, where), name=name, daemon=True).start()
+        self._socket.close()
+
+    def _meet(self, sock: socket.socket, where: tuple[Any, ...]) -> None:
+        # who sends a byte now and then is cut off all the same
+        late = threading.Timer(2 * HANDSHAKE_S, _shut, [sock])
+        late.daemon = True
+        late.start()
+        try:
+            link, hello = accept_channel(sock, self._key_of)
+        except (OSError, CheckpointError) as error:
+            logger.warning("a connection from %s is refused: %s", where[0], error)
+            self.doors.refused += 1
+            sock.close()
+            return
+        finally:
+            late.cancel()
+            self._greeted.release()
+        visit = ConnectionHandler(self, link, hello)
+        with self._lock:
+            self._visits.add(visit)
+            is_closed = self._is_closed
+        try:
+            if not is_closed:
+                visit.serve()
+        finally:
+            link.close()
+            with self._lock:
+                self._visits.discard(visit)
+
+    def _key_of(self, hello: ChannelHello) -> bytes | None:
+        ring = self.registry.ring_of(hello.generation)
+        if ring is None or hello.to != ring.me or not 0 <= hello.node < len(ring.nodes):
+            return None
+        return ring.key if hello.role in ("origin", "pull") and hello.node != ring.me else None
+
+
+class ConnectionHandler:
+    """One connection of another node's service."""
+
+    def __init__(self, host: PeerServer, link: AuthenticatedChannel, hello: ChannelHello) -> None:
+        self._host, self._link, self._role = host, link, hello.role
+        ring = host.registry.ring_of(hello.generation)
+        if ring is None:
+            raise ServiceError(f"generation {hello.generation} is over")
+        self.origin = ReplicaOrigin(ring.generation, ring.nodes[hello.node])
+        self._layouts: dict[str, SnapshotLayout] = {}
+        self._is_goodbye = False
+        self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "ping": lambda message: {},
+            "put": self._put,
+            "durable": self._durable,
+            "goodbye": self._goodbye,
+            "pull": self._pull,
+        }
+
+    def hang_up(self) -> None:
+        self._link.hang_up()
+
+    def serve(self) -> None:
+        """Until the other side is gone."""
+        if self._role == "origin":
+            self._host.registry.arrived(self.origin, self)
+        try:
+            while not self._is_goodbye:
+                self._answer(self._link.receive())
+        except ConnectionError as error:
+            level = logging.INFO if self._role == "pull" else logging.WARNING
+            logger.log(level, "node %s: %s", self.origin.node.name, error)
+        except CheckpointError as error:
+            logger.warning("node %s is sent away: %s", self.origin.node.name, error)
+            self._host.doors.refused += 1
+        finally:
+            if self._role == "origin":
+                self._host.registry.left(self.origin, self, goodbye=self._is_goodbye)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        op = message.get("op")
+        try:
+            if not isinstance(op, str) or op not in self._answers:
+                raise ServiceError(f"this service does not know what {op!r} is")
+            answer = self._answers[op](message)
+        except TransferRefusedError:
+            raise
+        except (KeyError, TypeError, ValueError, CheckpointError) as error:
+            logger.warning("node %s: %s: %r", self.origin.node.name, op, error)
+            why = str(error) if isinstance(error, CheckpointError) else repr(error)
+            answer = {"refused": why}
+        self._link.send(answer)
+
+    def _put(self, message: dict[str, Any]) -> dict[str, Any]:
+        if "layout" in message:
+            layout = load_layout(message["layout"])
+            self._layouts = {layout.digest: layout, **dict(list(self._layouts.items())[:63])}
+        snapshot = load_snapshot(message["snapshot"], self._layouts)
+        filling = self._host.replicas.begin(self.origin, snapshot)
+        if filling is None:
+            return {"have": True}
+        self._link.send({})
+        try:
+            return self._fill(filling)
+        finally:
+            self._host.replicas.abort(filling)
+
+    def _fill(self, filling: IncomingReplica) -> dict[str, Any]:
+        at, end = 0, filling.snapshot.layout.end
+        while at < end:
+            try:
+                data = self._link.receive_bytes()
+            except PeerGaveUpError as error:
+                return {"given_up": str(error)}
+            try:
+                self._host.replicas.write(filling, at, data)
+            except CheckpointError as error:
+                # the rest is under way: no answer would find its question
+                raise TransferRefusedError(str(error)) from error
+            at += len(data)
+        self._host.replicas.end(filling)
+        return {}
+
+    def _durable(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._host.replicas.settled(self.origin.generation, int(message["step"]))
+        return {}
+
+    def _goodbye(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._is_goodbye = True
+        return {}
+
+    def _pull(self, message: dict[str, Any]) -> dict[str, Any]:
+        generation = load_generation(message["generation"])
+        rank, step = int(message["rank"]), int(message["step"])
+        with ExitStack() as stack:
+            found = find(self._host.hall, self._host.replicas, generation, rank, step, stack)
+            if found is None:
+                raise ServiceError(f"step {step} of rank {rank} is not here")
+            snapshot, cells, still = found
+            said = {"snapshot": dump_snapshot(snapshot), "layout": dump_layout(snapshot.layout)}
+            self._link.send(said)
+            send_in_frames(self._link, snapshot, cells, CHUNK, still, lambda amount: None)
+        self._host.doors.served += 1
+        return {}
+
+
+Still = Callable[[RankSnapshot], bool]
+
+
+def find(
+    hall: SnapshotRegistry,
+    replicas: KeptReplicas,
+    generation: Generation,
+    rank: int,
+    step: int,
+    stack: ExitStack,
+) -> tuple[RankSnapshot, NDArray[np.uint8], Still] | None:
+    """A snapshot that this node has, of a rank of its own or of another node's.
+
+    Args:
+        stack: until it is closed, a replica stays as it is.
+    """
+    own = hall.look(generation, rank, step)
+    if own is not None:
+        return *own, hall.still
+    found = stack.enter_context(replicas.reading(generation, rank, step))
+    return (*found, lambda snapshot: True) if found is not None else None
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    for wanted in (port, 0):
+        try:
+            family, _, _, _, where = socket.getaddrinfo(
+                address, wanted, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            return socket.create_server((where[0], wanted), family=family, backlog=128)
+        except OSError as error:
+            if wanted == 0:
+                raise ServiceError(
+                    f"cannot listen at {address} for the services of other nodes: {error}; set "
+                    "HPCKIT_PEER_ADDRESS to an address of this node that the others reach"
+                ) from error
+            logger.warning("port %d at %s is taken: another one is used", port, address)
+    raise AssertionError("the loop has returned or raised")
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        logger.debug("the connection was over already")

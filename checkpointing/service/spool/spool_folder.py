@@ -1,0 +1,192 @@
+"""The folder of a run's snapshots on a node's own disk."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.spool import spool_file
+from checkpointing.service.spool.spool_file import PrivateFiles, SpoolHeader
+from checkpointing.storage.posix import durable_files as files
+
+logger = logging.getLogger("checkpointing")
+
+_NAME = re.compile(r"([0-9a-f]{8})-(\d{1,10})-(\d{1,10})\.snapshot")
+
+
+@dataclass(frozen=True)
+class SpoolEntry:
+    """One that is there, by its name."""
+
+    path: Path
+    generation: str  # its id
+    rank: int
+    step: int
+    bytes: int
+    modified: float  # Unix time, seconds
+
+
+class SpoolFolder:
+    """The files of one service: of one run of a store, on one node. For one thread at a time.
+
+    Other services of the user have other folders beside it, so `bound` is of this run alone.
+    """
+
+    def __init__(self, root: Path, key: str, bound: int | None, threads: int) -> None:
+        """
+        Args:
+            root: the user's folder on the disk; it is made, but not what it lies in.
+            key: of the service, see `address.service_key`.
+            bound: most bytes of all files; None: what the disk holds.
+            threads: that hash.
+        """
+        self.root, self.folder = root, root / key
+        self._bound, self._threads = bound, threads
+
+    def files(self) -> list[SpoolEntry]:
+        """What is there, in the order of generation, rank and step; makes nothing.
+
+        Raises:
+            ServiceError: the folder is somebody else's, or cannot be read.
+        """
+        try:
+            if not _exists(self.root) or not _exists(self.folder):
+                return []
+            check(self.root)
+            check(self.folder)
+            found = [_file(path) for path in sorted(self.folder.iterdir())]
+        except OSError as error:
+            raise ServiceError(f"cannot read the spool {self.folder}: {error}") from error
+        return [file for file in found if file is not None]
+
+    def sweep(self) -> None:
+        """Remove what a service that was killed had begun to write. Raises as `files`."""
+        if not self.files() and not _exists(self.folder):
+            return
+        try:
+            for path in self.folder.iterdir():
+                if files.is_temporary(path.name):
+                    logger.info("%s was not finished: removed", path)
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ServiceError(f"cannot clean the spool {self.folder}: {error}") from error
+
+    def put(self, spooled: SpoolHeader, memory: NDArray[np.uint8], over: Iterable[str] = ()) -> int:
+        """Write a snapshot; the bytes of its file.
+
+        Args:
+            memory: its slot.
+            over: names of files that are of no more use than this one: they make room for it if
+                need be, the first first.
+
+        Raises:
+            OSError: the disk is full or broken, or `bound` is reached; nothing is left behind.
+            ServiceError: the folder is somebody else's.
+        """
+        make(self.root)
+        make(self.folder)
+        self._make_room(spooled, over)
+        return spool_file.write(self.folder / spooled.name, spooled, memory, self._threads)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Files that are not there any more are passed over.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        removed = False
+        for name in names:
+            with suppress(FileNotFoundError):
+                (self.folder / name).unlink()
+                removed = True
+        if removed:
+            files.fsync_dir(PrivateFiles(), str(self.folder))
+
+    def close(self) -> None:
+        """Remove the folder if nothing is in it."""
+        try:
+            self.folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                logger.warning("the spool %s stays: %s", self.folder, error)
+
+    def _make_room(self, spooled: SpoolHeader, over: Iterable[str]) -> None:
+        if self._bound is None:
+            return
+        there = {file.path.name: file.bytes for file in self.files()}
+        there.pop(spooled.name, None)
+        total = sum(there.values()) + spooled.bytes
+        going = []
+        for name in over:
+            if total <= self._bound:
+                break
+            if name in there:
+                total -= there[name]
+                going.append(name)
+        if total > self._bound:
+            raise OSError(
+                errno.EDQUOT,
+                f"{total} bytes in {self.folder} are more than local_bytes={self._bound} allows",
+            )
+        if going:
+            logger.info("%s: %s make room for %s", self.folder, going, spooled.name)
+            self.remove(going)
+
+
+def make(path: Path) -> None:
+    """A private folder, whose name is durable.
+
+    Raises:
+        OSError: it cannot be made.
+        ServiceError: as `check`, or what it lies in is not there.
+    """
+    if not _exists(path):
+        if not path.parent.is_dir():
+            raise ServiceError(
+                f"there is no directory {path.parent}: make it, or name another one for local "
+                "snapshots"
+            )
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        with suppress(PermissionError):  # where one may pass through but not look
+            files.fsync_dir(PrivateFiles(), str(path.parent))
+    check(path)
+
+
+def check(path: Path) -> None:
+    """Raises:
+    OSError: it is not there.
+    ServiceError: it is somebody else's, open to others, or no folder.
+    """
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ServiceError(
+            f"{path} has to be a directory of user {os.getuid()} with mode 0700 (not a link): "
+            "chmod or remove it, or name another one for local snapshots"
+        )
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _file(path: Path) -> SpoolEntry | None:
+    parsed = _NAME.fullmatch(path.name)
+    found = path.lstat()
+    if parsed is None or not stat.S_ISREG(found.st_mode):
+        return None
+    generation, rank, step = parsed[1], int(parsed[2]), int(parsed[3])
+    return SpoolEntry(path, generation, rank, step, found.st_size, found.st_mtime)

@@ -1,0 +1,252 @@
+"""At the start of a service: the snapshots on the node's own disk that nobody has gone on from are
+put back into memory, as if their trainers had left them there."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from checkpointing.errors import CheckpointError, DamagedError, FormatError
+from checkpointing.service.config import RECOVER_S
+from checkpointing.service.coordinator.save_announcement import AHEAD, session_id
+from checkpointing.service.registry.rank_slots import ArenaLayout
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.service.spool import spool_file
+from checkpointing.service.spool.spool_file import SpoolHeader
+from checkpointing.service.spool.spool_folder import SpoolEntry, SpoolFolder
+from checkpointing.service.spool.spooler import Spooler
+from checkpointing.staging import host_memory
+from checkpointing.staging.arena import Arena
+from checkpointing.store.catalog import committed
+from checkpointing.store.sessions import run_ownership
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass(frozen=True)
+class CommittedStep:
+    """A checkpoint in the store."""
+
+    session: str
+    step: int
+    created: float  # Unix time of its save(); -inf if its manifest cannot be read
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """What the store knows of a run."""
+
+    uuid: str  # the store's
+    owner: int  # number of the last take-over; 0: none
+    commits: Sequence[CommittedStep]
+
+
+@dataclass(frozen=True)
+class SpoolCandidate:
+    """A file whose header is whole, and that is not stale."""
+
+    file: SpoolEntry
+    spooled: SpoolHeader
+
+
+def why_stale(spooled: SpoolHeader, past: RunHistory) -> str | None:
+    """Why a spooled snapshot must not be gone on from; None: it may. A pure function.
+
+    It is stale if it is durable, or if anybody has gone on from an earlier state since. Whoever
+    takes over a run and commits nothing leaves no state that counts more.
+    """
+    snapshot, owner = spooled.snapshot, spooled.owner or 0
+    newest = max((commit.step for commit in past.commits), default=-1)
+    if spooled.store is not None and spooled.store != past.uuid:
+        return f"it is of another store: {spooled.store}, and not {past.uuid}"
+    if owner > past.owner:
+        return f"the store knows of {past.owner} take-overs of the run, and this is of {owner}"
+    if newest < spooled.since:
+        return f"step {spooled.since} was committed then, and is not there: the run was taken back"
+    mine = {session_id(snapshot.generation, epoch) for epoch in range(AHEAD)}
+    for commit in past.commits:
+        if commit.session in mine and commit.step >= snapshot.step:
+            return f"step {commit.step} of its generation is committed"
+        if commit.session in mine:
+            continue
+        if commit.step == snapshot.step:
+            return f"step {commit.step} is committed"
+        if commit.created > snapshot.created:
+            return f"step {commit.step} was saved later, and is committed"
+        if commit.step > snapshot.step and past.owner > owner:
+            return f"step {commit.step} is committed, and the run was taken over since"
+    return None
+
+
+def run_history(store: Store, run: str) -> RunHistory:
+    """Raises:
+    StoreError: it is out of reach.
+    """
+    owner = run_ownership.newest(
+        store, run
+    )  # before the commits: what is missed is no older than it
+    found, problems = committed(store, run)
+    commits = [
+        CommittedStep(one.stored.save.session, one.stored.save.step, one.document.header.created)
+        for one in found
+    ]
+    commits += [CommittedStep(save.session, save.step, float("-inf")) for save in problems]
+    return RunHistory(store.record.uuid, owner, commits)
+
+
+def newest_generation(candidates: Sequence[SpoolCandidate]) -> list[SpoolCandidate]:
+    """Those of the last generation that has left something, the newest step first; a pure
+    function."""
+
+    def age(one: SpoolCandidate) -> tuple[int, float]:
+        return one.spooled.owner or 0, one.spooled.snapshot.created
+
+    if not candidates:
+        return []
+    generation = max(candidates, key=age).spooled.snapshot.generation
+    mine = [one for one in candidates if one.spooled.snapshot.generation == generation]
+    return sorted(mine, key=lambda one: one.spooled.snapshot.step, reverse=True)
+
+
+@dataclass(frozen=True)
+class RecoveredSnapshots:
+    """One rank's snapshots in memory, the oldest first."""
+
+    snapshots: Sequence[RankSnapshot]
+    furniture: ArenaLayout
+
+
+class SpoolRecovery:
+    """One service's."""
+
+    def __init__(
+        self, hall: SnapshotRegistry, spool: SpoolFolder, spooler: Spooler, threads: int
+    ) -> None:
+        """
+        Args:
+            threads: that read and check.
+        """
+        self._hall, self._spool, self._spooler = hall, spool, spooler
+        self._threads = threads
+
+    def revive(
+        self, store: Store, run: str, found: Sequence[SpoolEntry], owners_of: dict[Generation, int]
+    ) -> int:
+        """Verify what is there, remove what is stale or damaged, and hold the rest; how many
+        ranks' snapshots that is.
+
+        Args:
+            owners_of: the take-overs of generations that do not say it themselves are put there,
+                so that none is taken for one of the present owner.
+
+        Raises:
+            StoreError: the store is out of reach: nothing was touched.
+            ServiceError, OSError: the folder cannot be used.
+        """
+        until_s = time.monotonic() + RECOVER_S
+        past = run_history(store, run)
+        candidates = [one for file in found if (one := self._candidate(file, past)) is not None]
+        chosen = newest_generation(candidates)
+        for one in chosen[:1]:
+            generation = one.spooled.snapshot.generation
+            if generation.owner is None:
+                owners_of[generation] = one.spooled.owner or 0
+        for one in candidates:
+            if one not in chosen:
+                logger.info("%s waits: a later generation has left another one", one.file.path)
+        by_rank = itertools.groupby(
+            sorted(chosen, key=lambda one: one.file.rank), key=lambda one: one.file.rank
+        )
+        revived: list[RecoveredSnapshots] = []
+        for rank, those in by_rank:
+            if time.monotonic() > until_s:
+                logger.error("rank %d and later ones stay on the disk: no time is left", rank)
+                break
+            if (back := self._revive(list(those))) is not None:
+                revived.append(back)
+        with self._hall.at_once():  # or a save would begin with some of the ranks
+            return sum(self._install(one) for one in revived)
+
+    def _candidate(self, file: SpoolEntry, past: RunHistory) -> SpoolCandidate | None:
+        try:
+            with spool_file.opened(file.path) as (_, head):
+                spooled = head.spooled
+        except (FormatError, OSError) as error:
+            logger.error("the local copy %s is left alone: %s", file.path, error)
+            return None
+        except DamagedError as error:
+            self._discard(file, f"damage: {error}")
+            return None
+        if (why := why_stale(spooled, past)) is not None:
+            self._discard(file, why)
+            return None
+        self._spooler.knows(file.path.name, spooled.snapshot)
+        return SpoolCandidate(file, spooled)
+
+    def _revive(self, those: Sequence[SpoolCandidate]) -> RecoveredSnapshots | None:
+        """One rank's snapshots in memory; `those` are the newest first."""
+        shape = (those[0].spooled.slots, those[0].spooled.slot_bytes)
+        those = [one for one in those if (one.spooled.slots, one.spooled.slot_bytes) == shape]
+        slots, slot_bytes = shape
+        try:
+            host_memory.require(slot_bytes, min(slots, len(those)))
+            with Arena.create(slots * slot_bytes, "revived") as arena:
+                read = self._read(those, arena, slots, slot_bytes)
+                if not read:
+                    return None
+                memory = Arena.attach(os.dup(arena.fd), writable=False)
+        except CheckpointError as error:
+            _stays(those[0].file.rank, error)
+            return None
+        return RecoveredSnapshots(read[::-1], ArenaLayout(memory, slots, slot_bytes))
+
+    def _install(self, revived: RecoveredSnapshots) -> int:
+        """How many are held."""
+        *older, newest = revived.snapshots
+        try:
+            is_held = self._hall.install(newest, revived.furniture, older)
+        except CheckpointError as error:
+            revived.furniture.arena.close()
+            _stays(newest.rank, error)
+            return 0
+        steps = [snapshot.step for snapshot in revived.snapshots]
+        logger.info("rank %d: steps %s are back from the local disk", newest.rank, steps)
+        return len(steps) if is_held else 0
+
+    def _read(
+        self, those: Sequence[SpoolCandidate], arena: Arena, slots: int, slot_bytes: int
+    ) -> list[RankSnapshot]:
+        """What is whole of it, each in a slot."""
+        read: list[RankSnapshot] = []
+        for one in those:
+            if len(read) == slots:
+                break
+            into = arena.view(len(read) * slot_bytes, one.spooled.bytes)
+            try:
+                with spool_file.opened(one.file.path) as (fd, head):
+                    spool_file.read(fd, head, into, self._threads, one.file.path)
+            except DamagedError as error:
+                self._discard(one.file, f"damage: {error}")
+            except OSError as error:
+                logger.error("%s cannot be read: %s", one.file.path, error)
+            else:
+                # its deadline was that of another time
+                read.append(replace(one.spooled.snapshot, slot=len(read), deadline_s=None))
+        return read
+
+    def _discard(self, file: SpoolEntry, why: str) -> None:
+        logger.warning("the local copy %s is discarded: %s", file.path, why)
+        try:
+            self._spool.remove([file.path.name])
+        except OSError as error:
+            logger.error("%s cannot be removed: %s", file.path, error)
+
+
+def _stays(rank: int, error: CheckpointError) -> None:
+    logger.error("rank %d: its local copies stay on the disk: %s", rank, error)

@@ -1,0 +1,343 @@
+"""Which snapshots get a copy on the node's own disk, and when: those that have a deadline which the
+store may miss, and what is left at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.registry.rank_slots import ArenaLayout, RegisteredSnapshot
+from checkpointing.service.registry.snapshot_registry import SnapshotRegistry
+from checkpointing.service.snapshots import Generation, RankSnapshot
+from checkpointing.service.spool.save_tier_choice import (
+    SaveRates,
+    SaveTier,
+    SnapshotCopyTask,
+    TierChoice,
+    choose,
+    is_last_call,
+)
+from checkpointing.service.spool.spool_file import SpoolHeader
+from checkpointing.service.spool.spool_folder import SpoolFolder
+
+logger = logging.getLogger("checkpointing")
+
+LOOK_S = 0.2  # between looks at how what has a deadline comes on
+_LARGE = 1 << 20  # bytes; what is smaller says little about a disk
+
+
+@dataclass(frozen=True)
+class StoreOutlook:
+    """How the service's way to the store looks.
+
+    Attributes:
+        under_way: what is being written, and
+        left: raw bytes of it that this node still has to write.
+        compresses: whether it may compress.
+        store, since: as of `SpoolHeader`.
+    """
+
+    rates: SaveRates = field(default_factory=SaveRates)
+    under_way: tuple[Generation, int] | None = None
+    left: float = 0.0
+    compresses: bool = True
+    store: str | None = None
+    since: int = -1
+
+
+@dataclass(frozen=True)
+class UnsavedStep:
+    """What ranks of this node have of a step that is not durable."""
+
+    generation: Generation
+    step: int
+    parts: tuple[RegisteredSnapshot, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(held.snapshot.layout.bytes for held in self.parts)
+
+
+@dataclass(frozen=True)
+class SpooledCopy:
+    """A file that is there."""
+
+    generation: str  # its id
+    step: int
+    created: float  # Unix time of the snapshot's save(), seconds
+
+
+class Spooler:
+    """Looks at what is not durable yet, again and again, and copies. Thread-safe."""
+
+    def __init__(
+        self,
+        hall: SnapshotRegistry,
+        spool: SpoolFolder | None,
+        ahead: Callable[[], StoreOutlook],
+        owner: Callable[[Generation], int | None],
+    ) -> None:
+        """
+        Args:
+            spool: None: there is no disk to copy to; choices are made and told all the same.
+            ahead: how it looks now.
+            owner: as of `SpoolHeader`.
+        """
+        self._hall, self._spool, self._ahead, self._owner = hall, spool, ahead, owner
+        self._lock = threading.Lock()  # of all that follows
+        self._files: dict[str, SpooledCopy] = {}  # by name
+        self._tried: set[tuple[Generation, int, int]] = set()  # with rank and step
+        self._told: dict[tuple[Generation, int], TierChoice] = {}
+        self._local: float | None = None  # bytes per second
+        self._durable: deque[tuple[Generation, int, float]] = deque()  # has no need of the lock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def knows(self, name: str, snapshot: RankSnapshot) -> None:
+        """A snapshot's file is there, from before."""
+        with self._lock:
+            self._files[name] = _written(snapshot)
+            self._tried.add(_key(snapshot))
+
+    def consider(self, *, ends: bool = False) -> None:
+        """Choose for all that is not durable; return when what is to be copied now is.
+
+        Args:
+            ends: the service does: all that is whole is copied.
+        """
+        try:
+            self._consider_all(ends=ends)
+        except Exception:
+            # a bug must cost a copy, and not the save
+            logger.exception("choosing where snapshots go")
+
+    def _consider_all(self, *, ends: bool) -> None:
+        with self._lock:
+            self._clear()
+            ahead, before = self._ahead(), 0.0
+            for unsaved in _in_order(self._hall.not_durable(), ahead):
+                is_now = ahead.under_way == (unsaved.generation, unsaved.step)
+                before += ahead.left if is_now else unsaved.raw_bytes
+                self._consider(unsaved, before, ahead, ends=ends)
+
+    def durable(self, generation: Generation, step: int, created: float) -> None:
+        """A step is in the store: its files go soon, and those of what it has overtaken.
+
+        Args:
+            created: Unix time of its save(), seconds.
+        """
+        self._durable.append((generation, step, created))
+
+    def close(self) -> None:
+        """Remove what need not stay, and end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            self._clear()
+            if self._spool is not None:
+                self._spool.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            self.consider()
+
+    def _consider(
+        self, unsaved: UnsavedStep, to_store: float, ahead: StoreOutlook, *, ends: bool
+    ) -> None:
+        deadline_s = self._deadline_s(unsaved)
+        if deadline_s is None and not ends:
+            return
+        left_s = 0.0 if deadline_s is None else deadline_s - time.monotonic()
+        missing = [held for held in unsaved.parts if _key(held.snapshot) not in self._tried]
+        to_local = None
+        if self._spool is not None and missing:
+            to_local = float(sum(held.snapshot.layout.end for held in missing))
+        rates = replace(ahead.rates, local=self._local)
+        task = SnapshotCopyTask(to_store, to_local, ahead.compresses)
+        choice = choose(task, rates, left_s)
+        if not ends:
+            self._tell(unsaved, choice, left_s)
+        if to_local is not None and (
+            ends or choice.tier is SaveTier.LOCAL or is_last_call(task, rates, left_s)
+        ):
+            self._copy_all(unsaved, missing, ahead)
+
+    def _deadline_s(self, unsaved: UnsavedStep) -> float | None:
+        """On the monotonic clock."""
+        ends = [
+            held.arrived_s + held.snapshot.deadline_s
+            for held in unsaved.parts
+            if held.snapshot.deadline_s is not None
+        ]
+        if (stop_at_s := self._hall.stop_at_s) is not None:
+            ends.append(stop_at_s)
+        return min(ends, default=None)
+
+    def _tell(self, unsaved: UnsavedStep, choice: TierChoice, left_s: float) -> None:
+        """Once, and when another tier is chosen; not what is only left to do after a copy."""
+        key = (unsaved.generation, unsaved.step)
+        told = self._told.get(key)
+        if told is not None and (told.tier is SaveTier.LOCAL or told.tier is choice.tier):
+            return
+        self._told[key] = choice
+        logger.info(
+            "step %d has to be durable in %.1f s: %s, %s, takes %.1f s by what was measured",
+            unsaved.step,
+            left_s,
+            choice.tier.value,
+            choice.codec.value,
+            choice.needs_s,
+        )
+        said: dict[str, Any] = {
+            "step": unsaved.step,
+            "tier": choice.tier.value,
+            "codec": choice.codec.value,
+            "left_s": left_s,
+            "needs_s": choice.needs_s,
+        }
+        self._hall.ledger.choice = {**said, "outcome": None}
+        self._hall.tell(unsaved.generation, "tier", **said)
+
+    def _copy_all(
+        self, unsaved: UnsavedStep, missing: list[RegisteredSnapshot], ahead: StoreOutlook
+    ) -> None:
+        ledger = self._hall.ledger
+        begun_s, size, problems = time.monotonic(), 0, []
+        for held in missing:
+            snapshot = held.snapshot
+            self._tried.add(_key(snapshot))
+            try:
+                size += self._copy(held, ahead)
+            except (OSError, ServiceError) as error:
+                why = f"rank {snapshot.rank}: {error}"
+                logger.error("step %d has no local copy: %s", unsaved.step, why)
+                problems.append(why)
+        seconds = time.monotonic() - begun_s
+        if size >= _LARGE or (size and self._local is None):
+            self._local = size / max(seconds, 1e-6)
+        if problems:
+            ledger.spool_failed += len(problems)
+            ledger.spool_error = problems[0]
+            self._came_to(unsaved.step, "no local copy")
+            self._hall.tell(
+                unsaved.generation, "spool_failed", step=unsaved.step, error="; ".join(problems)
+            )
+        elif size:
+            logger.info("step %d has a local copy: %d bytes in %.2f s", unsaved.step, size, seconds)
+            ledger.spooled += len(missing)
+            ledger.local_bytes_per_s, ledger.spool_error = self._local, None
+            self._came_to(unsaved.step, "local copy")
+            self._hall.tell(
+                unsaved.generation, "spooled", step=unsaved.step, bytes=size, seconds=seconds
+            )
+
+    def _came_to(self, step: int, outcome: str) -> None:
+        """What became of the last choice, if it was for this step."""
+        choice = self._hall.ledger.choice
+        if choice is not None and choice["step"] == step:
+            self._hall.ledger.choice = {**choice, "outcome": outcome}
+            logger.info("step %d, for which %s was chosen: %s", step, choice["tier"], outcome)
+
+    def _copy(self, held: RegisteredSnapshot, ahead: StoreOutlook) -> int:
+        """The bytes of the file; 0 if it is not needed any more."""
+        snapshot = held.snapshot
+        with self._hall.peeking(snapshot) as found:
+            if found is None or self._spool is None:
+                return 0
+            furniture, memory = found
+            spooled = self._spooled(held, furniture, ahead)
+            over = [name for name, _ in sorted(self._files.items(), key=lambda i: i[1].created)]
+            going = [name for name in over if self._files[name].created < snapshot.created]
+            size = self._spool.put(spooled, memory, going)
+        self._files[spooled.name] = _written(snapshot)
+        return size
+
+    def _spooled(
+        self, held: RegisteredSnapshot, furniture: ArenaLayout, ahead: StoreOutlook
+    ) -> SpoolHeader:
+        snapshot = held.snapshot
+        owner = self._owner(snapshot.generation)
+        return SpoolHeader(
+            snapshot, owner, ahead.store, ahead.since, furniture.slots, furniture.slot_bytes
+        )
+
+    def _clear(self) -> None:
+        """Files that are of no use any more."""
+        if self._durable:
+            self._look()
+        while self._durable:
+            generation, step, created = self._durable.popleft()
+            self._came_to(step, "durable")
+            gone = [n for n, w in self._files.items() if _is_over(w, generation, step, created)]
+            self._tried = {t for t in self._tried if t[0] != generation or t[2] > step}
+            self._told = {k: c for k, c in self._told.items() if k[0] != generation or k[1] > step}
+            if self._spool is not None and gone:
+                self._remove(gone)
+
+    def _look(self) -> None:
+        """Find files that nobody has told of: damaged ones, or of a start without a store."""
+        if self._spool is None:
+            return
+        try:
+            found = self._spool.files()
+        except ServiceError as error:
+            logger.error("%s", error)
+            return
+        for file in found:
+            unknown = SpooledCopy(file.generation, file.step, file.modified)
+            self._files.setdefault(file.path.name, unknown)
+
+    def _remove(self, names: list[str]) -> None:
+        assert self._spool is not None
+        try:
+            self._spool.remove(names)
+        except OSError as error:
+            logger.error("%s: what is durable cannot be removed: %s", self._spool.folder, error)
+        for name in names:
+            self._files.pop(name, None)
+
+
+def created(hall: SnapshotRegistry, generation: Generation, step: int) -> float:
+    """Unix time of the save() of a step that is in memory here; 0 if it is not."""
+    times = [s.created for s, _ in hall.snapshots() if (s.generation, s.step) == (generation, step)]
+    return max(times, default=0.0)
+
+
+def _key(snapshot: RankSnapshot) -> tuple[Generation, int, int]:
+    return snapshot.generation, snapshot.rank, snapshot.step
+
+
+def _written(snapshot: RankSnapshot) -> SpooledCopy:
+    return SpooledCopy(snapshot.generation.id, snapshot.step, snapshot.created)
+
+
+def _is_over(written: SpooledCopy, generation: Generation, step: int, created: float) -> bool:
+    """Whether a file is of no use once a step is durable."""
+    if written.generation == generation.id:
+        return written.step <= step
+    return written.created <= created
+
+
+def _in_order(held: list[RegisteredSnapshot], ahead: StoreOutlook) -> list[UnsavedStep]:
+    """By step, in the order in which they will be written: what is under way, then the newest."""
+    steps: dict[tuple[Generation, int], list[RegisteredSnapshot]] = {}
+    for one in held:
+        steps.setdefault((one.snapshot.generation, one.snapshot.step), []).append(one)
+    found = [UnsavedStep(*key, tuple(parts)) for key, parts in steps.items()]
+    return sorted(
+        found,
+        key=lambda unsaved: (
+            (unsaved.generation, unsaved.step) != ahead.under_way,
+            -max(part.order for part in unsaved.parts),
+        ),
+    )

@@ -1,0 +1,277 @@
+"""Trainers' connections: what they ask, by message, of the service."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from checkpointing.errors import CheckpointError, ServiceError
+from checkpointing.service.checkpoint_service import CheckpointService
+from checkpointing.service.client.held_snapshots import REPLICA
+from checkpointing.service.config import load
+from checkpointing.service.protocol.messages import (
+    PROTOCOL,
+    dump_snapshot,
+    load_generation,
+    load_layout,
+    load_rank,
+    load_snapshot,
+)
+from checkpointing.service.protocol.send_queue import SendQueue
+from checkpointing.service.protocol.socket_address import check_peer
+from checkpointing.service.protocol.socket_frames import FrameSocket
+from checkpointing.service.registry.rank_slots import ArenaLayout
+from checkpointing.service.replication.replication_ring import load_ring
+from checkpointing.service.snapshots import RankSnapshot, SnapshotLayout
+from checkpointing.staging.arena import Arena
+
+logger = logging.getLogger("checkpointing")
+
+GOODBYE_S = 8.0  # the longest that a goodbye waits for a prune that is under way
+_BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_BUSY_S = 0.5  # until accepting is tried again
+# what answering a message raises that no trainer sends
+_REFUSED = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class TrainerServer:
+    """Accepts connections on a unix socket until it is closed."""
+
+    def __init__(self, service: CheckpointService, path: Path) -> None:
+        """Raises:
+        OSError: the socket cannot be made; EADDRINUSE if there is one.
+        """
+        self._service, self._path = service, path
+        self._is_closed = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(path))
+        path.chmod(0o600)  # in a folder that is closed to others before, and whatever the umask
+        self._socket.listen(128)
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._path.unlink(missing_ok=True)  # first, so that nobody comes any more
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes up who accepts
+
+    def _accept(self) -> None:
+        for number in itertools.count():
+            sock = self._next()
+            if sock is None:
+                return
+            try:
+                check_peer(sock)
+            except (ServiceError, OSError) as error:
+                logger.warning("%s", error)
+                sock.close()
+                continue
+            visit = _Visit(self._service, FrameSocket(sock), number)
+            threading.Thread(target=visit.serve, name="visit", daemon=True).start()
+
+    def _next(self) -> socket.socket | None:
+        """The next connection; None at the end."""
+        while True:
+            try:
+                return self._socket.accept()[0]
+            except OSError as error:
+                if self._is_closed:
+                    return None
+                logger.error("cannot accept a trainer: %s", error)
+                if error.errno in _BUSY:
+                    time.sleep(_BUSY_S)
+
+
+class _Visit:
+    """One connection."""
+
+    def __init__(self, service: CheckpointService, wire: FrameSocket, number: int) -> None:
+        self._service, self._hall, self._wire = service, service.hall, wire
+        self._number = number
+        self._outbox = SendQueue(wire)
+        self._rank: int | None = None
+        self._layouts: dict[str, SnapshotLayout] = {}
+        self._fds: list[int] = []  # that came with the message being answered
+        self._answers: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+            "join": self._join,
+            "arena": self._arena,
+            "layout": self._layout,
+            "claim": self._claim,
+            "staged": self._staged,
+            "stream": self._stream,
+            "fill": self._fill,
+            "unstaged": self._unstaged,
+            "resume": self._resume,
+            "snapshots": self._snapshots,
+            "listen": self._listen,
+            "ring": self._ring,
+            "pull": self._pull,
+            "adopt": self._adopt,
+            "goodbye": self._goodbye,
+            "grace": self._grace,
+            "lost": self._lost,
+            "status": lambda message: {"pid": os.getpid(), **self._service.status()},
+        }
+
+    def serve(self) -> None:
+        try:
+            while (received := self._wire.receive()) is not None:
+                message, self._fds = received
+                try:
+                    self._answer(message)
+                finally:
+                    for fd in self._fds:
+                        os.close(fd)
+        except (ConnectionError, CheckpointError) as error:
+            logger.warning("rank %s: %s", self._rank, error)
+        finally:
+            if self._rank is not None:
+                self._hall.leave(self._rank, self._notify, goodbye=False)
+            self._outbox.close()
+            self._wire.close()
+
+    def _grace(self, message: dict[str, Any]) -> None:
+        self._service.grant(float(message["seconds"]))
+
+    def _lost(self, message: dict[str, Any]) -> None:
+        self._hall.lost_ranks = frozenset(int(rank) for rank in message["ranks"])
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        """Requests have a number, which their answers have too; others have no answer."""
+        number, kind = message.get("number"), message["kind"]
+        try:
+            if kind not in self._answers:
+                raise ServiceError(f"this service does not know what {kind!r} is")
+            answer = self._answers[kind](message)
+        except (*_REFUSED, CheckpointError) as error:
+            logger.warning("rank %s: %s: %r", self._rank, kind, error)
+            why = str(error) if isinstance(error, CheckpointError) else repr(error)
+            answer = {"refused": f"{kind}: {why}"}
+        if number is not None:
+            answer = answer or {}
+            fd = answer.pop("fd", None)
+            self._outbox.put({"kind": "answer", "number": number, **answer}, fd)
+
+    def _notify(self, message: dict[str, Any]) -> None:
+        self._outbox.put(message)
+
+    def _join(self, message: dict[str, Any]) -> dict[str, Any]:
+        if message["protocol"] != PROTOCOL:
+            raise ServiceError(
+                f"this service speaks protocol {PROTOCOL}, the trainer {message['protocol']}: end "
+                f"process {os.getpid()} and start again"
+            )
+        rank, ranks, generation = load_rank(message)
+        if self._rank not in (None, rank):
+            raise ServiceError(f"this connection is that of rank {self._rank} already")
+        self._service.configure(load(message["config"]))
+        found = self._hall.join(rank, ranks, generation, self._notify, self._number)
+        self._rank = rank
+        left = {"slots": found.slots, "slot_bytes": found.slot_bytes}
+        return left if found.fd is None else {"fd": found.fd, **left}
+
+    def _arena(self, message: dict[str, Any]) -> None:
+        if len(self._fds) != 1:
+            raise ServiceError("an arena is one descriptor")
+        rank, slots, slot_bytes = self._sits(), int(message["slots"]), int(message["slot_bytes"])
+        buckets = int(message["buckets"])
+        arena = Arena.attach(self._fds[0], writable=False)
+        self._fds.clear()  # the arena has it now
+        try:
+            self._hall.furnish(rank, self._notify, ArenaLayout(arena, slots, slot_bytes, buckets))
+        except CheckpointError:
+            arena.close()
+            raise
+
+    def _layout(self, message: dict[str, Any]) -> None:
+        layout = load_layout(message)
+        newest = list(self._layouts.items())[-1:]  # what is staged under way may still name it
+        self._layouts = {**dict(newest), layout.digest: layout}
+
+    def _claim(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {"slot": self._hall.claim(self._sits(), self._notify, int(message["step"]))}
+
+    def _unstaged(self, message: dict[str, Any]) -> None:
+        step, skipped = int(message["step"]), int(message["skipped"])
+        self._hall.unstaged(self._sits(), self._notify, step, skipped)
+
+    def _staged(self, message: dict[str, Any]) -> None:
+        snapshot = load_snapshot(message["snapshot"], self._layouts)
+        self._hall.put(self._sits(), self._notify, snapshot)
+
+    def _stream(self, message: dict[str, Any]) -> None:
+        snapshot, rank = load_snapshot(message["snapshot"], self._layouts), self._sits()
+        stream = self._hall.stream(rank, self._notify, snapshot)
+        self._hall.put(rank, self._notify, snapshot, stream)
+
+    def _fill(self, message: dict[str, Any]) -> None:
+        fields = ("step", "part", "bucket", "size")
+        step, part, bucket, size = (int(message[field]) for field in fields)
+        self._hall.fill(self._sits(), self._notify, step, part, bucket, size)
+
+    def _resume(self, message: dict[str, Any]) -> None:
+        distrusted = frozenset(bytes.fromhex(pack) for pack in message["distrusted"])
+        self._service.resume(
+            load_generation(message["generation"]),
+            frozenset(message["damaged"]),
+            distrusted,
+        )
+
+    def _snapshots(self, message: dict[str, Any]) -> dict[str, Any]:
+        """All, but only this rank's with their values."""
+        found = [
+            (s if s.rank == self._rank else _briefly(s), state)
+            for s, state in self._hall.snapshots()
+        ]
+        plain = [
+            {**dump_snapshot(s), "state": state.value, "digests": s.digests} for s, state in found
+        ]
+        for replica in self._service.replication.replicas.whole():
+            plain.append({**dump_snapshot(_briefly(replica)), "state": REPLICA})
+        return {"snapshots": plain}
+
+    def _listen(self, message: dict[str, Any]) -> dict[str, Any]:
+        where = self._service.replication.listen(str(message["address"]), int(message["port"]))
+        return dict(zip(("address", "port"), where, strict=True))
+
+    def _ring(self, message: dict[str, Any]) -> None:
+        self._service.replication.join(load_ring(message))
+
+    def _pull(self, message: dict[str, Any]) -> dict[str, Any]:
+        rank, step, node = self._sits(), int(message["step"]), int(message["node"])
+        generation = load_generation(message["generation"])
+        try:
+            snapshot, arena = self._service.replication.pull(generation, rank, step, node)
+        except ConnectionError as error:
+            raise ServiceError(str(error)) from error
+        try:
+            return {"snapshot": dump_snapshot(snapshot), "fd": os.dup(arena.fd)}
+        finally:
+            arena.close()
+
+    def _adopt(self, message: dict[str, Any]) -> None:
+        self._service.replication.adopt(load_generation(message["generation"]))
+
+    def _goodbye(self, message: dict[str, Any]) -> None:
+        rank = self._sits()
+        self._service.finish(GOODBYE_S)
+        self._rank = None
+        self._hall.leave(rank, self._notify, goodbye=True)
+
+    def _sits(self) -> int:
+        if self._rank is None:
+            raise ServiceError("join first")
+        return self._rank
+
+
+def _briefly(snapshot: RankSnapshot) -> RankSnapshot:
+    """For other ranks than its own, which have no use for what was said beside the tensors."""
+    return replace(snapshot, values={}, fingerprints=b"")

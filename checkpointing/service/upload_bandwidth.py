@@ -1,0 +1,52 @@
+"""A storage that does not send faster than it is allowed to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from checkpointing.format.object_keys import PACKS
+from checkpointing.storage import Buffer, Storage
+from checkpointing.storage.forwarding_storage import ForwardingStorage
+
+BURST_S = 0.5  # seconds' worth that may go at once after a pause
+
+
+class BandwidthTokenBucket:
+    """Fills at a steady rate; who takes more than there is waits. Thread-safe."""
+
+    def __init__(
+        self,
+        per_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._per_s, self._clock, self._sleep = per_s, clock, sleep
+        self._level, self._last_s = per_s * BURST_S, clock()
+        self._lock = threading.Lock()
+
+    def take(self, amount: float) -> None:
+        """Wait until `amount` may be spent. It is spent at once and the debt slept off, so that
+        large and small amounts come to the same rate, in the order of their coming."""
+        with self._lock:
+            now_s = self._clock()
+            filled = self._level + (now_s - self._last_s) * self._per_s
+            self._level, self._last_s = min(filled, self._per_s * BURST_S) - amount, now_s
+            wait_s = -self._level / self._per_s
+        if wait_s > 0:
+            self._sleep(wait_s)
+
+
+class ThrottledStorage(ForwardingStorage):
+    """`storage`, with the bytes of packs taken from a bucket first. Records are small, and must
+    not wait: a lease that came late would be one that has run out."""
+
+    def __init__(self, storage: Storage, bucket: BandwidthTokenBucket) -> None:
+        super().__init__(storage)
+        self._bucket = bucket
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        if key.startswith(PACKS):
+            self._bucket.take(sum(len(part) for part in parts))
+        super().put(key, parts)

@@ -1,0 +1,192 @@
+"""Shared memory without a name: whoever has its descriptor maps it, and it goes with the last one.
+
+No file is left behind by any death of its holders, and no other user can open it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.errors import StageError
+from checkpointing.staging.slot_layout import PAGE, round_up
+
+THREADS = min(4, os.cpu_count() or 1)
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a shrunk one would kill who reads it: SIGBUS
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in mmap's constants
+_PART = 16 << 20  # bytes that a thread populates at a time
+
+_madvise: Callable[..., int] = ctypes.CDLL(None, use_errno=True).madvise  # leaves the GIL alone
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]  # type: ignore[attr-defined]
+
+
+class Arena:
+    """A fixed number of bytes that several processes see.
+
+    `close` gives back this process's descriptor and mapping; views stay valid for as long as they
+    are referred to, and hold the memory. Thread-safe.
+    """
+
+    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+        """Use `create` or `attach`."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._fd, self.size, self._writable = fd, size, writable
+        self._lock = threading.Lock()
+        self._cells: NDArray[np.uint8] | None
+        # not kept by itself: the mapping ends with the last view of it
+        self._cells = np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
+
+    @classmethod
+    def create(cls, size: int, name: str = "arena") -> Self:
+        """New memory, zeros, of at least `size` bytes (whole pages); taken when it is touched.
+
+        Raises:
+            StageError: the system does not give it.
+            ValueError: `size` is not positive.
+        """
+        if size <= 0:
+            raise ValueError(f"an arena needs a size > 0 bytes, got {size}")
+        size = round_up(size, PAGE)
+        try:
+            fd = os.memfd_create(f"hpckit-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise _refused(size, error) from error
+        try:
+            os.fchmod(fd, 0o600)  # whom /proc shows the descriptor to cannot open it anew
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+            return cls(fd, size, writable=True)
+        except OSError as error:
+            os.close(fd)
+            raise _refused(size, error) from error
+
+    @classmethod
+    def attach(cls, fd: int, *, writable: bool = True) -> Self:
+        """The memory behind a descriptor that another process has sent. The arena owns `fd` from
+        now on, unless this raises.
+
+        Raises:
+            StageError: it is no arena: not sealed against a change of its size, or empty.
+        """
+        try:
+            seals, size = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.fstat(fd).st_size
+        except OSError as error:
+            raise _no_arena(fd, str(error)) from error
+        if seals & _SEALS != _SEALS:
+            raise _no_arena(fd, "it is not sealed, so its size may change under a reader")
+        if size == 0 or size % PAGE:
+            raise _no_arena(fd, f"its size is {size} bytes, not whole pages")
+        try:
+            os.set_inheritable(fd, False)
+            return cls(fd, size, writable=writable)
+        except OSError as error:
+            raise StageError(f"cannot map an arena of {size} bytes: {error}") from error
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, to send to another process. The arena keeps it."""
+        self._open()
+        return self._fd
+
+    @property
+    def is_closed(self) -> bool:
+        return self._cells is None
+
+    def view(self, offset: int, length: int) -> NDArray[np.uint8]:
+        """Bytes `offset` to `offset + length`, without a copy.
+
+        Raises:
+            ValueError: they are not all inside, or the arena is closed.
+        """
+        cells = self._open()
+        if not 0 <= offset <= offset + length <= self.size:
+            raise ValueError(
+                f"no view of bytes {offset} to {offset + length}: the arena has {self.size}"
+            )
+        return cells[offset : offset + length]
+
+    def prefault(self, threads: int = THREADS, start: int = 0, stop: int | None = None) -> None:
+        """Take the memory from byte `start` up to `stop` now (None: to the end) and map it here, so
+        that the first copy into it is as fast as later ones. The content stays as it is.
+
+        Args:
+            start: a multiple of the page.
+
+        Raises:
+            StageError: there is not enough memory.
+        """
+        cells = self._open()[start:stop]
+        try:
+            if not self._writable or not self._populate(cells, threads):
+                self._touch(cells, start, threads)
+        except OSError as error:
+            raise StageError(
+                f"no host memory for an arena of {self.size} bytes: {error}; use fewer slots"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of it; a second time does nothing."""
+        with self._lock:
+            if self._cells is not None:
+                self._cells = None
+                os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_cells", None) is not None:
+            self.close()
+
+    def _open(self) -> NDArray[np.uint8]:
+        if self._cells is None:
+            raise ValueError("this arena is closed")
+        return self._cells
+
+    def _populate(self, cells: NDArray[np.uint8], threads: int) -> bool:
+        """Whether the kernel could be told to do it."""
+
+        def populate(part: NDArray[np.uint8]) -> bool:
+            if _madvise(part.ctypes.data, part.size, _MADV_POPULATE_WRITE) == 0:
+                return True
+            code = ctypes.get_errno()
+            if code == errno.EINVAL:
+                return False  # a kernel that does not know it
+            raise OSError(code, os.strerror(code))
+
+        return all(_each_part(populate, cells, threads))
+
+    def _touch(self, cells: NDArray[np.uint8], start: int, threads: int) -> None:
+        """Without writing, for another process may be writing."""
+        if self._writable:
+            os.posix_fallocate(self._fd, start, cells.size)
+        _each_part(lambda part: int(part[::PAGE].max()), cells, threads)
+
+
+def _each_part(
+    work: Callable[[NDArray[np.uint8]], Any], cells: NDArray[np.uint8], threads: int
+) -> list[Any]:
+    parts = [cells[at : at + _PART] for at in range(0, cells.size, _PART)]
+    with ThreadPoolExecutor(threads, "prefault") as pool:
+        return list(pool.map(work, parts))
+
+
+def _refused(size: int, error: OSError) -> StageError:
+    return StageError(f"cannot make shared memory of {size} bytes: {error}; use fewer slots")
+
+
+def _no_arena(fd: int, why: str) -> StageError:
+    return StageError(f"descriptor {fd} is no arena: {why}; send what Arena.create() made")

@@ -1,0 +1,163 @@
+"""Cutting a state into buckets that are smaller than it: pure functions over boxes and sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from checkpointing.format.tiles import Box, Shape
+from checkpointing.staging.slot_layout import PAGE, StagedSnapshot, next_offset, round_up
+
+BUCKET_BYTES = 64 << 20
+BUCKETS = 4
+MIN_BUCKET = 1 << 20  # bytes
+# of the state that all buckets together may have: a third of what a save may take of the host's
+# memory, for who empties them needs some, too
+_SHARE = 0.1
+_PARTS = 4  # per bucket at least, of what is cut: a bucket that is closed early is almost full
+
+# of a piece: its box in the whole tensor, the extents of a tile of that, bytes per element
+Grid: TypeAlias = tuple[Box, Shape, int]
+
+
+@dataclass(frozen=True)
+class BucketPart:
+    """A box of a piece, in coordinates of the piece: its first cell is at zeros."""
+
+    piece: int  # index
+    box: Box
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket that is full. Plain data.
+
+    Attributes:
+        content: where it lies; one entry per part.
+        parts: what it is of the pieces; each part of each piece comes once.
+        number: counted from 0.
+        is_last: whether the state is complete with it.
+    """
+
+    content: StagedSnapshot
+    parts: tuple[BucketPart, ...]
+    number: int
+    is_last: bool
+
+
+def bucket_sizes(
+    state_bytes: int, bucket_bytes: int = BUCKET_BYTES, count: int = BUCKETS, least: int = 0
+) -> tuple[int, int]:
+    """How many buckets, and their size in bytes: together at most a tenth of the state.
+
+    First there are fewer, but two at least, then they are smaller, but never below 1 MiB or
+    `least`: then a small state has more.
+
+    Args:
+        least: bytes that a bucket has to hold.
+    """
+    allowed = int(state_bytes * _SHARE)
+    count = max(2, min(count, allowed // max(1, bucket_bytes)))
+    size = min(bucket_bytes, allowed // count) // PAGE * PAGE
+    return count, max(size, MIN_BUCKET, round_up(least, PAGE))
+
+
+def largest_tile(pieces: Iterable[Grid]) -> int:
+    """Bytes of the largest part of a piece that lies in one tile: a bucket of so many cuts none."""
+    return max((_tile_bytes(*piece) for piece in pieces), default=0)
+
+
+def cut(box: Box, tile: Shape, itemsize: int, limit: int) -> list[Box]:
+    """`box` in boxes of at most `limit` bytes, in row-major order, along the grid of tiles.
+
+    Only a tile that alone is larger is cut elsewhere, and a single element stays whole.
+
+    Args:
+        box: in the coordinates of the grid.
+        tile: extents of a tile.
+        itemsize: bytes per element.
+    """
+    return list(_cut(box, tile, itemsize, limit, 0))
+
+
+def divide(
+    pieces: Sequence[Grid], bucket_bytes: int
+) -> Iterator[tuple[list[BucketPart], list[int]]]:
+    """The content of one bucket after another.
+
+    Yields:
+        The parts in a bucket, and their offsets from its start in bytes.
+
+    Raises:
+        ValueError: an element is larger than a bucket.
+    """
+    parts: list[BucketPart] = []
+    offsets: list[int] = []
+    end = 0
+    for part, size in _parts(pieces, bucket_bytes):
+        start = next_offset(end, size)
+        if start + size > bucket_bytes and parts:
+            yield parts, offsets
+            parts, offsets, start = [], [], 0
+        parts.append(part)
+        offsets.append(start)
+        end = start + size
+    if parts:
+        yield parts, offsets
+
+
+def _tile_bytes(box: Box, tile: Shape, itemsize: int) -> int:
+    extents = zip(box.sizes, tile, strict=True)
+    return math.prod(min(size, extent) for size, extent in extents) * itemsize
+
+
+def _parts(pieces: Sequence[Grid], bucket_bytes: int) -> Iterator[tuple[BucketPart, int]]:
+    """Parts in the order of the pieces, with their bytes."""
+    for index, (box, tile, itemsize) in enumerate(pieces):
+        if itemsize > bucket_bytes:
+            raise ValueError(f"a bucket of {bucket_bytes} bytes cannot hold one of {itemsize}")
+        limit = bucket_bytes
+        if box.count * itemsize > bucket_bytes:
+            limit = max(bucket_bytes // _PARTS, min(math.prod(tile) * itemsize, bucket_bytes))
+        for part in cut(box, tile, itemsize, limit):
+            yield BucketPart(index, part.relative_to(box)), part.count * itemsize
+
+
+def _cut(box: Box, tile: Shape, itemsize: int, limit: int, dim: int) -> Iterator[Box]:
+    if box.count * itemsize <= limit or box.count == 1:
+        yield box
+    elif dim == len(tile):
+        yield from _halve(box, itemsize, limit)
+    else:
+        offset, size = box.offsets[dim], box.sizes[dim]
+        per_index = box.count // size * itemsize
+        for start, stop in _spans(offset, offset + size, tile[dim], limit // per_index):
+            yield from _cut(_between(box, dim, start, stop), tile, itemsize, limit, dim + 1)
+
+
+def _spans(start: int, end: int, extent: int, room: int) -> Iterator[tuple[int, int]]:
+    """`start` to `end` in spans that end on multiples of `extent`: the longest that are not above
+    `room`, or one extent each."""
+    while start < end:
+        stop = max((start + room) // extent, start // extent + 1) * extent
+        yield start, min(stop, end)
+        start = stop
+
+
+def _halve(box: Box, itemsize: int, limit: int) -> Iterator[Box]:
+    """What has no grid any more, in two along its first dimension that has two."""
+    if box.count * itemsize <= limit or box.count == 1:
+        yield box
+        return
+    dim = next(d for d, size in enumerate(box.sizes) if size > 1)
+    start, size = box.offsets[dim], box.sizes[dim]
+    yield from _halve(_between(box, dim, start, start + size // 2), itemsize, limit)
+    yield from _halve(_between(box, dim, start + size // 2, start + size), itemsize, limit)
+
+
+def _between(box: Box, dim: int, start: int, stop: int) -> Box:
+    offsets, sizes = list(box.offsets), list(box.sizes)
+    offsets[dim], sizes[dim] = start, stop - start
+    return Box(tuple(offsets), tuple(sizes))

@@ -1,0 +1,148 @@
+"""Fingerprints of tensors: to compare replicas, and to notice writes to what is being copied.
+
+A fingerprint is a whole number of 64 bits that depends on every bit of a tensor and on its place.
+It is computed where the tensor lies, so that no bytes are sent anywhere: on the CPU by XXH3
+(xxhash.com), which reads about as fast as the memory allows; on other devices as a sum of all
+words, each multiplied by an odd number that depends on its place, modulo 2^64. A single word that
+differs always changes that sum: the product of an odd number and a difference that is not 0 modulo
+2^64 is not 0 either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from checkpointing.format.replica_differences import NOT_TAKEN
+from checkpointing.format.torch_dtypes import as_bytes
+
+PIECE = 1 << 10
+"""Bytes of a sample's piece."""
+WHOLE = 64 << 10
+"""Tensors of not more bytes are sampled whole."""
+
+_UNIT = 32 << 20  # bytes that one thread reads at a time
+_WORTH = 2 << 20  # bytes of a sample for which a thread is started
+_WORDS = 1 << 24  # that a device weighs at a time
+_THREADS = min(4, os.cpu_count() or 1)
+_FACTORS = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))  # SplitMix64's, signed
+_SHIFT = 31
+
+
+def fingerprint(cells: Sequence[Tensor]) -> int:
+    """Of tensors of one device, one after the other, each in C order; never `NOT_TAKEN`. Two are
+    equal if shapes, dtypes and bits are, on devices of one kind."""
+    if all(one.is_cpu for one in cells):
+        hasher = xxhash.xxh3_64()
+        for one in cells:
+            for piece in _pieces(one):
+                hasher.update(as_bytes(piece))
+        return hasher.intdigest() or NOT_TAKEN + 1
+    return combine_fingerprints([device_fingerprint(one) for one in cells])
+
+
+def device_fingerprint(cells: Tensor) -> Tensor:
+    """The fingerprint of one tensor as its device computes it: int64[], not waited for."""
+    content = _plain(cells).view(-1).view(torch.uint8)
+    if rest := content.numel() % 4:
+        content = torch.nn.functional.pad(content, (0, 4 - rest))
+    words = content.view(torch.int32)
+    total = torch.zeros((), dtype=torch.int64, device=cells.device)
+    for start in range(0, words.numel(), _WORDS):
+        piece = words[start : start + _WORDS].to(torch.int64)
+        place = torch.arange(start + 1, start + 1 + piece.numel(), device=cells.device)
+        weights = place * _FACTORS[0]
+        weights = ((weights ^ (weights >> _SHIFT)) * _FACTORS[1]) | 1
+        total = total + (piece * weights).sum()
+    return total
+
+
+def combine_fingerprints(parts: Sequence[Tensor]) -> int:
+    """What `device_fingerprint` gave for the tensors of one entry, as one number."""
+    whole = 0
+    for number, part in enumerate(parts):
+        whole += int(part) * (2 * number + 1)
+    return whole % (1 << 64) or NOT_TAKEN + 1
+
+
+class TensorSample:
+    """What CPU tensors are like at one moment, told by one of every `stride` pieces of 1 KiB: so a
+    write that changes everything in a tensor is always seen, as is one to `stride + 1` KiB in a
+    row; one to a single piece is seen by one of `stride` samples in a row."""
+
+    def __init__(self, tensors: Sequence[Tensor], stride: int, phase: int = 0) -> None:
+        """
+        Args:
+            tensors: contiguous, on the CPU.
+            stride: one piece in so many is read, and the first one of every tensor; 1: all are. An
+                odd number, because columns of most matrices are a power of 2 apart, and would be
+                read all or not at all.
+            phase: which, so that other ones are read next time.
+        """
+        self._stride, self._phase = stride, phase % stride
+        self._seen = self._read(tensors)
+
+    def changed(self, tensors: Sequence[Tensor]) -> list[int]:
+        """Which of these, of the same number and sizes, are not as they were."""
+        now = self._read(tensors)
+        return [i for i, (a, b) in enumerate(zip(self._seen, now, strict=True)) if a != b]
+
+    def _read(self, tensors: Sequence[Tensor]) -> list[list[int]]:
+        views = [as_bytes(tensor) if tensor.numel() else memoryview(b"") for tensor in tensors]
+        units = [
+            (number, view[start : start + _UNIT])
+            for number, view in enumerate(views)
+            for start in range(0, view.nbytes, _UNIT)
+        ]
+        found: list[list[int]] = [[] for _ in tensors]
+        for (number, _), digest in zip(units, self._digests(units), strict=True):
+            found[number].append(digest)
+        return found
+
+    def _digests(self, units: Sequence[tuple[int, memoryview]]) -> list[int]:
+        contents = [view for _, view in units]
+        threads = min(_THREADS, sum(view.nbytes for view in contents) // self._stride // _WORTH)
+        if threads < 2:
+            return [self._digest(view) for view in contents]
+        found = [0] * len(contents)
+
+        def read(first: int) -> None:
+            for number in range(first, len(contents), threads):
+                found[number] = self._digest(contents[number])
+
+        with ThreadPoolExecutor(threads - 1, "fingerprint") as pool:
+            others = [pool.submit(read, first) for first in range(1, threads)]
+            read(0)
+            for other in others:
+                other.result()
+        return found
+
+    def _digest(self, view: memoryview) -> int:
+        if self._stride == 1 or view.nbytes <= max(WHOLE, self._stride * PIECE):
+            return xxhash.xxh3_64_intdigest(view)
+        blocks = view.nbytes // (PIECE * self._stride)
+        size = blocks * PIECE * self._stride
+        pieces = np.frombuffer(view[:size], np.uint8).reshape(blocks, self._stride, PIECE)
+        hasher = xxhash.xxh3_64(view[:PIECE])
+        hasher.update(pieces[:, self._phase].tobytes())
+        hasher.update(view[size:])
+        return hasher.intdigest()
+
+
+def _pieces(cells: Tensor) -> Iterator[Tensor]:
+    """Contiguous CPU tensors that are `cells` in C order, and no copy of much at a time."""
+    if cells.is_contiguous() or cells.nbytes <= _UNIT or not cells.ndim:
+        yield _plain(cells)
+        return
+    for row in cells.detach():
+        yield from _pieces(row)
+
+
+def _plain(cells: Tensor) -> Tensor:
+    return cells.detach().resolve_conj().resolve_neg().contiguous()

@@ -1,0 +1,94 @@
+"""Copies from CUDA devices into shared memory, beside the work of the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from checkpointing.staging.arena import Arena
+from checkpointing.staging.fingerprints import device_fingerprint
+
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices of this process
+
+
+class PinnedArena:
+    """An arena's memory, registered with CUDA: copies into it need no detour and no waiting CPU."""
+
+    def __init__(self, arena: Arena, cuda: Any = torch.cuda) -> None:
+        """
+        Raises:
+            RuntimeError: CUDA refuses, and says why.
+        """
+        self._cuda = cuda
+        self._cells = arena.view(0, arena.size)  # keeps the memory mapped while it is registered
+        self._address: int | None = self._cells.ctypes.data
+        cuda.check_error(cuda.cudart().cudaHostRegister(self._address, arena.size, _PORTABLE))
+
+    def close(self) -> None:
+        """Unregister; no copy may be under way. A second time does nothing."""
+        address, self._address = self._address, None
+        if address is not None:
+            self._cuda.check_error(self._cuda.cudart().cudaHostUnregister(address))
+            del self._cells
+
+
+class DeviceCopy:
+    """Copies on a stream of their own, one per device, which begin after the work that the current
+    stream was given before. The sources are referred to, hence not reused, until `wait` returns."""
+
+    def __init__(
+        self,
+        targets: Sequence[Tensor],
+        sources: Sequence[Tensor],
+        names: Sequence[str] = (),
+        cuda: Any = torch.cuda,
+    ) -> None:
+        """
+        Args:
+            names: of the sources, to be told which of them were written to meanwhile; none: that
+                is not looked for.
+        """
+        self._cuda, self._sources = cuda, list(sources)
+        self._names = dict(zip(map(id, sources), names, strict=True)) if names else {}
+        self._prints: list[tuple[str, Tensor, Tensor]] = []  # before and after the copy
+        self._ends: dict[torch.device, Any] = {}
+        for device in {source.device for source in sources}:
+            pairs = zip(targets, sources, strict=True)
+            mine = [(target, source) for target, source in pairs if source.device == device]
+            self._ends[device] = self._start(device, mine)
+
+    def hold(self) -> None:
+        """Let what the current streams are given from now on wait for the copies; the CPU does not
+        wait."""
+        for device, end in self._ends.items():
+            self._cuda.current_stream(device).wait_event(end)
+
+    def wait(self) -> None:
+        """Block until all is copied."""
+        for end in self._ends.values():
+            end.synchronize()
+        self._sources.clear()
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the sources that were not the same before and after their copy. A write that
+        was taken back in between is not seen."""
+        return [name for name, before, after in self._prints if int(before) != int(after)]
+
+    def _start(self, device: torch.device, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        named = [source for _, source in pairs if id(source) in self._names]
+        before = [
+            device_fingerprint(source) for source in named
+        ]  # in order with what comes next here
+        stream = self._cuda.Stream(device)  # of a pool: nothing to keep
+        stream.wait_stream(self._cuda.current_stream(device))
+        with self._cuda.stream(stream), torch.no_grad():
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+            after = [device_fingerprint(source) for source in named]
+        names = [self._names[id(source)] for source in named]
+        self._prints += zip(names, before, after, strict=True)
+        return stream.record_event()

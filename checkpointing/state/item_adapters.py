@@ -1,0 +1,452 @@
+"""The caller's `state`: how each kind of thing in it gives its tree and takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.torch_dtypes import dtype_name
+from checkpointing.format.values.branch_kinds import RECORD, record
+from checkpointing.format.values.json_values import Json, decode
+from checkpointing.state.lazy_state import conflicts, fitted
+from checkpointing.state.optimizer_state import (
+    CLASS,
+    OWN,
+    PLACE,
+    STATE,
+    WAYS,
+    OptimizerItem,
+    buffer_names,
+    cut_known,
+    parameter_names,
+)
+from checkpointing.state.per_rank import PerRank, blank, rank_and_world
+from checkpointing.state.structure_comparison import Inventory, StateRequirements
+from checkpointing.state.tree import (
+    Branch,
+    Leaves,
+    flatten,
+    join,
+    unflatten,
+    untie_tensors,
+    update_in_place,
+)
+
+_SMALL = 1 << 20
+"""Bytes of tensors beside modules and optimizers, below which they are compared among ranks, such
+as the state of a generator of random numbers."""
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+@runtime_checkable
+class OptimizerHolder(Protocol):
+    """A Stateful that is no optimizer, and has the state of some."""
+
+    stepped_by: Sequence[Optimizer]
+
+
+class Item(Protocol):
+    """One entry of the state. The tensors in its tree are the live ones wherever possible."""
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Why a checkpoint does not fit, as of the last `to_load`."""
+
+    def to_save(self) -> Any:
+        """The tree to save."""
+
+    def expected(self) -> Any:
+        """The tree that is to be saved soon: with the state of optimizers that is yet to come."""
+
+    def to_load(self, stored: Inventory) -> Any:
+        """The tree to load into, given what the checkpoint has of this entry."""
+
+    def load(self, tree: Any) -> None:
+        """Take the tree of `to_load` back, now with the loaded content."""
+
+
+class _SameTree:
+    """Of an entry whose tree does not depend on what is loaded."""
+
+    problems: Sequence[str] = ()
+
+    def to_save(self) -> Any:
+        raise NotImplementedError
+
+    def expected(self) -> Any:
+        return self.to_save()
+
+    def to_load(self, stored: Inventory) -> Any:
+        return self.to_save()
+
+
+class ModuleItem(_SameTree):
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def to_save(self) -> Any:
+        return get_model_state_dict(self._module)
+
+    def buffers(self) -> Mapping[str, bool]:
+        """Names of what may differ among replicas: the first rank's are the model's, which
+        DistributedDataParallel has all others take over. And whether each replica does have one of
+        its own, such as the running moments of a BatchNorm."""
+        return buffer_names(self._module)
+
+    def load(self, tree: Any) -> None:
+        set_model_state_dict(self._module, tree)
+
+
+class FlatOptimizerItem:
+    """An optimizer of a module that FSDP has put into flat parameters, of which only torch knows
+    the names. torch makes up the state of one that has not stepped yet, by a step with zero
+    gradients: that is the form to load into, but nothing to save, nor to train on with.
+    """
+
+    def __init__(self, optimizer: Optimizer, module: nn.Module) -> None:
+        self._optimizer, self._module = optimizer, module
+        self.problems: list[str] = []
+
+    def to_save(self) -> Any:
+        is_fresh = not self._optimizer.state
+        tree = self._tree()
+        if not is_fresh:
+            return tree
+        self._optimizer.state.clear()
+        return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
+
+    def expected(self) -> Any:
+        is_fresh = not self._optimizer.state
+        tree = self._tree()
+        if is_fresh:
+            self._optimizer.state.clear()
+        return tree
+
+    def to_load(self, stored: Inventory) -> Any:
+        is_stepped = any(n.startswith(STATE) for n in (*stored.tensors, *stored.values))
+        tree = self.expected()
+        if is_stepped:
+            return tree
+        return Branch({key: leaf for key, leaf in tree.items() if not key.startswith(STATE)})
+
+    def load(self, tree: Any) -> None:
+        ways = [_way_of(group) for group in self._optimizer.param_groups]
+        set_optimizer_state_dict(self._module, self._optimizer, tree, options=_FLAT)
+        for group, way in zip(self._optimizer.param_groups, ways, strict=True):
+            group.update(way)
+
+    def _tree(self) -> Branch:
+        return Branch(get_optimizer_state_dict(self._module, self._optimizer, options=_FLAT))
+
+
+class StatefulItem(_SameTree):
+    def __init__(self, held: Stateful) -> None:
+        self._held = held
+
+    def to_save(self) -> Any:
+        return self._held.state_dict()
+
+    def to_load(self, stored: Inventory) -> Any:
+        return untie_tensors(self.to_save())
+
+    def load(self, tree: Any) -> None:
+        self._held.load_state_dict(tree)
+
+
+class PerRankItem:
+    """What is declared as `PerRank`: a branch for each rank, of which this one has its own."""
+
+    def __init__(self, held: PerRank, name: str) -> None:
+        self._held, self._name = held, name
+        self._rank, self._world = rank_and_world()
+        self._here: dict[str, Any] = {"held": held.held}
+        inner = isinstance(held.held, Stateful)
+        self._inner: Item = StatefulItem(held.held) if inner else PlainItem(self._here, "held")
+        self.problems: Sequence[str] = ()
+        self.is_elsewhere = False  # whether what is loaded is of another number of ranks
+        self._chosen: Any = None
+
+    def to_save(self) -> Any:
+        return Branch({f"rank{self._rank}": self._inner.to_save(), "world": self._world})
+
+    expected = to_save
+
+    def to_load(self, stored: Inventory) -> Any:
+        self.problems, self.is_elsewhere = (), False
+        tree, how = self._inner.to_save(), self._held.other_world
+        world = decode(stored.values["world"]) if "world" in stored.values else self._world
+        if world == self._world:
+            return Branch({f"rank{self._rank}": tree, "world": world})
+        if how == "error":
+            self.problems = (
+                f"{self._name!r} was saved for each of {world} ranks, and here are {self._world}: "
+                "say by PerRank(other_world=...) what is to become of it",
+            )
+        self.is_elsewhere = True
+        ranks = range(world) if callable(how) else range(1)
+        return Branch({**{f"rank{rank}": blank(tree) for rank in ranks}, "world": world})
+
+    def choose(self, tree: Any) -> None:
+        """Of a tree of another world: what this rank is to have. Nothing else has changed yet."""
+        how, every = self._held.other_world, [tree[key] for key in tree if key != "world"]
+        self._chosen = how(every, self._rank, self._world) if callable(how) else every[0]
+
+    def load(self, tree: Any) -> None:
+        self._inner.load(self._chosen if self.is_elsewhere else tree[f"rank{self._rank}"])
+        if isinstance(self._inner, PlainItem):
+            self._held.held = self._here["held"]
+
+
+class PlainItem(_SameTree):
+    """A tensor, or values, or a tree of both, held by the state itself."""
+
+    def __init__(self, state: Mapping[str, Any], name: str) -> None:
+        self._state, self._name = state, name
+
+    def to_save(self) -> Any:
+        return self._state[self._name]
+
+    def load(self, tree: Any) -> None:
+        held = self._state[self._name]
+        updated = update_in_place(held, tree)
+        if updated is not held:
+            cast(dict[str, Any], self._state)[self._name] = updated
+
+
+def to_save(state: Mapping[str, Any]) -> Leaves:
+    """All leaves of `state`: live tensors, and copies of the values.
+
+    Raises:
+        TypeError: something in it that cannot be saved, with its place.
+        ValueError: an optimizer whose module cannot be told.
+    """
+    if RECORD in state:
+        raise TypeError(f"cannot save {RECORD!r}: the name is taken by hpckit; rename it")
+    leaves = Leaves()
+    for name, item in _items(state).items():
+        _flatten(item, item.to_save(), join("", name)[1:], leaves)
+    _add_record(leaves)
+    return leaves
+
+
+def _add_record(leaves: Leaves) -> None:
+    """Say what the branches are, where the names do not tell."""
+    if leaves.containers:
+        leaves.values |= record(leaves.containers, {*leaves.tensors, *leaves.values})
+        leaves.unlike.add(RECORD)  # of ranks with other parts of the state
+
+
+def _flatten(item: Item, tree: Any, path: str, into: Leaves) -> None:
+    mine = Leaves()
+    flatten(tree, path, mine)
+    if isinstance(item, OptimizerItem | FlatOptimizerItem):
+        starts = (join(path, STATE), join(path, OWN))
+        into.stepped |= {name for name in mine.tensors if name.startswith(starts)}
+        into.alike |= mine.tensors.keys()
+        places = join(path, PLACE)
+        into.unlike |= {name for name in mine.values if name.startswith(places)}
+        mine.containers.clear()  # an optimizer says itself what its containers are
+    elif isinstance(item, ModuleItem):
+        buffers = {join(path, name): is_own for name, is_own in item.buffers().items()}
+        into.whole |= buffers.keys() & mine.tensors.keys()
+        into.unlike |= {name for name in into.whole if buffers.get(name)}
+        into.alike |= mine.tensors.keys() - into.whole
+    else:
+        into.plain |= {
+            name
+            for name, one in mine.tensors.items()
+            if one.nbytes < _SMALL and not isinstance(one, DTensor)
+        }
+    into.add(mine)
+
+
+def optimizers(state: Mapping[str, Any]) -> list[Optimizer]:
+    """Those that the state holds by themselves, and those that its items say to be stepped by."""
+    held = [one for one in state.values() if isinstance(one, Optimizer)]
+    return held + [
+        one
+        for item in state.values()
+        if isinstance(item, OptimizerHolder)
+        for one in item.stepped_by
+    ]
+
+
+class LoadTarget:
+    """A state as the place to load into. `expect` or `form` says what for; nothing in the state
+    changes before `finish`."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.leaves = Leaves()
+        self._items = {join("", name)[1:]: item for name, item in _items(state).items()}
+        self._trees: dict[str, Any] = {}
+        self._problems: list[str] = []
+        self._values: dict[str, Any] = {}  # that were read
+
+    def expect(self) -> None:
+        """Be a place for a state like this that has been trained for a step at least."""
+        self._make({path: item.expected() for path, item in self._items.items()})
+
+    def form(self, inventory: Inventory) -> None:
+        """Be a place for what a checkpoint has.
+
+        Raises:
+            FormatError: a value of a kind that this version does not know, or of a class that the
+                program has not declared.
+        """
+        trees = {path: item.to_load(inventory.below(path)) for path, item in self._items.items()}
+        for path, item in self._items.items():
+            if isinstance(item, StatefulItem | PlainItem | PerRankItem):
+                trees[path] = fitted(trees[path], path, inventory)
+        self._make(trees)
+        self._problems = [one for item in self._items.values() for one in item.problems]
+        self._problems += conflicts(self.leaves.containers, inventory)
+        self.read(inventory.values)
+
+    def read(self, values: Mapping[str, Json]) -> None:
+        """Decode the values that are wanted, while nothing has changed yet; raises as `form`."""
+        self._values = {}
+        for name in self.leaves.values.keys() & values.keys() - {RECORD}:
+            try:
+                self._values[name] = decode(values[name])
+            except (DamagedError, FormatError) as error:
+                raise type(error)(f"{name!r}: {error}") from error
+
+    def wants(self) -> StateRequirements:
+        specs = {n: (tuple(t.shape), dtype_name(t.dtype)) for n, t in self.leaves.tensors.items()}
+        covered = tuple(
+            join(path, "rank")
+            for path, item in self._items.items()
+            if isinstance(item, PerRankItem)
+        )
+        values = frozenset(self.leaves.values) - {RECORD}
+        return StateRequirements(specs, values, tuple(self._problems), covered)
+
+    def elsewhere(self) -> set[str]:
+        """Names of the tensors that `choose` looks at. They are none of the live ones."""
+        paths = tuple(
+            f"{path}/"
+            for path, item in self._items.items()
+            if isinstance(item, PerRankItem) and item.is_elsewhere
+        )
+        return {name for name in self.leaves.tensors if name.startswith(paths)} if paths else set()
+
+    def choose(self, inventory: Inventory) -> None:
+        """Let the program choose what this rank is to have of what each rank of another world had,
+        once the tensors of `elsewhere` hold the loaded bytes, and before any live one does."""
+        values = self._found(inventory)
+        for path, item in self._items.items():
+            if isinstance(item, PerRankItem) and item.is_elsewhere:
+                item.choose(unflatten(self._trees[path], path, values))
+
+    def finish(self, inventory: Inventory) -> None:
+        """Hand every entry its tree, once the wanted tensors hold the loaded bytes."""
+        values = self._found(inventory)
+        for path, item in self._items.items():
+            item.load(unflatten(self._trees[path], path, values))
+
+    def _found(self, inventory: Inventory) -> dict[str, Any]:
+        # values that the checkpoint has not, where that is allowed, stay what they are
+        unread = self.leaves.values.keys() - self._values.keys() - {RECORD}
+        found = {**self.leaves.values, **inventory.values}
+        return self._values | {name: decode(found[name]) for name in unread}
+
+    def here(self, inventory: Inventory, rename: Callable[[str], str]) -> dict[str, str]:
+        """Names of the state for the names of the checkpoint that stand for them."""
+        self.form(Inventory({}, {}))
+        exact = {rename(n): n for n in (*self.leaves.tensors, *self.leaves.values)}
+        for path, item in self._items.items():
+            if isinstance(item, OptimizerItem):
+                whole = join(path, CLASS)  # there without any parameters, too
+                exact[rename(whole)] = whole
+                starts = {rename(join(path, one)): join(path, one) for one in item.beginnings()}
+                for name in (*inventory.tensors, *inventory.values):
+                    start, rest = cut_known(name, starts)
+                    if start:
+                        exact[name] = starts[start] + rest
+        return exact
+
+    def _make(self, trees: dict[str, Any]) -> None:
+        self.leaves, self._trees, self._problems = Leaves(), trees, []
+        for path, tree in trees.items():
+            _flatten(self._items[path], tree, path, self.leaves)
+        _add_record(self.leaves)
+
+
+def _items(state: Mapping[str, Any]) -> dict[str, Item]:
+    return {name: _item(name, state) for name in state}
+
+
+def _item(name: str, state: Mapping[str, Any]) -> Item:
+    held = state[name]
+    if isinstance(held, nn.Module):
+        return ModuleItem(held)
+    if isinstance(held, Optimizer):
+        return _optimizer_item(name, held, state)
+    if isinstance(held, PerRank):
+        return PerRankItem(held, name)
+    if isinstance(held, Stateful):
+        return StatefulItem(held)
+    return PlainItem(state, name)
+
+
+def _optimizer_item(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> Item:
+    module = _module_of(name, optimizer, state)
+    if module is not None:
+        if any(isinstance(one, FullyShardedDataParallel) for one in module.modules()):
+            return FlatOptimizerItem(optimizer, module)
+        return OptimizerItem(name, optimizer, parameter_names(module))
+    modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}
+    names = {p: f"{n}.{one}" for n, m in modules.items() for p, one in parameter_names(m).items()}
+    return OptimizerItem(name, optimizer, names)
+
+
+def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module | None:
+    """The module whose names the optimizer goes by: the only one, or the one that names tell; None:
+    it has parameters of several, and goes by the names of these modules and theirs."""
+    modules = {n: held for n, held in state.items() if isinstance(held, nn.Module)}
+    if len(modules) == 1:
+        return next(iter(modules.values()))
+    if not modules:
+        raise ValueError(f"optimizer {name!r} is saved by its module's names: add the module too")
+    kind, _, named = name.partition(".")
+    if kind == "optimizer" and (named or "model") in modules:
+        told = modules[named or "model"]
+        own = set(told.parameters())
+        if all(p in own for group in optimizer.param_groups for p in group["params"]):
+            return told
+    owners = {
+        n
+        for n, m in modules.items()
+        if (own := set(m.parameters()))
+        and any(p in own for group in optimizer.param_groups for p in group["params"])
+    }
+    if len(owners) > 1:
+        return None
+    raise ValueError(
+        f"cannot tell which of the modules {sorted(modules)} optimizer {name!r} belongs to: "
+        "name it 'optimizer.<name of the module>' ('optimizer' goes with 'model')"
+    )
+
+
+def _way_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """How its step is computed, which layout and devices decide anew each time."""
+    return {key: group[key] for key in WAYS if key in group}

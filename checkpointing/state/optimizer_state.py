@@ -1,0 +1,580 @@
+"""An optimizer as an item of the state: by the full names of its parameters, exactly as it is.
+
+A parameter that never stepped has no state, before and after. State of a parameter that was frozen
+later is kept. What is loaded into is made from what the checkpoint has, not from what a step of the
+optimizer would make; nothing of the optimizer changes before `OptimizerItem.load`.
+
+Leaves, below the name of the item:
+
+    state.NAME.KEY          of a parameter: a tensor, a value, or a tree of both
+    param_groups.NAME.KEY   an option of the parameter's group (as torch's own flat names are)
+    group_of.NAME           the number of its group
+    place_of.NAME           its place in the group, from 0
+    containers.NAME.KEY     what a tree of tensors is made of, where `KEY` is one
+    own_state.KEY           state under a text, of no parameter: the same, and
+    own_containers.KEY      what it is made of, where it has tensors
+    empty_group.NUMBER      the options of a group without parameters
+    class                   the optimizer's, without its module
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from checkpointing.format.torch_dtypes import dtype_name, torch_dtype
+from checkpointing.format.values.branch_kinds import unescaped
+from checkpointing.format.values.json_values import Json, decode
+from checkpointing.state.structure_comparison import Inventory
+from checkpointing.state.tree import Branch, is_branch, join
+
+logger = logging.getLogger("checkpointing")
+
+STATE = "state."
+_OPTIONS, _GROUP, _CONTAINERS, _EMPTY = "param_groups.", "group_of.", "containers.", "empty_group."
+PLACE = "place_of."
+_KINDS = (STATE, _OPTIONS, _GROUP, PLACE, _CONTAINERS)
+"""Beginnings of leaves that are of one parameter."""
+OWN, _OWN_CONTAINERS = "own_state.", "own_containers."
+CLASS = "class"
+WAYS = ("foreach", "fused", "capturable")
+"""Options that say how a step is computed: layout and devices decide them anew each time."""
+_OF_PROGRAM = frozenset((*WAYS, "param_names"))
+"""Options that stay as the program has them. Names of a group's parameters are not even saved: they
+would be, once for each parameter."""
+_COUNT = "step"
+"""The key of torch's optimizers for the number of steps: a scalar that is never sharded."""
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+"""Children by which torch wraps a module without a name of its own (compile, recompute, FSDP)."""
+_SHOWN = 4
+_EXACT = 1 << 53  # integers up to it are floats exactly
+
+Spec: TypeAlias = "tuple[tuple[int, ...], str]"  # global shape, dtype name
+
+
+def parameter_names(module: nn.Module) -> dict[Tensor, str]:
+    """The full name of each parameter, the first one of a tied one, without those of wrappers."""
+    found: dict[Tensor, str] = {}
+    for prefix, one in _modules(module, ""):
+        for name, parameter in one._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, f"{prefix}{name}")
+    return found
+
+
+def buffer_names(module: nn.Module) -> dict[str, bool]:
+    """The full names of all buffers, without those of wrappers; and whether each replica of the
+    module has one of its own samples: the running moments of normalisations over a batch, but for
+    those that average over the ranks."""
+    return {
+        f"{prefix}{name}": isinstance(one, _NormBase) and not isinstance(one, nn.SyncBatchNorm)
+        for prefix, one in _modules(module, "")
+        for name in one._buffers
+    }
+
+
+def _modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """All modules, each with what the names of its own begin with."""
+    yield prefix, module
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        is_wrapped = name in _WRAPPERS or (
+            name == "module" and isinstance(module, DistributedDataParallel)
+        )
+        yield from _modules(child, prefix if is_wrapped else f"{prefix}{name}.")
+
+
+@dataclass
+class _Stored:
+    """What a checkpoint has of one optimizer, by parameter."""
+
+    state: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """By parameter and key: names below the key, "" for the key itself."""
+    options: dict[str, set[str]] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
+    """Leaves that are of no parameter of this program."""
+
+
+class OptimizerItem:
+    """An entry of the state that is an optimizer of parameters with known names."""
+
+    def __init__(self, name: str, optimizer: Optimizer, names: Mapping[Tensor, str]) -> None:
+        """
+        Args:
+            names: of all parameters that the optimizer has.
+
+        Raises:
+            ValueError: it has others.
+            TypeError: it has state under a key that is neither one of its parameters nor a text.
+        """
+        self._name, self._optimizer = name, optimizer
+        self._names = {p: names[p] for p in _parameters(optimizer) if p in names}
+        if len(self._names) < sum(1 for _ in _parameters(optimizer)):
+            raise ValueError(f"optimizer {name!r} has parameters that its module does not have")
+        keys: Collection[Any] = optimizer.state.keys()
+        for key in keys:
+            if type(key) is not str and key not in self._names:
+                raise TypeError(
+                    f"cannot save optimizer {name!r}: it has state for {type(key).__name__} "
+                    f"{str(key)[:40]!r}, which is none of its parameters and no text; keep it "
+                    "under a text"
+                )
+        self._known: set[Tensor] = set()  # parameters that the checkpoint has something of
+        self._is_known = False  # whether it has anything of the optimizer
+        self._made: dict[Tensor, dict[str, Any]] | None = None
+        groups = [g for g in optimizer.param_groups if g.get("capturable") or g.get("fused")]
+        self._counted_here = {p for group in groups for p in group["params"]}  # on its device
+        self.problems: list[str] = []
+        """Why a checkpoint does not fit, beyond what is missing and what is too much."""
+
+    def to_save(self) -> Branch:
+        """The tree of what the optimizer has now."""
+        return Branch(self._tree(self._states(), self._own()))
+
+    def expected(self) -> Branch:
+        """The tree that it will have once all parameters that want gradients have stepped; if it
+        has stepped already, what it has. The optimizer is left as it was."""
+        self._known, self._is_known = set(self._names), True
+        if self._optimizer.state:
+            return self.to_save()
+        with _stepped_once(self._optimizer):
+            made, own = self._states(), copy.deepcopy(self._own())
+        return Branch(self._tree(made, own))
+
+    def to_load(self, stored: Inventory) -> Branch:
+        """The tree to load into: what the checkpoint has of the parameters that are here.
+
+        Args:
+            stored: what the checkpoint has of this optimizer, by the names of the leaves above.
+        """
+        found, tree = self._sorted(stored), dict[str, Any]()
+        self._known, self.problems = set(), []
+        self._is_known = bool(stored.tensors or stored.values)
+        if not self._is_known:
+            return Branch()
+        tree |= self._own_places(stored)
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._names[parameter]
+                keys = found.options.get(name, set())
+                if keys or name in found.state:
+                    self._known.add(parameter)
+                for key in found.state.get(name, {}):
+                    tree[f"{STATE}{name}.{key}"] = self._place(parameter, name, key, stored)
+                missing = not keys  # then all are, and are named
+                here = _options(group)
+                for key in [*here, *sorted(keys - set(here))]:
+                    if missing or key in keys:
+                        leaf = f"{_OPTIONS}{name}.{key}"
+                        tree[leaf] = self._option(parameter, group.get(key), leaf, stored)
+        for leaf in stored.values:
+            if leaf.startswith((_GROUP, PLACE, _CONTAINERS)) and leaf not in found.others:
+                tree[leaf] = None
+        tree |= _empty_groups(stored)
+        if CLASS in stored.values:
+            tree[CLASS] = None
+        self.problems = [*self._other_class(stored, found), *self._other_groups(stored, found)]
+        return Branch(tree)
+
+    def beginnings(self) -> list[str]:
+        """What the names of all leaves begin with that are of one parameter, or of none."""
+        own = [OWN.rstrip("."), _OWN_CONTAINERS.rstrip(".")]
+        return [*(f"{kind}{name}" for kind in _KINDS for name in self._names.values()), *own]
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Take over the tree of `to_load` or `expected`, now with the loaded content. Parameters
+        that the checkpoint has nothing of stay what they are."""
+        loaded: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
+        options: dict[str, dict[str, Any]] = {name: {} for name in self._names.values()}
+        for leaf, value in tree.items():
+            for kind, into in ((STATE, loaded), (_OPTIONS, options)):
+                if leaf.startswith(kind):
+                    name, rest = cut_known(leaf.removeprefix(kind), into)
+                    into[name][rest[1:]] = value
+        for parameter, name in self._names.items():  # in one order on all ranks
+            if parameter not in self._known:
+                continue
+            if loaded[name]:
+                self._optimizer.state[parameter] = loaded[name]
+            else:
+                self._optimizer.state.pop(parameter, None)
+        if self._is_known:
+            self._take_own({k.removeprefix(OWN): v for k, v in tree.items() if k.startswith(OWN)})
+        for index, group in enumerate(self._optimizer.param_groups):
+            known = [self._names[p] for p in group["params"] if p in self._known]
+            if known:
+                self._take_options(index, group, options[known[0]])
+            elif not group["params"]:
+                self._take_options(index, group, tree.get(f"{_EMPTY}{index}") or {})
+
+    def _take_own(self, loaded: Mapping[str, Any]) -> None:
+        state: dict[Any, Any] = self._optimizer.state
+        for key in self._own().keys() - loaded.keys():
+            del state[key]
+        state.update(loaded)
+
+    def _states(self) -> dict[Tensor, dict[str, Any]]:
+        """Of its parameters, now."""
+        return {p: dict(self._optimizer.state.get(p) or {}) for p in self._names}
+
+    def _own(self) -> dict[str, Any]:
+        """Its state under texts, now."""
+        state: Mapping[Any, Any] = self._optimizer.state
+        return {key: value for key, value in state.items() if type(key) is str}
+
+    def _own_places(self, stored: Inventory) -> dict[str, Any]:
+        """What the state under texts is loaded into."""
+        live, tree = self._own(), dict[str, Any]()
+        for leaf in (*stored.tensors, *stored.values):
+            first = leaf.partition("/")[0]
+            if leaf.startswith(_OWN_CONTAINERS):
+                tree[unescaped(leaf)] = None
+            elif leaf.startswith(OWN) and unescaped(first) not in tree:
+                key = unescaped(first).removeprefix(OWN)
+                outline = stored.values.get(f"{_OWN_CONTAINERS}{first.removeprefix(OWN)}")
+                make = partial(self._own_tensor, live.get(key))
+                shape = ("value", None) if outline is None else decode(outline)
+                tree[f"{OWN}{key}"] = _built(shape, first, make, stored)
+        return tree
+
+    def _own_tensor(self, live: object, spec: Spec, where: str | None) -> Tensor:
+        shape, dtype = spec
+        if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
+            return live
+        device = "cpu" if where == "cpu" else self._device
+        return torch.zeros(shape, dtype=torch_dtype(dtype), device=device)
+
+    @property
+    def _device(self) -> torch.device:
+        """Where its parameters are."""
+        return next((p.device for p in self._names), torch.device("cpu"))
+
+    def _take_options(self, index: int, group: dict[str, Any], options: Mapping[str, Any]) -> None:
+        for key, value in options.items():
+            if key in _OF_PROGRAM:
+                continue
+            self._say_changed(index, key, group, value)
+            if isinstance(group.get(key), Tensor) and isinstance(value, int | float):
+                group[key].fill_(value)
+            else:
+                group[key] = value
+
+    def _say_changed(self, index: int, key: str, group: Mapping[str, Any], value: Any) -> None:
+        """That an option is the checkpoint's, where the program says another one; a learning rate
+        changes with every step of a schedule."""
+        if key not in group or isinstance(value, Tensor) or isinstance(group[key], Tensor):
+            return
+        if key not in ("lr", "initial_lr") and group[key] != value:
+            logger.warning(
+                "optimizer %r: %s of group %d is %s, as in the checkpoint, and not %s as in the "
+                "program; set it after the restore to change it",
+                *(self._name, key, index, value, group[key]),
+            )
+
+    def _tree(
+        self, states: Mapping[Tensor, Mapping[str, Any]], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        for parameter, name in self._names.items():
+            for key, value in states[parameter].items():
+                tree[f"{STATE}{name}.{key}"] = value
+                if is_branch(value):
+                    tree[f"{_CONTAINERS}{name}.{key}"] = self._outline(value)
+        for key, value in own.items():
+            tree[f"{OWN}{key}"] = value
+            if isinstance(value, Tensor) or is_branch(value):
+                tree[f"{_OWN_CONTAINERS}{key}"] = self._outline(value)
+        for index, group in enumerate(self._optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                name = self._names[parameter]
+                for key in _options(group):
+                    tree[f"{_OPTIONS}{name}.{key}"] = group[key]
+                tree[f"{_GROUP}{name}"], tree[f"{PLACE}{name}"] = index, place
+            if not group["params"]:
+                tree[f"{_EMPTY}{index}"] = {key: group[key] for key in _options(group)}
+        tree[CLASS] = _class_of(self._optimizer)
+        return tree
+
+    def _sorted(self, stored: Inventory) -> _Stored:
+        names = set(self._names.values())
+        found = _Stored()
+        for leaf in (*stored.tensors, *stored.values):
+            kind = next((kind for kind in _KINDS if leaf.startswith(kind)), "")
+            if not kind:
+                continue
+            name, rest = cut_known(leaf.removeprefix(kind), names)
+            key, _, below = rest[1:].partition("/")
+            if not name or (rest == "") is not (kind in (_GROUP, PLACE)):
+                found.others.add(leaf)
+            elif kind == STATE:
+                found.state.setdefault(name, {}).setdefault(key, []).append(below)
+            elif kind == _OPTIONS:
+                found.options.setdefault(name, set()).add(key)
+        return found
+
+    def _place(self, parameter: Tensor, name: str, key: str, stored: Inventory) -> Any:
+        """What a leaf of a parameter's state, or a tree of them, is loaded into."""
+        leaf = f"{STATE}{name}.{key}"
+        live = (self._optimizer.state.get(parameter) or {}).get(key)
+        if leaf in stored.values:
+            return None  # it is decoded
+        if leaf in stored.tensors:
+            return self._tensor(parameter, key, stored.tensors[leaf], live)
+        outline = stored.values.get(f"{_CONTAINERS}{name}.{key}")
+        below = [one for one in (*stored.tensors, *stored.values) if one.startswith(f"{leaf}/")]
+        shape = decode(outline) if outline is not None else _guessed(leaf, below)
+
+        def make(spec: Spec, _: str | None) -> Tensor:
+            return self._tensor(parameter, key, spec, None)
+
+        return _built(shape, leaf, make, stored)
+
+    def _option(self, parameter: Tensor, value: object, leaf: str, stored: Inventory) -> Any:
+        if leaf in stored.tensors and not isinstance(value, Tensor):
+            shape, dtype = stored.tensors[leaf]
+            return torch.zeros(shape, dtype=torch_dtype(dtype), device=parameter.device)
+        return None if leaf in stored.values else value
+
+    def _tensor(self, parameter: Tensor, key: str, spec: Spec, live: object) -> Tensor:
+        """One of this global shape and dtype, spread as the parameter is if it has its shape; the
+        one that is there, if it fits."""
+        shape, dtype = spec
+        if isinstance(live, Tensor) and (tuple(live.shape), dtype_name(live.dtype)) == spec:
+            return live
+        kind = torch_dtype(dtype)
+        if key != _COUNT and shape == tuple(parameter.shape):
+            with torch.no_grad():
+                return torch.zeros_like(parameter, dtype=kind, requires_grad=False)
+        if key != _COUNT and isinstance(parameter, DTensor):
+            if self._made is None:
+                self._made = self._make()
+            made = self._made[parameter].get(key)
+            if isinstance(made, DTensor) and tuple(made.shape) == shape:
+                return torch.zeros_like(made, dtype=kind)
+        is_here = key != _COUNT or parameter in self._counted_here
+        return torch.zeros(shape, dtype=kind, device=parameter.device if is_here else "cpu")
+
+    def _make(self) -> dict[Tensor, dict[str, Any]]:
+        """What a step would make: how a tensor that is smaller than its sharded parameter is
+        spread, only the optimizer knows."""
+        with _stepped_once(self._optimizer):
+            return self._states()
+
+    def _outline(self, value: Any) -> Any:
+        """What a tree of tensors and values is made of, as a plain value. Of a tensor it says where
+        it is, if that is not where the parameters are.
+
+        Raises:
+            TypeError: there are tensors in an object of another class.
+        """
+        if isinstance(value, Tensor):
+            is_apart = value.device.type == "cpu" != self._device.type
+            return ("tensor", "cpu" if is_apart else None)
+        if not is_branch(value):
+            return ("value", None)
+        if isinstance(value, dict):
+            return ("dict", [(key, self._outline(child)) for key, child in value.items()])
+        if type(value) not in (list, tuple):
+            raise TypeError(
+                f"cannot save optimizer {self._name!r}: its state has tensors in an object of "
+                f"class {type(value).__qualname__}; keep them in a dict, list or tuple"
+            )
+        kind = "tuple" if type(value) is tuple else "list"
+        return (kind, [(key, self._outline(child)) for key, child in enumerate(value)])
+
+    def _other_class(self, stored: Inventory, found: _Stored) -> Iterator[str]:
+        mine = _class_of(self._optimizer)
+        theirs = stored.values.get(CLASS)
+        if theirs is not None:
+            if theirs != mine:
+                yield f"optimizer {self._name!r} was saved as {theirs}, and is {mine} here"
+            return
+        saved = set().union(*found.options.values()) - {*_OF_PROGRAM, "initial_lr"}
+        here = {key for group in self._optimizer.param_groups for key in _options(group)}
+        here -= {*_OF_PROGRAM, "initial_lr"}
+        if saved - here and here - saved:
+            what = ", ".join(sorted(saved - here)[:_SHOWN])
+            yield f"optimizer {self._name!r} was saved as another kind, with {what}; it is {mine}"
+
+    def _other_groups(self, stored: Inventory, found: _Stored) -> Iterator[str]:
+        """Groups that were split or merged, so that parameters would silently take the learning
+        rate or weight decay of others. How a program divides them otherwise does not matter."""
+        here: dict[int, list[str]] = {}
+        for index, group in enumerate(self._optimizer.param_groups):
+            names = [self._names[p] for p in group["params"]]
+            here[index] = [name for name in names if name in found.options]
+        options = {n: self._saved_options(stored, n, found) for n in chain(*here.values())}
+        there = {n: self._saved_group(stored, n, options[n]) for n in options}
+        merged = [names for names in here.values() if len({options[n] for n in names}) > 1]
+        together: dict[object, list[int]] = {}  # groups of the program by one that was saved
+        for index, names in here.items():
+            for saved in {there[n] for n in names}:
+                together.setdefault(saved, []).append(index)
+        split = [
+            here[first] + here[other]
+            for first, *others in together.values()
+            for other in others
+            if self._differ(first, other)
+        ]
+        for names in (*merged, *split)[:1]:
+            shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+            yield (
+                f"optimizer {self._name!r}: its groups are of other parameters than in the "
+                f"checkpoint, and their options differ (see {shown}); make the groups that were "
+                "saved, or load with strict=False and set the options of the new ones"
+            )
+
+    def _differ(self, one: int, other: int) -> bool:
+        """Whether the program has given two groups options that differ."""
+        first, second = (self._optimizer.param_groups[index] for index in (one, other))
+        keys = {*_options(first), *_options(second)} - _OF_PROGRAM
+        return any(first.get(key) != second.get(key) for key in keys)
+
+    def _saved_group(self, stored: Inventory, name: str, options: str) -> object:
+        """Which group a parameter was in; of a checkpoint that does not say so, by its options."""
+        leaf = f"{_GROUP}{name}"
+        return decode(stored.values[leaf]) if leaf in stored.values else options
+
+    def _saved_options(self, stored: Inventory, name: str, found: _Stored) -> str:
+        """The options of a parameter's group, to compare. What a tensor has is not known here, so
+        one counts as equal to those of the same group alone."""
+        prefix = f"{_OPTIONS}{name}."
+        shown: list[tuple[str, Json]] = []
+        for key in sorted(found.options[name] - _OF_PROGRAM):
+            leaf = f"{prefix}{key}"
+            is_tensor = leaf in stored.tensors
+            group = stored.values.get(f"{_GROUP}{name}")
+            shown.append((key, group if is_tensor else _as_floats(stored.values.get(leaf))))
+        return repr(shown)
+
+
+@contextmanager
+def _stepped_once(optimizer: Optimizer) -> Iterator[None]:
+    """The optimizer with the state that a step makes, by one with gradients of zero and a learning
+    rate of zero, as torch's own helpers do; afterwards all is as it was."""
+    groups = [dict(group) for group in optimizer.param_groups]
+    before: dict[Any, Any] = dict(optimizer.state)
+    is_empty = all(isinstance(state, dict) and not state for state in before.values())
+    gradients = {p: p.grad for p in _parameters(optimizer)}
+    try:
+        for parameter in gradients:
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        for group in optimizer.param_groups:
+            if "lr" in group:
+                lr = group["lr"]
+                group["lr"] = torch.zeros_like(lr) if isinstance(lr, Tensor) else 0.0
+        if is_empty:
+            _step(optimizer)
+        yield
+    finally:
+        for state in before.values() if is_empty else ():
+            state.clear()  # which the step may have filled
+        for group, was in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(was)
+        optimizer.state.clear()
+        optimizer.state.update(before)
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+
+
+def _step(optimizer: Optimizer) -> None:
+    """Without its hooks and the counts of schedulers. One that needs a closure makes no state."""
+    step: Any = type(optimizer).step
+    inner = getattr(step, "__wrapped__", step)
+    closure = inspect.signature(inner).parameters.get("closure")
+    if closure is None or closure.default is not inspect.Parameter.empty:
+        inner(optimizer)
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _as_floats(value: Json) -> Json:
+    """With a float for each integer that is one exactly: as options, 0 and 0.0 are the same."""
+    if isinstance(value, list):
+        return [_as_floats(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _as_floats(one) for key, one in value.items()}
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _EXACT:
+        return float(value)
+    return value
+
+
+def _options(group: Mapping[str, Any]) -> list[str]:
+    return [key for key in group if key not in ("params", "param_names")]
+
+
+def _empty_groups(stored: Inventory) -> dict[str, Any]:
+    """What the options of groups without parameters are loaded into."""
+    found: dict[str, Any] = {name: None for name in stored.values if name.startswith(_EMPTY)}
+    for name in [*found, *(name for name in stored.tensors if name.startswith(_EMPTY))]:
+        group, is_below, key = name.partition("/")
+        if is_below:  # one of the options is a tensor, and so each is a leaf
+            found.pop(name, None)
+            shape, dtype = stored.tensors.get(name, ((), ""))
+            option = torch.zeros(shape, dtype=torch_dtype(dtype)) if dtype else None
+            found.setdefault(group, {})[unescaped(key)] = option
+    return found
+
+
+def _class_of(optimizer: Optimizer) -> str:
+    inner: Any = optimizer
+    while isinstance(getattr(inner, "optimizer", None), Optimizer):  # accelerate's around torch's
+        inner = inner.optimizer
+    return type(inner).__qualname__
+
+
+def cut_known(name: str, known: Collection[str]) -> tuple[str, str]:
+    """The longest beginning of a dotted name that is known, or all of it, and the rest with its
+    dot; ("", "") if none is."""
+    start = name
+    while start:
+        if start in known:
+            return start, name[len(start) :]
+        start = start.rpartition(".")[0]
+    return "", ""
+
+
+def _built(
+    outline: Any, leaf: str, make: Callable[[Spec, str | None], Tensor], stored: Inventory
+) -> Any:
+    """What a tree with this outline is loaded into."""
+    kind, inner = outline
+    if kind == "tensor":
+        return make(stored.tensors[leaf], inner)
+    if kind == "value":
+        return None
+    made = {key: _built(child, join(leaf, key), make, stored) for key, child in inner}
+    if kind == "dict":
+        return made
+    return tuple(made.values()) if kind == "tuple" else list(made.values())
+
+
+def _guessed(leaf: str, below: Iterable[str]) -> Any:
+    """An outline by the names alone, of a checkpoint from before outlines were saved."""
+    tops = {one.removeprefix(f"{leaf}/").partition("/")[0] for one in below}
+    children = []
+    for top in sorted(tops, key=lambda t: (not t.isdigit(), int(t) if t.isdigit() else 0, t)):
+        inner = [one for one in below if one.startswith(f"{leaf}/{top}/")]
+        is_leaf = f"{leaf}/{top}" in set(below)
+        key = int(top) if top.isdigit() else top
+        children.append((key, ("tensor", None) if is_leaf else _guessed(f"{leaf}/{top}", inner)))
+    return ("list" if all(top.isdigit() for top in tops) else "dict", children)

@@ -1,0 +1,89 @@
+"""Small states of others' objects as plain values, whatever tensors and arrays are in them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from checkpointing.errors import FormatError
+from checkpointing.format.torch_dtypes import as_bytes, dtype_name
+
+MAX_BYTES = 1 << 20  # of one tensor or array: it travels as text, with every save
+_TENSOR, _ARRAY, _SCALAR, _DICT = "$tensor", "$array", "$scalar", "$plain"
+_NUMBERS = re.compile(r"[<>|=][biufc][0-9]+")  # numpy's names of dtypes without Python objects
+
+
+def pack(value: Any, path: str) -> Any:
+    """`value` with tensors, arrays and numpy scalars as plain values; `unpack` is the inverse.
+
+    Args:
+        path: what it is, for the error.
+
+    Raises:
+        TypeError: a tensor or array of more than 1 MiB, or with Python objects in it.
+    """
+    if isinstance(value, Tensor):
+        held = value.detach().cpu().contiguous()
+        text = _text(bytes(as_bytes(held)) if held.numel() else b"", path)
+        return {_TENSOR: [dtype_name(held.dtype), list(held.shape), text]}
+    if isinstance(value, np.ndarray | np.generic):
+        if not _NUMBERS.fullmatch(value.dtype.str):
+            raise TypeError(f"cannot save {path!r}: a numpy array of dtype {value.dtype}")
+        kind = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
+        return {kind: [value.dtype.str, list(value.shape), _text(value.tobytes(), path)]}
+    if type(value) in (list, tuple):
+        return type(value)(pack(child, f"{path}/{i}") for i, child in enumerate(value))
+    if type(value) is dict:
+        children = {key: pack(child, f"{path}/{key}") for key, child in value.items()}
+        is_tagged = len(value) == 1 and str(next(iter(value))).startswith("$")
+        return {_DICT: children} if is_tagged else children
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """What `pack` was given.
+
+    Raises:
+        FormatError: bytes that are no tensor or array of numbers.
+    """
+    if type(value) in (list, tuple):
+        return type(value)(unpack(child) for child in value)
+    if type(value) is not dict:
+        return value
+    if len(value) == 1:
+        ((tag, inner),) = value.items()
+        if tag == _DICT:
+            return {key: unpack(child) for key, child in inner.items()}
+        if tag in (_TENSOR, _ARRAY, _SCALAR):
+            return _unpack_numbers(tag, *inner)
+    return {key: unpack(child) for key, child in value.items()}
+
+
+def _unpack_numbers(tag: str, dtype: str, shape: list[int], text: str) -> Any:
+    raw = bytearray(base64.b64decode(text))
+    if tag == _TENSOR:
+        kind = getattr(torch, dtype, None)
+        if not isinstance(kind, torch.dtype):
+            raise FormatError(f"unknown dtype of a tensor {dtype!r}: written by a newer torch?")
+        flat = (
+            torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+        )
+        return flat.view(kind).reshape(shape)
+    if not _NUMBERS.fullmatch(dtype):
+        raise FormatError(f"unknown dtype of an array {dtype!r}")
+    array = np.frombuffer(raw, np.dtype(dtype)).reshape(shape)
+    return array if tag == _ARRAY else array[()]
+
+
+def _text(raw: bytes, path: str) -> str:
+    if len(raw) > MAX_BYTES:
+        raise TypeError(
+            f"cannot save {path!r}: a tensor of {len(raw)} bytes among values, and {MAX_BYTES} are "
+            "allowed: keep it in a buffer of the module"
+        )
+    return base64.b64encode(raw).decode()

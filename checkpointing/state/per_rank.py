@@ -1,0 +1,156 @@
+"""State that each rank has of its own, and a check that no other state is so.
+
+A checkpoint keeps one of what all ranks hold under the same name. A generator of random numbers or
+a loader that differs by rank would come back on all of them as it was on one: it is refused when
+the first structure of a state is exchanged, unless it is declared as `PerRank`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch.distributed as dist
+from blake3 import blake3
+from torch import Tensor
+
+from checkpointing.errors import SaveError
+from checkpointing.format.torch_dtypes import as_bytes
+from checkpointing.ranks.rank_group import RankGroup
+from checkpointing.staging.tensor_copy import cells_of
+from checkpointing.state.tree import Leaves, children, is_branch, rebuilt
+
+Differing: TypeAlias = Literal["error", "warn"]
+OtherWorld: TypeAlias = "Literal['error', 'first'] | Callable[[Sequence[Any], int, int], Any]"
+
+logger = logging.getLogger("checkpointing")
+
+_SHOWN = 5
+
+
+@dataclass
+class PerRank:
+    """A part of the state that every rank has of its own: saved for each, and given back to each.
+
+        state = {"model": model, "optimizer": optimizer, "sampler": PerRank(sampler)}
+
+    Args:
+        held: an object with `state_dict()` and `load_state_dict()`, or nested plain values and
+            tensors; these are found here again after a restore.
+        other_world: what a restore on another number of ranks does. "error": it is refused;
+            "first": every rank takes what rank 0 had; a function: it is given what all ranks had,
+            this rank and the number of ranks, and returns what this rank is to have.
+    """
+
+    held: Any
+    other_world: OtherWorld = "error"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for another `other_world`."""
+        if not callable(self.other_world) and self.other_world not in ("error", "first"):
+            raise ValueError(
+                f"PerRank(other_world=) is 'error', 'first' or a function, not {self.other_world!r}"
+            )
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This rank, and the number of ranks; 0 and 1 without torch.distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def blank(tree: Any) -> Any:
+    """A tree of the same form, with tensors of its own to load into."""
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    if is_branch(tree):
+        return rebuilt(tree, [(key, blank(child)) for key, child in children(tree, "")])
+    return copy.deepcopy(tree)
+
+
+def check_differing(how: str) -> None:
+    """Raises ValueError for what is none of `Differing`."""
+    if how not in ("error", "warn"):
+        raise ValueError(f"differing is 'error' or 'warn', not {how!r}")
+
+
+def compare_ranks(ranks: RankGroup, leaves: Leaves, how: Differing) -> None:
+    """Compare what ranks hold under the same names. A collective.
+
+    Raises:
+        SaveError: it differs, on all ranks.
+    """
+    mine = fingerprints(leaves)
+    told = ranks.all_gather(_summary(mine), ranks.control)
+    first = {names: rank for rank, (names, _) in reversed([*enumerate(told)])}
+    if len(set(told)) > len(first):  # of ranks with the same names; the rest is for the error
+        everybody = ranks.all_gather(mine, ranks.control)
+    elif len(first) > 1:  # names that all have, and names that some have: one of each kind speaks
+        is_asked = ranks.rank in first.values()
+        everybody = ranks.all_gather(mine if is_asked else {}, ranks.control)
+    else:
+        return
+    if (text := difference_among(everybody)) is None:
+        return
+    words = (
+        f"ranks have other values than each other under one name, and a checkpoint keeps one:{text}"
+        "\n  save what each rank has of its own as PerRank(...), or take it from one rank; "
+        "Checkpointer(differing='warn') keeps one for all"
+    )
+    if how == "error":
+        raise SaveError(words)
+    if ranks.rank == 0:
+        logger.warning(words)
+
+
+def fingerprints(leaves: Leaves) -> dict[str, bytes]:
+    """8 bytes for each value, and for each small tensor that is no part of a module or an
+    optimizer: equal on two ranks if what they hold is."""
+    compared = ((name, one) for name, one in leaves.values.items() if name not in leaves.unlike)
+    found = {name: _hash(json.dumps(value).encode()) for name, value in compared}
+    for name in leaves.plain:
+        tensor = cells_of(leaves.tensors[name]).resolve_conj().resolve_neg().cpu().contiguous()
+        found[name] = _hash(bytes(as_bytes(tensor)))
+    return found
+
+
+def difference_among(by_rank: Sequence[Mapping[str, bytes]]) -> str | None:
+    """What ranks hold under one name and do not agree on; None: there is nothing."""
+    first: dict[str, tuple[int, bytes]] = {}
+    others: dict[str, list[int]] = {}
+    for rank, held in enumerate(by_rank):
+        for name, content in held.items():
+            if first.setdefault(name, (rank, content))[1] != content:
+                others.setdefault(name, []).append(rank)
+    if not others:
+        return None
+    lines = [
+        f"\n    {name}: rank{'s' if len(ranks) > 1 else ''} {_some(ranks)} "
+        f"{'have' if len(ranks) > 1 else 'has'} another one than rank {first[name][0]}"
+        for name, ranks in sorted(others.items())[:_SHOWN]
+    ]
+    if len(others) > _SHOWN:
+        lines.append(f"\n    … and {len(others) - _SHOWN} more")
+    return "".join(lines)
+
+
+def _summary(held: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+    """A hash of the names, and one of names and contents: what a job of many ranks can exchange."""
+    names = sorted(held)
+    return _hash("\0".join(names).encode()), _hash(
+        b"".join(name.encode() + b"\0" + held[name] for name in names)
+    )
+
+
+def _hash(content: bytes) -> bytes:
+    return blake3(content).digest(8)
+
+
+def _some(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN]))
+    return f"{shown}, …" if len(ranks) > _SHOWN else shown

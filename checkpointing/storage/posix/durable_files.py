@@ -1,0 +1,218 @@
+"""File-system steps that survive a crash at any instruction (local disks and NFS)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from checkpointing.storage.interface import Buffer
+from checkpointing.storage.posix.syscalls import FileStat, Syscalls
+
+logger = logging.getLogger("checkpointing")
+
+_IOV_MAX = os.sysconf("SC_IOV_MAX")
+_COMPARE = 1 << 20  # bytes read at a time
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_NO_DIR_FSYNC = (errno.EINVAL, errno.ENOTSUP)
+
+
+def parent(path: str) -> str:
+    """The directory that an absolute path lies in."""
+    return path.rpartition("/")[0] or "/"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or was when its writer died."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def write_temporary(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> str:
+    """A new file beside `path` with `parts` end to end, its content durable, its name not yet.
+
+    Raises:
+        OSError: nothing is left behind as far as possible. Any error poisons the file for good:
+            after a failed fsync a second one may report success for data that is gone.
+    """
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
+    try:
+        written = _write(sys, temporary, parts)
+        # NFSv4 can write without any error into a file that somebody has removed
+        with opened(sys, temporary) as fd:
+            found = sys.fstat(fd)
+        if (found.inode, found.size) != (written.inode, sum(map(_size, parts))):
+            raise OSError(errno.EIO, f"{temporary} is not the file that was written")
+    except OSError:
+        discard(sys, temporary)
+        raise
+    return temporary
+
+
+def discard(sys: Syscalls, temporary: str) -> None:
+    """Remove a temporary; one that stays is removed later by the sweep."""
+    with suppress(OSError):
+        sys.unlink(temporary)
+
+
+def fsync_dir(sys: Syscalls, path: str) -> None:
+    """Make the names in `path` durable."""
+    fd = sys.open_dir(path)
+    try:
+        sys.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_DIR_FSYNC:
+            raise
+        logger.warning(
+            "%s: this file system has no fsync of directories; names in it are only as "
+            "durable as it makes them by itself",
+            path,
+        )
+    finally:
+        sys.close(fd)
+
+
+def make_dir(sys: Syscalls, path: str) -> None:
+    """Make a directory if there is none, and its name durable in any case: another process may
+    have made it and died before it could do the same."""
+    with suppress(FileExistsError):
+        sys.mkdir(path)
+    fsync_dir(sys, parent(path))
+
+
+def make_root(sys: Syscalls, path: str) -> None:
+    """The same for a directory and all above it.
+
+    Those above one that exists are left alone, because by this order they were durable before it.
+    """
+    chain = [path]
+    if not _is_dir(sys, path):
+        while (above := parent(chain[0])) != "/":
+            chain.insert(0, above)
+    for folder in chain:
+        if not _is_dir(sys, folder):
+            with suppress(FileExistsError):
+                sys.mkdir(folder)
+        with suppress(PermissionError):  # where one may pass through but not look
+            fsync_dir(sys, parent(folder))
+
+
+def _is_dir(sys: Syscalls, path: str) -> bool:
+    try:
+        sys.close(sys.open_dir(path))
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def refresh(sys: Syscalls, root: str, folder: str) -> None:
+    """Let a name that another machine made be found: an NFS client remembers for up to a minute
+    that there was none, but asks the server about each directory that is opened, and learns what
+    is in one that is listed anew."""
+    chain = [folder]
+    while chain[0] not in (root, "/"):
+        chain.insert(0, parent(chain[0]))
+    for path in [parent(root), *chain]:
+        try:
+            sys.close(sys.open_dir(path))
+        except PermissionError:
+            continue
+        except (FileNotFoundError, NotADirectoryError):
+            if path not in chain[1:] or not _appears(sys, path):
+                return
+
+
+def list_again(sys: Syscalls, folder: str) -> None:
+    """Let an NFS client forget what it believes of names in a folder."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        sys.scandir(folder)
+
+
+def _appears(sys: Syscalls, folder: str) -> bool:
+    """Whether a folder that seemed to be missing is there after all."""
+    list_again(sys, parent(folder))
+    with suppress(NotADirectoryError):
+        return _is_dir(sys, folder)
+    return False
+
+
+def same_content(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> bool:
+    """Whether the file holds `parts` end to end.
+
+    Raises:
+        OSError: not readable.
+    """
+    with opened(sys, path) as fd:
+        if sys.fstat(fd).size != sum(map(_size, parts)):
+            return False
+        offset, room = 0, memoryview(bytearray(min(_COMPARE, max(map(_size, parts), default=0))))
+        for view in map(_view, parts):
+            for start in range(0, len(view), _COMPARE):
+                piece = view[start : start + _COMPARE]
+                there = room[: len(piece)]
+                if read_at(sys, fd, offset, there) < len(piece) or there != piece:
+                    return False
+                offset += len(piece)
+    return True
+
+
+def read_at(sys: Syscalls, fd: int, offset: int, into: memoryview) -> int:
+    """Fill `into` from `offset`; how many bytes, fewer where the file ends before that."""
+    done = 0
+    while done < len(into):
+        count = sys.preadv(fd, into[done:], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+@contextmanager
+def opened(sys: Syscalls, path: str) -> Iterator[int]:
+    """A descriptor for reading."""
+    fd = sys.open(path)
+    try:
+        yield fd
+    finally:
+        sys.close(fd)
+
+
+def _write(sys: Syscalls, path: str, parts: Sequence[Buffer]) -> FileStat:
+    fd = sys.create(path)
+    try:
+        _writev_all(sys, fd, [view for view in map(_view, parts) if len(view)])
+        sys.fsync(fd)
+        written = sys.fstat(fd)
+    except OSError:
+        with suppress(OSError):  # the first error is the one that tells
+            sys.close(fd)
+        raise
+    sys.close(fd)  # may report what fsync did not
+    return written
+
+
+def _writev_all(sys: Syscalls, fd: int, views: list[memoryview]) -> None:
+    first = 0
+    while first < len(views):
+        count = sys.writev(fd, views[first : first + _IOV_MAX])
+        if count <= 0:
+            raise OSError(errno.EIO, "the file system took none of the bytes")
+        while first < len(views) and count >= len(views[first]):
+            count -= len(views[first])
+            first += 1
+        if count:
+            views[first] = views[first][count:]
+
+
+def _view(part: Buffer) -> memoryview:
+    return memoryview(part).cast("B")
+
+
+def _size(part: Buffer) -> int:
+    return memoryview(part).nbytes

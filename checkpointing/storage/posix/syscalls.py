@@ -1,0 +1,98 @@
+"""The system calls that the file storage makes, in one place so that tests can simulate a disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from checkpointing.storage.interface import Buffer
+
+_NO_ADVICE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ESPIPE)
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """What is looked at of a file."""
+
+    inode: int
+    size: int  # bytes
+    modified: float  # Unix time in seconds, by the clock of the file system
+
+
+class Syscalls:
+    """Thin: one call each, paths absolute, errors as OSError."""
+
+    def create(self, path: str) -> int:
+        """A new file, open for writing; O_EXCL. Permissions are left to the umask."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def open(self, path: str) -> int:
+        """A file, open for reading."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_dir(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def writev(self, fd: int, buffers: Sequence[Buffer]) -> int:
+        return os.writev(fd, buffers)
+
+    def preadv(self, fd: int, buffer: memoryview, offset: int) -> int:
+        return os.preadv(fd, [buffer], offset)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fstat(self, fd: int) -> FileStat:
+        return _stat(os.fstat(fd))
+
+    def stat(self, path: str) -> FileStat:
+        return _stat(os.stat(path))  # noqa: PTH116
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)  # noqa: PTH104
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path)  # noqa: PTH102
+
+    def scandir(self, path: str) -> list[tuple[str, bool]]:
+        """Names in a directory, each with whether it is a directory; not from an NFS client's
+        memory of an earlier listing."""
+        fd = self.open_dir(path)
+        try:
+            _forget_listing(fd)
+            with os.scandir(fd) as entries:
+                return [(entry.name, entry.is_dir()) for entry in entries]
+        finally:
+            os.close(fd)
+
+
+def _forget_listing(fd: int) -> None:
+    """Drop what the kernel has cached of an open directory.
+
+    An NFS client (always with version 3) trusts its cache until the directory's time changes, and
+    many servers count that in ticks of 1 to 10 ms: what another machine makes in the tick of one
+    listing would be missing from all later ones.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        if error.errno not in _NO_ADVICE:  # file systems that have no such cache
+            raise
+
+
+def _stat(found: os.stat_result) -> FileStat:
+    return FileStat(found.st_ino, found.st_size, found.st_mtime)

@@ -1,0 +1,157 @@
+"""How to get at a bucket: options of the store, the environment, and the files in ~/.aws."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self, get_type_hints
+from urllib.parse import urlsplit
+
+from checkpointing.errors import StoreError
+from checkpointing.storage.key_rules import check_key
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_CHOICES = {"client": ("obstore", "s3fs"), "addressing": ("path", "virtual")}
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """A folder in a bucket."""
+
+    bucket: str
+    prefix: str  # without slashes at its ends; "" is the whole bucket
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """From s3://bucket/folder.
+
+        Raises:
+            StoreError: it is not of this form.
+        """
+        parts = urlsplit(url)
+        form = "s3://bucket/folder"
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise StoreError(
+                f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: an S3 URL is {form}, without "
+                "credentials, '?' or '#'; credentials come from AWS_* variables, ~/.aws or options"
+            )
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise StoreError(f"{url}: {parts.netloc!r} is no name of a bucket; an S3 URL is {form}")
+        prefix = parts.path.strip("/")
+        try:
+            check_key(prefix or "x")
+        except ValueError as error:
+            raise StoreError(f"{url}: {error}") from error
+        return cls(parts.netloc, prefix)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+@dataclass(frozen=True)
+class S3StoreOptions:
+    """What `options` of an s3:// store may hold. Unset ones come from AWS_* and ~/.aws."""
+
+    client: Literal["obstore", "s3fs"] = "obstore"
+    """obstore is 2-5 times lighter on the processor; s3fs is for sites that have nothing else."""
+
+    endpoint: str | None = None
+    """URL of a server that is not AWS; http:// is allowed if it says so."""
+
+    region: str | None = None
+
+    access_key_id: str | None = None
+
+    secret_access_key: str | None = field(default=None, repr=False)
+
+    session_token: str | None = field(default=None, repr=False)
+
+    profile: str | None = None
+    """A profile of ~/.aws."""
+
+    anonymous: bool = False
+    """Send no credentials: to read what is public."""
+
+    ca_bundle: str | None = None
+    """Path of a PEM file with certificates to trust besides those of the system."""
+
+    addressing: Literal["path", "virtual"] = "path"
+    """"virtual" puts the bucket into the host name."""
+
+    unsigned_payload: bool | None = None
+    """Leave the hash of the content out of the signature, which saves most of the time of the
+    processor; by default over https, which protects the content by itself."""
+
+    timeout_s: float = 30.0
+    """Of one small request, and of silence in a large one."""
+
+    budget_s: float = 120.0
+    """How long to try again while no request at all succeeds."""
+
+    reach_s: float | None = None
+    """How long to try until a first request is answered; None: as `budget_s`."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Self:
+        """Checked options.
+
+        Raises:
+            StoreError: unknown name, or a value of the wrong kind; no value is ever shown.
+        """
+        known = sorted(f.name for f in fields(cls))
+        for name, value in options.items():
+            if name not in known:
+                raise StoreError(f"unknown option {name!r} of an S3 store; there are {known}")
+            if not _fits(name, value):
+                raise StoreError(f"option {name!r} of an S3 store: {_expected(name)} expected")
+        return cls(**options)
+
+    def endpoint_from(self, env: Mapping[str, str]) -> str | None:
+        """The endpoint, None for AWS itself.
+
+        Raises:
+            StoreError: it is no http(s) URL, or holds credentials.
+        """
+        found = self.endpoint or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+        return check_endpoint(found) if found else None
+
+
+def check_endpoint(endpoint: str) -> str:
+    """`endpoint` without a slash at its end.
+
+    Raises:
+        StoreError: it is no http(s) URL, or holds credentials.
+    """
+    parts = urlsplit(endpoint)
+    if "@" in parts.netloc:
+        raise StoreError("the S3 endpoint holds credentials; give them as options or AWS_* instead")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise StoreError(f"S3 endpoint {endpoint!r}: a URL such as https://s3.example.org expected")
+    return endpoint.rstrip("/")
+
+
+def server_of(endpoint: str | None) -> str:
+    """The server of an endpoint in words; None is AWS itself."""
+    if endpoint is None:
+        return "Amazon's S3 (AWS_ENDPOINT_URL names no other server)"
+    return f"the S3 endpoint {endpoint} (of the options, AWS_ENDPOINT_URL or ~/.aws)"
+
+
+def _expected(name: str) -> str:
+    if name in _CHOICES:
+        return f"one of {_CHOICES[name]}"
+    if name.endswith("_s"):
+        return "a number of seconds above 0"
+    return "true or false" if name in ("anonymous", "unsigned_payload") else "text"
+
+
+def _fits(name: str, value: Any) -> bool:
+    if value is None:
+        return type(None) in getattr(get_type_hints(S3StoreOptions)[name], "__args__", ())
+    if name in _CHOICES:
+        return value in _CHOICES[name]
+    if name.endswith("_s"):
+        return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, bool if name in ("anonymous", "unsigned_payload") else str)

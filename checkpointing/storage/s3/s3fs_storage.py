@@ -1,0 +1,89 @@
+"""Objects in S3 by s3fs, for sites without obstore."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from botocore.handlers import add_expect_header
+from s3fs import S3FileSystem
+
+from checkpointing.storage.fsspec.call_deadlines import FsspecCalls
+from checkpointing.storage.fsspec.fsspec_storage import CallDeadlines, DriverTraits, FsspecStorage
+from checkpointing.storage.retry import StorageRetryPolicy
+from checkpointing.storage.s3.s3_options import S3Location, S3StoreOptions, server_of
+
+_ONE_PART = 1 << 32  # bytes; a multipart upload ignores the condition of a create on some servers
+
+
+def open_s3fs(place: S3Location, options: S3StoreOptions) -> FsspecStorage:
+    """A storage by s3fs; nothing is sent yet.
+
+    Raises:
+        StoreError: an option cannot be used.
+    """
+    traits = DriverTraits(
+        whole=True,
+        exclusive=True,
+        write={"chunksize": _ONE_PART},
+        read={"max_concurrency": 1},  # or it asks for the size first
+    )
+    arguments = _arguments(options)
+    return FsspecStorage(
+        FsspecCalls(lambda: _file_system(arguments), _drop_expect),
+        f"{place.bucket}/{place.prefix}",
+        place.url,
+        traits,
+        policy=StorageRetryPolicy(budget_s=options.budget_s, reach_s=options.reach_s),
+        deadlines=CallDeadlines(options.timeout_s, max(150.0, options.timeout_s)),
+        server=server_of(options.endpoint_from(os.environ)),
+    )
+
+
+def _file_system(arguments: dict[str, Any]) -> S3FileSystem:
+    fs = S3FileSystem(**arguments, skip_instance_cache=True, use_listings_cache=False)
+    fs.retries = 1
+    return fs
+
+
+async def _drop_expect(fs: S3FileSystem) -> None:
+    """Let uploads not wait for "100 Continue": nothing limits that wait."""
+    client = await fs.set_session()
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+
+
+def _arguments(options: S3StoreOptions) -> dict[str, Any]:
+    seconds = options.timeout_s
+    config: dict[str, Any] = {
+        "connect_timeout": min(10.0, seconds),
+        "read_timeout": seconds,
+        "retries": {"total_max_attempts": 1},
+        # old servers answer 411 to the checksums that botocore adds to uploads over https
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "max_pool_connections": 32,
+    }
+    endpoint = options.endpoint_from(os.environ)
+    style: dict[str, Any] = {"addressing_style": options.addressing}
+    unsigned = options.unsigned_payload
+    if (endpoint is None or endpoint.startswith("https://")) if unsigned is None else unsigned:
+        style["payload_signing_enabled"] = False
+    client: dict[str, Any] = {}
+    region = options.region or os.environ.get("AWS_REGION")
+    if region:
+        client["region_name"] = region
+    if options.ca_bundle:
+        client["verify"] = os.path.expanduser(options.ca_bundle)  # noqa: PTH111
+    given = {
+        "endpoint_url": endpoint,
+        "key": options.access_key_id,
+        "secret": options.secret_access_key,
+        "token": options.session_token,
+        "profile": options.profile,
+    }
+    return {
+        "anon": options.anonymous,
+        "client_kwargs": client,
+        "config_kwargs": {**config, "s3": style},
+        **{name: value for name, value in given.items() if value is not None},
+    }

@@ -1,0 +1,163 @@
+"""Removing checkpoints that no policy keeps: what goes, why, and the first half of doing it.
+
+The packs go later, in checkpointing/store/deletion/pack_sweep.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from checkpointing.errors import DamagedError, FormatError, SaveError
+from checkpointing.format.manifest import ManifestContent
+from checkpointing.format.values.branch_kinds import RECORD
+from checkpointing.retention import Decision, KeepPolicy, decide
+from checkpointing.store.catalog import CatalogEntry, committed
+from checkpointing.store.deletion.manifest_removal import marking_for_deletion, revisions
+from checkpointing.store.deletion.pack_sweep import GRACE_S, SweepResult, sweep
+from checkpointing.store.pins_and_labels import pins
+from checkpointing.store.repair import manifest_revision
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass(frozen=True)
+class PruneChoice:
+    """What becomes of one checkpoint."""
+
+    found: CatalogEntry
+    decision: Decision
+
+    @property
+    def id(self) -> str:
+        return self.found.stored.save.id
+
+    @property
+    def step(self) -> int:
+        return self.found.stored.save.step
+
+    @property
+    def created(self) -> float:
+        return self.found.document.header.created
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.found.document.header.metrics
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.found.document.header.is_suspect
+
+    @property
+    def drops(self) -> tuple[str, ...]:
+        """Items that go while others stay. None if nothing would stay: names of items that there
+        are not (a typing error) keep all of it."""
+        keep, items = self.decision.items or (), self.found.document.items
+        keep = (*keep, RECORD) if set(keep) & set(items) else tuple(items)
+        return tuple(item for item in items if item not in keep)
+
+
+@dataclass
+class PruneResult:
+    """What a prune did."""
+
+    choices: list[PruneChoice]
+    removed: list[str] = field(default_factory=list)  # ids
+    reduced: list[str] = field(default_factory=list)  # ids that lost items
+    spared: dict[str, str] = field(default_factory=dict)  # id -> why it could not go now
+    swept: SweepResult | None = None
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What retention looks at."""
+
+    step: int
+    id: str
+    created: float
+    metrics: Mapping[str, float]
+    is_suspect: bool = False
+
+
+def choose(
+    store: Store, run: str, policies: Sequence[KeepPolicy], ignore: frozenset[str] = frozenset()
+) -> list[PruneChoice]:
+    """What `policies` and pins make of a run's checkpoints, newest first. Changes nothing.
+
+    Args:
+        ignore: ids that neither count nor go.
+
+    Raises:
+        DamagedError, FormatError: a mark cannot be read, so it is not known what is pinned.
+    """
+    found = [f for f in committed(store, run)[0] if f.stored.save.id not in ignore]
+    rows = [_row(f) for f in found]
+    decisions = decide(rows, policies, pins(store, run))
+    return [PruneChoice(f, decisions[f.stored.save.id]) for f in found]
+
+
+def prune(
+    store: Store,
+    run: str,
+    policies: Sequence[KeepPolicy],
+    *,
+    grace_s: float = GRACE_S,
+    keep: frozenset[str] = frozenset(),
+    ignore: frozenset[str] = frozenset(),
+) -> PruneResult:
+    """Remove what no policy keeps. Safe beside saves, readers and other prunes, from anywhere.
+    A checkpoint that is being read or revised is spared until the next prune.
+
+    Args:
+        grace_s: seconds that condemned packs stay, besides what the leases ask for.
+        keep: ids that stay in any case.
+        ignore: ids that neither count nor go, because the caller has found them damaged.
+
+    Raises:
+        StoreError: the store is out of reach; another prune goes on from there.
+    """
+    result = PruneResult(choose(store, run, policies, ignore))
+    changes = [c for c in result.choices if (c.decision.goes or c.drops) and c.id not in keep]
+    if changes:
+        _apply(store, run, changes, result)
+    result.swept = sweep(store, grace_s=grace_s)
+    return result
+
+
+def _apply(store: Store, run: str, changes: Sequence[PruneChoice], result: PruneResult) -> None:
+    doomed = revisions(store, [choice.found.stored.save for choice in changes])
+    with marking_for_deletion(store, [key for keys in doomed.values() for key in keys]) as removal:
+        pinned = pins(store, run)  # after they were condemned: who pins looks for that
+        for choice in changes:
+            save = choice.found.stored.save
+            if why := pinned.get(choice.id) or removal.why_needed(save):
+                result.spared[choice.id] = why
+            elif choice.decision.goes:
+                removal.remove(save)
+                result.removed.append(choice.id)
+            else:
+                _reduce(store, run, choice, result)
+
+
+def _reduce(store: Store, run: str, choice: PruneChoice, result: PruneResult) -> None:
+    keep = (*(choice.decision.items or ()), RECORD)
+
+    def change(content: ManifestContent) -> ManifestContent:
+        return manifest_revision.drop_items(content, keep)
+
+    try:
+        with Session(store, run) as session:
+            manifest_revision.publish(store, session, choice.found, change)
+    except (SaveError, DamagedError, FormatError, FileNotFoundError) as error:
+        result.spared[choice.id] = str(error)
+    else:
+        result.reduced.append(choice.id)
+
+
+def _row(found: CatalogEntry) -> _Row:
+    header = found.document.header
+    save = header.save
+    return _Row(save.step, save.id, header.created, header.metrics, header.is_suspect)

@@ -1,0 +1,2 @@
+"""Answers questions about checkpoints without changing them: verify, diff, space; the CLI and
+reports import it."""

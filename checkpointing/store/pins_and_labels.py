@@ -1,0 +1,106 @@
+"""Names for checkpoints: pins, which prune obeys, and labels such as "best"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from checkpointing.errors import CheckpointError, DamagedError, FormatError
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.store_records import CheckpointMark, dump_mark, load_mark
+from checkpointing.store.catalog import committed
+from checkpointing.store.deletion.deletion_marks import marked_for_deletion
+from checkpointing.store.store import Store
+
+PIN = "pin-"
+BEST = "best"
+"""Of the checkpoint that a run's retention takes for its best."""
+
+
+def pin(store: Store, save: SaveId, why: str) -> None:
+    """Keep a checkpoint until it is unpinned.
+
+    Raises:
+        CheckpointError: it is not there, or prune has begun to remove it.
+    """
+    put_mark(store, save, PIN + save.id, why, pinned=True)
+
+
+def pin_of(store: Store, save: SaveId) -> CheckpointMark | None:
+    """The pin that `pin` made for a checkpoint; None if there is none.
+
+    Raises:
+        DamagedError, FormatError: it cannot be read.
+    """
+    key = object_keys.mark(save.run, PIN + save.id)
+    try:
+        return load_mark(store.storage.get(key), key)
+    except FileNotFoundError:
+        return None
+
+
+def unpin(store: Store, save: SaveId) -> None:
+    """Leave a checkpoint to the policies again; one that is not pinned is left alone."""
+    store.storage.delete([object_keys.mark(save.run, PIN + save.id)])
+
+
+def put_mark(store: Store, save: SaveId, name: str, why: str, *, pinned: bool = False) -> None:
+    """Give a checkpoint a name, which another one may have had before.
+
+    Raises:
+        CheckpointError: the checkpoint is not there; or prune has begun to remove it, and then the
+            mark was made all the same, in case that it stays.
+    """
+    mark = CheckpointMark(save.id, pinned, why, time.time())
+    key = object_keys.mark(save.run, object_keys.check_mark(name))
+    _manifest_of(store, save)  # or the name would be lost to the one that had it before
+    store.storage.replace(key, dump_mark(mark))
+    # the mark first, then the look: prune condemns first, then looks at the marks. Tombs before
+    # manifests: what a tomb that is over named is gone
+    going = marked_for_deletion(store)
+    if _manifest_of(store, save) in going:
+        # to take the mark back would undo that of another caller, who came in time
+        raise CheckpointError(
+            f"prune may be removing checkpoint {save.id} of run {save.run!r}: look whether it is "
+            "there still, and if so mark it again"
+        )
+
+
+def marks(store: Store, run: str) -> Mapping[str, CheckpointMark]:
+    """All marks of a run, by name.
+
+    Raises:
+        DamagedError, FormatError: one cannot be read; what it protects is not known then.
+    """
+    found = {}
+    for entry in store.storage.list(object_keys.marks(run)):
+        name = entry.key.removeprefix(object_keys.marks(run))
+        try:
+            found[name] = load_mark(store.storage.get(entry.key), entry.key)
+        except FileNotFoundError:
+            continue
+        except (DamagedError, FormatError) as error:
+            raise type(error)(f"{error}; remove the mark, or set it anew") from error
+    return found
+
+
+def pins(store: Store, run: str) -> dict[str, str]:
+    """Ids that are pinned, and why."""
+    return {
+        m.id: f"pinned: {m.why}" if m.why else "pinned"
+        for m in marks(store, run).values()
+        if m.pinned
+    }
+
+
+def _manifest_of(store: Store, save: SaveId) -> str:
+    """Key of the checkpoint's last revision.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    for found in committed(store, save.run)[0]:
+        if found.stored.save == save:
+            return found.stored.key
+    raise CheckpointError(f"checkpoint {save.id} of run {save.run!r} is not there (any more)")

@@ -1,0 +1,219 @@
+"""Reading chunks: ranged reads that lie close together made one, in parallel, in bounded memory;
+nothing is handed out before it was decoded and matched its hash."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from checkpointing.codec.thread_buffers import thread_buffer
+from checkpointing.errors import DamagedError
+from checkpointing.format.chunks import Chunk, Place
+from checkpointing.format.object_keys import pack_key
+from checkpointing.format.packs import MAGIC
+from checkpointing.storage import Buffer, Storage
+from checkpointing.storage.read_into_buffer import SupportsReadInto
+from checkpointing.store.read.chunk_decoder import ChunkDecoder, content, where
+from checkpointing.store.read.read_batches import batches, chain, length, ranges
+
+logger = logging.getLogger("checkpointing")
+
+BATCH = 16 << 20  # bytes of decoded chunks that one thread has in memory at a time
+HOT = 4 << 20  # the same where small reads cost little: what stays in the processor's cache
+BORROWED = 16 << 20  # bytes that are read into memory of the thread: of usual chunks, a batch
+PAGE = 4096  # bytes
+# How much farther into a page bytes lie in memory than in their file: copies, of the kernel and of
+# numpy, take up to four times as long if they are to lie a little farther than they are from. This
+# way a pack's chunks lie at the beginning of cache lines, as do tensors, or a little before.
+SHIFT = 64 - len(MAGIC)
+THREADS = min(8, 2 * (os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class ChunkRequest:
+    """A chunk to read, and what to do with its content."""
+
+    chunk: Chunk
+    dtype: str
+    tensor: str  # for messages
+    use: Callable[[Buffer], None]  # may run in any thread; what it is given lives for the call
+
+
+@dataclass(frozen=True)
+class DamagedChunk:
+    """A chunk that cannot be read as it was written."""
+
+    want: ChunkRequest
+    problem: str  # with the object's name
+
+    def __str__(self) -> str:
+        return f"{self.want.tensor!r}: {self.problem}"
+
+
+class ChunkCopies(Protocol):
+    """Other places where a chunk may lie."""
+
+    def find(self, id_: bytes) -> Iterable[tuple[Storage, Chunk]]:
+        """Copies of it, wherever; the one that was found damaged may be among them."""
+
+
+class ChunkFetcher:
+    """Reads from one store, and where that is damaged from other copies. Thread-safe."""
+
+    def __init__(
+        self, storage: Storage, copies: ChunkCopies | None = None, threads: int = THREADS
+    ) -> None:
+        self._storage, self._copies, self._threads = storage, copies, threads
+        self._fills = storage if isinstance(storage, SupportsReadInto) else None
+        self.batch_bytes = BATCH if self._fills is None else HOT
+        self.healed: list[DamagedChunk] = []  # read from another copy
+
+    def fetch(
+        self, wants: Iterable[ChunkRequest], on_batch: Callable[[int], None] | None = None
+    ) -> list[DamagedChunk]:
+        """Read all `wants`, in any order; what could not be read from anywhere. A base of several
+        of them is decoded once, as far as one thread can deal with them one after the other.
+
+        Args:
+            on_batch: told the raw bytes of each batch that is done, for progress.
+
+        Raises:
+            StoreError: the store is out of reach.
+        """
+        damaged: list[DamagedChunk] = []
+        with ThreadPoolExecutor(self._threads, "fetch") as pool:
+            cut = batches(wants, lambda want: want.chunk, self.batch_bytes)
+            for size, problems in pool.map(self._fetch_batch, cut):
+                damaged += problems
+                if on_batch:
+                    on_batch(size)
+        return damaged
+
+    def one(self, chunk: Chunk, dtype: str, tensor: str) -> Buffer:
+        """The content of one chunk, in memory of its own.
+
+        Raises:
+            DamagedError: it cannot be read from anywhere.
+        """
+        stored: dict[Place, Buffer | DamagedError] = {}
+        for group in ranges(chain(chunk)):
+            stored.update(self.read_group(group))
+        try:
+            return content(chunk, dtype, lambda at: stored[at.place])
+        except DamagedError as error:
+            damage = DamagedChunk(ChunkRequest(chunk, dtype, tensor, lambda raw: None), str(error))
+            found = self._elsewhere(damage)
+            if found is None:
+                raise DamagedError(str(damage)) from error
+            return found
+
+    def _fetch_batch(self, batch: Sequence[ChunkRequest]) -> tuple[int, list[DamagedChunk]]:
+        stored = self.borrow(at for want in batch for at in chain(want.chunk))
+        decoder = ChunkDecoder(lambda chunk: stored[chunk.place], room)
+        damaged = []
+        for want in batch:
+            try:
+                raw = decoder.content(want.chunk, want.dtype)
+            except DamagedError as error:
+                damage = DamagedChunk(want, str(error))
+                found = self._elsewhere(damage)
+                if found is None:
+                    damaged.append(damage)
+                    continue
+                raw = found
+            want.use(raw)
+        return sum(want.chunk.raw_length for want in batch), damaged
+
+    def borrow(self, chunks: Iterable[Chunk]) -> Mapping[Place, Buffer | DamagedError]:
+        """The stored bytes of chunks, or why there are none, by place; good until this thread
+        borrows again."""
+        groups = list(ranges(chunks))
+        stored: dict[Place, Buffer | DamagedError] = {}
+        for group, into in zip(groups, self._rooms(groups), strict=True):
+            stored.update(self.read_group(group, into))
+        return stored
+
+    def _rooms(self, groups: Sequence[Sequence[Chunk]]) -> Iterator[memoryview | None]:
+        """Memory of this thread for each of these ranges; None: memory is for the storage to take,
+        after it has looked whether there is so much."""
+        total = sum(length(group) + PAGE for group in groups)
+        if not self._fills or total > BORROWED:
+            yield from (None for _ in groups)
+            return
+        memory = thread_buffer(
+            "fetch stored", -(-total // HOT) * HOT
+        )  # soon large enough for all batches
+        at, address = 0, int(memory.__array_interface__["data"][0])
+        for group in groups:
+            at += (group[0].offset + SHIFT - address - at) % PAGE
+            yield memory.data[at : at + length(group)]
+            at += length(group)
+
+    def read_group(
+        self, group: Sequence[Chunk], into: memoryview | None = None
+    ) -> dict[Place, Buffer | DamagedError]:
+        """The stored bytes of chunks that lie close together in one pack, by place.
+
+        Args:
+            into: memory for what lies between the first one's start and the last one's end.
+        """
+        start = group[0].offset
+        try:
+            data = self._read(group[0].pack, start, length(group), into)
+        except (FileNotFoundError, DamagedError) as error:
+            if len(group) == 1:
+                return {group[0].place: _read_problem(group[0], error)}
+            # some of them may be there
+            return {k: v for chunk in group for k, v in self.read_group([chunk]).items()}
+        return {c.place: data[c.offset - start :][: c.length] for c in group}
+
+    def _read(self, pack: bytes, start: int, size: int, into: memoryview | None) -> memoryview:
+        if into is None or self._fills is None:
+            return memoryview(self._storage.get_range(pack_key(pack), start, size))
+        self._fills.read_into(pack_key(pack), start, into)
+        return into
+
+    def _elsewhere(self, damage: DamagedChunk) -> Buffer | None:
+        """The content of a damaged chunk, read again or from a copy; None if from nowhere."""
+        found = self._again(damage.want)
+        if found is None and (found := self._from_copy(damage.want)) is not None:
+            self.healed.append(damage)
+        return found
+
+    def _again(self, want: ChunkRequest) -> Buffer | None:
+        """The content, if what was damaged was so on its way only."""
+        try:
+            raw = content(want.chunk, want.dtype, self._stored)
+        except DamagedError:
+            return None
+        logger.warning("%s: damaged on its way, whole when read again", where(want.chunk))
+        return raw
+
+    def _from_copy(self, want: ChunkRequest) -> Buffer | None:
+        if self._copies is None:
+            return None
+        for storage, chunk in self._copies.find(want.chunk.id):
+            other = ChunkFetcher(storage, threads=1)
+            try:
+                return content(chunk, want.dtype, other._stored)
+            except DamagedError:
+                continue
+        return None
+
+    def _stored(self, chunk: Chunk) -> Buffer | DamagedError:
+        return self.read_group([chunk])[chunk.place]
+
+
+def room(depth: int, size: int) -> memoryview:
+    """Memory of this thread for a chunk's content; another one for each number of bases."""
+    return thread_buffer(f"fetch decoded {depth}", size).data
+
+
+def _read_problem(chunk: Chunk, error: Exception) -> DamagedError:
+    if isinstance(error, FileNotFoundError):
+        return DamagedError(f"{where(chunk)}: the pack is not there")
+    return DamagedError(f"{where(chunk)}: {error}")

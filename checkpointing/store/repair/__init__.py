@@ -1,0 +1,1 @@
+"""Heals checkpoints and writes new revisions of manifests; the CLI imports it."""

@@ -1,0 +1,348 @@
+"""Healing a checkpoint with good copies of what is damaged in it, from this store or others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from checkpointing.codec import Codec
+from checkpointing.errors import DamagedError, SaveError
+from checkpointing.format.chunks import Chunk
+from checkpointing.format.manifest import MANIFEST, ManifestContent, ManifestDocument
+from checkpointing.format.object_keys import SaveId, parse_manifest
+from checkpointing.storage import Buffer
+from checkpointing.store.catalog import CatalogEntry
+from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
+from checkpointing.store.deletion.manifest_removal import marking_for_deletion, revisions
+from checkpointing.store.inspection.integrity_check import IntegrityProblem
+from checkpointing.store.read.chunk_fetcher import THREADS, ChunkFetcher, ChunkRequest
+from checkpointing.store.repair.base_removal import placed_chunks, self_contained
+from checkpointing.store.repair.chunk_recovery import ChunkRecovery
+from checkpointing.store.repair.manifest_revision import publish, replace_chunks
+from checkpointing.store.sessions.orphaned_saves import commit_orphaned_saves
+from checkpointing.store.sessions.read_lease import leased
+from checkpointing.store.sessions.session import Session
+from checkpointing.store.store import Store, StoredManifest
+from checkpointing.store.write.manifest_commit import check_packs, make_manifest
+from checkpointing.store.write.packer import ChunkPacker
+
+__all__ = ["RepairResult", "commit_orphaned_saves", "repair"]
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass
+class RepairResult:
+    """What a repair did."""
+
+    healed: list[str] = field(default_factory=list)  # what was wrong, and where a copy was
+    lost: list[IntegrityProblem] = field(default_factory=list)  # what there is no copy of
+    key: str | None = None  # of the new manifest; None: there was nothing to heal, or no way to
+
+
+@dataclass(frozen=True)
+class _Damaged:
+    """A chunk that cannot be read as it was written."""
+
+    chunk: Chunk
+    tensor: str
+    dtype: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class _Good:
+    """Its content, as it is going to be stored, and where it was found."""
+
+    stored: Buffer
+    codec: Codec
+    where: str
+
+
+class _NothingToDo(Exception):  # noqa: N818 - no error
+    """Leaves `publish` without a new manifest."""
+
+
+def repair(
+    store: Store,
+    run: str,
+    found: CatalogEntry | SaveId,
+    others: Sequence[Store] = (),
+    on_bytes: Callable[[int], None] | None = None,
+    *,
+    dry_run: bool = False,
+) -> RepairResult:
+    """Verify a checkpoint in full, and make a revision of it in which what can be healed is.
+
+    Copies are looked for in the other packs of this store, and in `others`. A manifest that is
+    damaged or gone is made anew of the one that another store has of the same save, with copies of
+    what is not here. What is lost stays as it is, beside what was healed; but a checkpoint that is
+    gone comes back whole or not at all.
+
+    Args:
+        found: the checkpoint; its save, if it has no readable manifest.
+        others: stores that may hold copies; they are only read.
+        on_bytes: told how many raw bytes were verified.
+        dry_run: write nothing; the result says what would be healed, from verified copies.
+
+    Raises:
+        FileNotFoundError: the checkpoint was removed meanwhile, or prune is removing it.
+        FormatError: it is of a format that is not known here, which is not damage.
+        SaveError: somebody else revised it at the same time, or it was never committed.
+        StoreError: a store is out of reach.
+    """
+    result = RepairResult()
+    save = found if isinstance(found, SaveId) else found.stored.save
+    there, source, problem = _look(store, save)
+    if isinstance(found, CatalogEntry) and not there:
+        raise FileNotFoundError(f"{save.id} of run {save.run!r} was removed since it was found")
+    if source is None:
+        _check_committed(store, there)
+        copy = _elsewhere(save, others)
+        if copy is None:
+            text = f"{problem}; no other store has it"
+            result.lost.append(IntegrityProblem(save.step, save.id, "", text))
+            return result
+        document, other = copy
+        result.healed.append(f"{problem}; from {document.where} of {other.url}")
+    else:
+        document = source.document
+    healing = _Healing(store, others, result, on_bytes, all_or_nothing=not there)
+    with suppress(_NothingToDo):
+        if dry_run:
+            healing.look(document, source)
+        else:
+            result.key = _make(store, run, document, source, healing)
+    return result
+
+
+def _make(
+    store: Store,
+    run: str,
+    document: ManifestDocument,
+    source: CatalogEntry | None,
+    healing: _Healing,
+) -> str:
+    """Make the revision that is healed; its key.
+
+    Args:
+        source: what is there; None: nothing that can be read, and `document` is another store's.
+    """
+    save = document.save
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(store, run))
+        change = partial(healing.change, session)
+        if source is not None:
+            stack.enter_context(session.reading(source.stored.key))
+            key = publish(store, session, source, change)
+        else:
+            key = _bring_back(store, session, document, change)
+        _remove_others(store, session, save, key)
+    return key
+
+
+def _revisions(store: Store, save: SaveId) -> list[StoredManifest]:
+    """All manifests of a save, and what stands in their places, the last one first."""
+    return [stored for stored in store.manifests(save.run) if stored.save == save]
+
+
+def _check_committed(store: Store, there: Sequence[StoredManifest]) -> None:
+    """Raises:
+    SaveError: the save was declared dead before it was committed. (A revision that was declared
+        dead says nothing of the checkpoint.)
+    """
+    for stored in there:
+        try:
+            if stored.revision == 0 and store.document(stored).kind != MANIFEST:
+                raise SaveError(
+                    f"{stored.save.id} was never committed: its session was declared dead"
+                )
+        except (DamagedError, FileNotFoundError):
+            continue
+
+
+def _look(store: Store, save: SaveId) -> tuple[list[StoredManifest], CatalogEntry | None, str]:
+    """All revisions, and the last that can be read, or what is wrong."""
+    while True:
+        there = _revisions(store, save)
+        found, problem = _readable(store, save, there)
+        # one that went meanwhile may have been revised
+        if found is not None or _revisions(store, save) == there:
+            return there, found, problem
+
+
+def _readable(
+    store: Store, save: SaveId, there: Sequence[StoredManifest]
+) -> tuple[CatalogEntry | None, str]:
+    """The last revision that can be read, or what is wrong."""
+    problem = f"{save.manifest()}: the manifest is not there"
+    for stored in there:
+        store.forget(stored.key)  # what was read before may be damaged since
+        try:
+            document = store.document(stored)
+            if document.kind == MANIFEST:
+                document.content()
+                return CatalogEntry(stored, document), ""
+        except DamagedError as error:
+            text = str(error)
+            problem = text if stored.key in text else f"{stored.key}: {text}"
+        except FileNotFoundError:
+            continue
+    return None, problem
+
+
+def _elsewhere(save: SaveId, others: Sequence[Store]) -> tuple[ManifestDocument, Store] | None:
+    """The manifest of the same save in another store."""
+    for other in others:
+        _, found, _ = _look(other, save)
+        if found is not None:
+            return found.document, other
+    return None
+
+
+def _bring_back(
+    store: Store,
+    session: Session,
+    copy: ManifestDocument,
+    change: Callable[[ManifestContent], ManifestContent],
+) -> str:
+    """Make a manifest that is gone or damaged anew, in the order of a save; its key.
+
+    It is a revision: under the first one's key, what stands for a repair that was declared dead
+    would say that there never was a checkpoint.
+    """
+    number = _next_revision(store, copy.save)
+    key = copy.save.manifest(number)
+    session.announce(key)
+    try:
+        condemned = packs_marked_for_deletion(store)
+        if _next_revision(store, copy.save) != number:
+            raise SaveError(f"{copy.save.id} was repaired by somebody else at the same time")
+        content = change(copy.content())
+        content = replace(content, header=replace(content.header, revision=number))
+        check_packs(copy.save, content, condemned)
+        make_manifest(store, key, content, session.check)
+    finally:
+        session.end(key)
+    return key
+
+
+def _next_revision(store: Store, save: SaveId) -> int:
+    return 1 + max((stored.revision for stored in _revisions(store, save)), default=0)
+
+
+def _remove_others(store: Store, session: Session, save: SaveId, key: str) -> None:
+    """Remove what `key` supersedes, and manifests that cannot be read: while there is one, nothing
+    is swept."""
+    others = [other for other in revisions(store, [save])[save] if _number(other) < _number(key)]
+    if others:
+        with marking_for_deletion(store, others, by=session.id) as removal:
+            if not removal.why_needed(save):
+                removal.remove(save)
+
+
+class _Healing:
+    """The change from a checkpoint's content to one that is as whole as it can be."""
+
+    def __init__(
+        self,
+        store: Store,
+        others: Sequence[Store],
+        result: RepairResult,
+        on_bytes: Callable[[int], None] | None,
+        *,
+        all_or_nothing: bool,
+    ) -> None:
+        self._store, self._result, self._all_or_nothing = store, result, all_or_nothing
+        self._recovery, self._on_bytes = ChunkRecovery(store, others), on_bytes
+
+    def change(self, session: Session, content: ManifestContent) -> ManifestContent:
+        """Raises:
+        _NothingToDo: nothing is damaged, or nothing can be healed.
+        """
+        save, healed = content.header.save, {}
+        with ChunkPacker(self._store.storage, session.id) as packer:
+            for damaged, good in self._recovered(self._damaged(content)):
+                self._note(save, damaged, good)
+                if good is not None:
+                    chunk = damaged.chunk
+                    healed[chunk] = packer.add(
+                        chunk.id, good.stored, chunk.raw_length, good.codec, None
+                    )
+            packer.finish()
+        self._conclude(save)
+        return replace_chunks(content, lambda chunk: healed.get(chunk, chunk), packer.packs)
+
+    def look(self, document: ManifestDocument, source: CatalogEntry | None) -> None:
+        """Find out all that `change` would, and write nothing but a reader's lease.
+
+        Raises:
+            _NothingToDo: as `change`.
+        """
+        with ExitStack() as stack:
+            if source is not None:
+                stack.enter_context(leased(self._store, source.stored, logger.warning))
+            for damaged, good in self._recovered(self._damaged(document.content())):
+                self._note(document.save, damaged, good)
+        self._conclude(document.save)
+
+    def _note(self, save: SaveId, damaged: _Damaged, good: _Good | None) -> None:
+        if good is None:
+            lost = IntegrityProblem(save.step, save.id, damaged.tensor, damaged.problem)
+            self._result.lost.append(lost)
+        else:
+            text = f"{damaged.tensor!r}: {damaged.problem}; from {good.where}"
+            self._result.healed.append(text)
+
+    def _conclude(self, save: SaveId) -> None:
+        result = self._result
+        if result.lost and self._all_or_nothing:
+            result.healed.clear()
+            text = "not brought back: what no store has an intact copy of would be missing in it"
+            result.lost.insert(0, IntegrityProblem(save.step, save.id, "", text))
+        if not result.healed:
+            raise _NothingToDo
+
+    def _damaged(self, content: ManifestContent) -> list[_Damaged]:
+        """What cannot be read; and what lies in a pack that prune may remove at any time, which
+        only a manifest that comes back can refer to."""
+        owners = placed_chunks(content)
+        condemned = packs_marked_for_deletion(self._store)
+        going = [chunk for chunk in owners if _packs(chunk) & condemned]
+        wants = [
+            ChunkRequest(chunk, dtype, name, lambda raw: None)
+            for chunk, (name, dtype) in owners.items()
+        ]
+        found = ChunkFetcher(self._store.storage).fetch(wants, self._on_bytes)
+        problems = dict.fromkeys(going, "its pack is condemned")
+        problems |= {damage.want.chunk: damage.problem for damage in found}
+        return [_Damaged(chunk, *owners[chunk], text) for chunk, text in problems.items()]
+
+    def _recovered(self, damaged: Sequence[_Damaged]) -> Iterator[tuple[_Damaged, _Good | None]]:
+        """Each with its good content, a few at a time."""
+        with ThreadPoolExecutor(THREADS, "repair") as pool:
+            for first in range(0, len(damaged), THREADS):
+                group = damaged[first : first + THREADS]
+                yield from zip(group, pool.map(self._recover, group), strict=True)
+
+    def _recover(self, damaged: _Damaged) -> _Good | None:
+        found = self._recovery.recover(damaged.chunk, damaged.dtype)
+        if found is None:
+            return None
+        codec, stored = self_contained(found[0], damaged.dtype)
+        return _Good(stored, codec, found[1])
+
+
+def _number(key: str) -> int:
+    """Of a manifest's key: which revision it is."""
+    parsed = parse_manifest(key)
+    return -1 if parsed is None else parsed[1]
+
+
+def _packs(chunk: Chunk) -> set[bytes]:
+    base = set() if chunk.base is None else _packs(chunk.base)
+    return {chunk.pack} | base

@@ -1,0 +1,91 @@
+"""Who may save a run: the process that took it over last, and those that came to it since.
+
+A fence ends a session that is saving. This keeps out the one that holds no lease at the moment, and
+has not heard that others went on from where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from datetime import UTC, datetime
+
+from checkpointing.errors import DamagedError, FormatError, SaveError, StoreError
+from checkpointing.format import object_keys
+from checkpointing.format.store_records import RunOwner, dump_owner, load_owner
+from checkpointing.store.store import Store
+
+logger = logging.getLogger("checkpointing")
+
+_KEPT = 4  # of the newest: a listing beside one more take-over must not find none at all
+
+
+def newest(store: Store, run: str) -> int:
+    """The number of the last take-over of a run; 0 if there was none."""
+    return max(_numbers(store, run), default=0)
+
+
+def claim(store: Store, run: str) -> int:
+    """Be the next owner of a run; its number. Of several at one moment each gets its own.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    record = dump_owner(RunOwner(secrets.token_hex(16), whoami(), time.time()))
+    number = newest(store, run) + 1
+    while not store.storage.create(object_keys.owner(run, number), record):
+        number = max(number, newest(store, run)) + 1
+    store.owners[run] = number
+    _forget(store, run, number - _KEPT)
+    return number
+
+
+def check(store: Store, run: str, number: int | None) -> None:
+    """To be called when a save was announced.
+
+    Args:
+        number: of the take-over that the saver goes by; None: what this process took over itself,
+            or else found when it first began to save the run.
+
+    Raises:
+        SaveError: another process has taken the run over since.
+    """
+    last = newest(store, run)
+    known = store.owners.setdefault(run, last) if number is None else number
+    if last > known:
+        raise SaveError(
+            f"another process took over the run {run!r}{_who(store, run, last)}: end this one, or "
+            "restore from the run's newest checkpoint to take it back"
+        )
+
+
+def whoami() -> str:
+    """Host and process, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _numbers(store: Store, run: str) -> list[int]:
+    listed = store.storage.list(object_keys.owners(run))
+    return [parsed[1] for entry in listed if (parsed := object_keys.parse_owner(entry.key))]
+
+
+def _forget(store: Store, run: str, last: int) -> None:
+    """Remove the records of owners up to number `last`."""
+    try:
+        old = [number for number in _numbers(store, run) if number <= last]
+        store.storage.delete(object_keys.owner(run, number) for number in old)
+    except StoreError as error:
+        logger.warning("old owners of run %r stay until the next take-over: %s", run, error)
+
+
+def _who(store: Store, run: str, number: int) -> str:
+    key = object_keys.owner(run, number)
+    try:
+        owner = load_owner(store.storage.get(key), key)
+    except (FileNotFoundError, DamagedError, FormatError):
+        return ""  # that there is one is what counts
+    when = datetime.fromtimestamp(owner.created, UTC)
+    return f" at {when:%Y-%m-%d %H:%M:%S} UTC from {owner.host}"

@@ -1,0 +1,256 @@
+"""A session: who saves or reads, as prune sees it.
+
+The order of the steps is what keeps prune and saves apart; FORMAT.md derives it. No step depends on
+how fast another process is; time decides only when a silent session counts as dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Self
+
+from checkpointing.errors import SaveError, StoreError
+from checkpointing.format import object_keys
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.store_records import Lease, dump_lease
+from checkpointing.store.deletion.deletion_marks import marked_for_deletion
+from checkpointing.store.sessions import run_ownership, session_leases
+from checkpointing.store.store import Store
+from checkpointing.store.write.manifest_commit import part_entries
+
+logger = logging.getLogger("checkpointing")
+
+TTL_S = 600.0  # seconds without renewal after which prune may declare a session dead
+_RENEWALS = 4  # per TTL, so that three may fail in a row
+_GAP = 1_000_000  # renewals: what a killed process has under way lands below its successor's
+
+
+class Session:
+    """Holds a lease while it has something to protect. Thread-safe; a context manager.
+
+    One process of a job, normally rank 0, holds the session's lease for all ranks.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        session: str | None = None,
+        owner: int | None = None,
+        ttl_s: float = TTL_S,
+    ) -> None:
+        """
+        Args:
+            session: to go on with that of another process, which must have ended: what it had
+                announced is held from now on. What is not begun anew before the first save ends
+                is given up then.
+            owner: the number of the take-over (`takeover.take_over`) that this session's saves go
+                by; None: the one that this process made or, if it made none, found.
+
+        Raises:
+            SaveError: `session` was declared dead, or its leases cannot be read.
+            StoreError: there is a `session`, and the store is out of reach.
+            ValueError: `session` or `run` cannot be the name of one.
+        """
+        if session is not None and not object_keys.is_session(session):
+            raise ValueError(f"a session is eight hex digits, got {session!r}")
+        self.store, self.run = store, object_keys.check_run(run)
+        self.id = session or object_keys.new_session()
+        self._owner, self._may_have_parts = owner, session is not None
+        self._inherited: set[str] = set()  # announced by the process before, and not begun here
+        self._lease = Lease(self.id, run, run_ownership.whoami(), ttl_s)
+        self._keys: list[str] = []  # of leases that were written or tried, the newest last
+        self._lock = threading.RLock()
+        self._renewals = 0
+        self._renewed_s: float | None = None  # monotonic time of the last renewal; None: no lease
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        if session is not None:
+            self._continue()
+
+    def begin(self, step: int) -> SaveId:
+        """Announce a save. Only after this may any rank look for chunks to refer to.
+
+        Raises:
+            SaveError: the session was declared dead meanwhile: a new one is needed. Or another
+                process took over the run.
+        """
+        save = SaveId(self.run, step, self.id)
+        self._check_not_given_up(save)
+        self.announce(save.manifest())
+        try:
+            # the lease first, then the look: who takes over becomes the owner first, then looks at
+            # the leases
+            run_ownership.check(self.store, self.run, self._owner)
+        except SaveError:
+            self.end(save.manifest())
+            raise
+        return save
+
+    def announce(self, key: str) -> None:
+        """Say that a manifest is going to be made under `key`; raises as `begin`."""
+        # in this order: a tomb that is read here was written, and its manifests removed, before
+        # any rank lists manifests; one that is not read here will wait for this save
+        tombs = tuple(entry.key for entry in self.store.storage.list(object_keys.TOMBS))
+        with self._lock:
+            # said before, by another process of this session too: what was chosen since then
+            # counts on what was said then
+            tombs = self._lease.saving.get(key, tombs)
+            self._inherited.discard(key)
+            self._renew(replace(self._lease, saving={**self._lease.saving, key: tombs}))
+        self._check_fence()
+
+    def check(self) -> None:
+        """Raises:
+        SaveError: the session may have been declared dead; nothing may be committed by it.
+        """
+        with self._lock:
+            renewed_s = self._renewed_s
+        if renewed_s is None:
+            raise SaveError(f"session {self.id} holds no lease: announce first")
+        silent_s = time.monotonic() - renewed_s
+        if silent_s > self._lease.ttl_s:
+            raise SaveError(f"session {self.id} could not renew its lease for {silent_s:.0f} s")
+        self._check_fence()
+
+    def end(self, key: str) -> None:
+        """The manifest was committed or given up; what it refers to is protected no longer."""
+        with self._lock:
+            over = {key} | self._inherited
+            self._inherited.clear()
+            saving = {k: v for k, v in self._lease.saving.items() if k not in over}
+            self._renew_or_drop(replace(self._lease, saving=saving))
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """Keep the checkpoint with this manifest while the block runs.
+
+        Raises:
+            FileNotFoundError: it is not there, or prune has begun to remove it.
+        """
+        with self._lock:
+            self._renew(replace(self._lease, reading=(*self._lease.reading, key)))
+        try:
+            # the lease first, then the look: prune condemns first, then looks at the leases. Tombs
+            # before manifests: what a tomb that is over named is gone
+            going = marked_for_deletion(self.store)
+            if key in going or key not in {stored.key for stored in self.store.manifests()}:
+                raise FileNotFoundError(f"{key} was removed, or prune is removing it")
+            yield
+        finally:
+            with self._lock:
+                reading = list(self._lease.reading)
+                reading.remove(key)
+                self._renew_or_drop(replace(self._lease, reading=tuple(reading)))
+
+    def renew(self) -> None:
+        """Renew the lease if there is one: a thread does so, four times per TTL."""
+        with self._lock:
+            if self._renewed_s is not None:
+                self._renew_or_drop(self._lease)
+            elif self._keys:  # or prune would declare an idle session dead
+                self._delete_leases(self._keys)
+
+    def close(self) -> None:
+        """Give the lease back."""
+        with self._lock:
+            self._stop.set()
+            if self._renewed_s is not None:
+                self._renew_or_drop(replace(self._lease, saving={}, reading=()))
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _renew(self, lease: Lease) -> None:
+        self._renewals += 1  # of tries: what was given up may land late
+        lease = replace(lease, renewals=self._renewals)
+        key = object_keys.lease(self.id, lease.renewals)
+        self._keys.append(key)
+        before_s = time.monotonic()  # the lease counts from before it was written
+        self.store.storage.put(key, [dump_lease(lease)])
+        self._lease, self._renewed_s = lease, before_s
+        self._delete_leases(self._keys[:-1])
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name=f"lease-{self.id}", daemon=True)
+            self._thread.start()
+
+    def _renew_or_drop(self, lease: Lease) -> None:
+        """Renew a lease that protects something, remove one that does not. What fails now is done
+        by the next renewal, or by prune."""
+        try:
+            if lease.saving or lease.reading:
+                self._renew(lease)
+            else:
+                self._lease, self._renewed_s = lease, None
+                self._delete_leases(self._keys)
+        except StoreError as error:
+            self._lease = lease
+            logger.warning("lease of session %s: %s; trying again", self.id, error)
+
+    def _delete_leases(self, keys: list[str]) -> None:
+        """Older ones protect too much, but nothing too little: what fails is left for later."""
+        try:
+            self.store.storage.delete(keys)
+        except StoreError as error:
+            logger.warning("old leases of session %s stay for now: %s", self.id, error)
+        else:
+            self._keys = [key for key in self._keys if key not in keys]
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._lease.ttl_s / _RENEWALS):
+            self.renew()
+
+    def _continue(self) -> None:
+        """Hold what a process before has announced."""
+        self._check_fence()
+        keys, held = session_leases.of_session(self.store, self.id)
+        if held is None:
+            return
+        if held.lease is None or held.lease.run != self.run:
+            problem = "cannot be read" if held.lease is None else f"is of run {held.lease.run!r}"
+            raise SaveError(
+                f"session {self.id} of run {self.run!r} cannot be continued, because its lease "
+                f"{problem}: begin a new session"
+            )
+        self._keys, self._renewals = keys, held.lease.renewals + _GAP
+        self._inherited = set(held.lease.saving)
+        with self._lock:
+            if held.lease.saving:
+                self._renew(replace(self._lease, saving=held.lease.saving))
+            else:
+                self._delete_leases(self._keys)
+        try:
+            self._check_fence()
+        except SaveError:
+            self.close()
+            raise
+
+    def _check_not_given_up(self, save: SaveId) -> None:
+        """Raises:
+        SaveError: there are parts from before, of which nobody knows whether prune has removed
+            what they refer to, since for a while nobody had announced them.
+        """
+        is_held = save.manifest() in self._lease.saving
+        if self._may_have_parts and not is_held and part_entries(self.store, save):
+            raise SaveError(
+                f"{save.id} was given up by the process that began it: save the step under a new "
+                "session"
+            )
+
+    def _check_fence(self) -> None:
+        if session_leases.is_fenced(self.store, self.id):
+            raise SaveError(
+                f"session {self.id} was declared dead, because its lease had run out or another "
+                f"process took over the run {self.run!r}"
+            )

@@ -1,0 +1,2 @@
+"""Writes what a rank saves: cut into tiles, hashed, referred to or encoded, packed, committed; the
+service and interop import it."""

@@ -1,0 +1,192 @@
+"""How each new chunk is stored: which codec, and relative to which base."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from checkpointing import codec
+from checkpointing.codec import AdaptiveEncoder, Codec, EncodeBudget, WordLayout, decode
+from checkpointing.errors import DamagedError
+from checkpointing.format.chunks import MAX_DEPTH, Chunk
+from checkpointing.format.element_types import ElementType
+from checkpointing.storage import Buffer
+
+logger = logging.getLogger("checkpointing")
+
+MOST_CYCLES = 1 << 20  # bases that are kept in mind
+SMALL = 256  # bytes; a smaller chunk is stored raw: a codec would save less than its rows take
+CHECK_EVERY = 64  # chunks of a kind: the first and then each so many-th is decoded again at once
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """A chunk's stored bytes, and how to read them."""
+
+    stored: Buffer
+    codec: Codec
+    base: Chunk | None = None
+
+
+@dataclass(frozen=True)
+class ChunkEncoder:
+    """Encodes the chunks of saves. Thread-safe.
+
+    Attributes:
+        encoder: chooses by measured samples; None: everything is stored raw.
+        depth: bases that a reader may have to decode before a chunk, at least 1. At 1 the base is
+            always a keyframe, a chunk that stands alone. More store less, and read more, at a
+            restore and at each save: benchmarks/README.md says how much.
+
+    Raises:
+        ValueError: `depth` is out of range.
+    """
+
+    encoder: AdaptiveEncoder | None = field(default_factory=AdaptiveEncoder)
+    depth: int = 1
+    _checks: _Checks = field(default_factory=lambda: _Checks())
+    _cycles: _Cycles = field(default_factory=lambda: _Cycles())
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= MAX_DEPTH:
+            raise ValueError(
+                f"ChunkEncoder(depth=) is from 1 to {MAX_DEPTH}, got {self.depth!r}; "
+                "ChunkEncoder(encoder=None) stores everything raw"
+            )
+
+    def reads(self, name: str, dtype: str, before: Chunk) -> Chunk | None:
+        """The base that `encode` is going to ask for, as far as one can tell; for reading ahead."""
+        if self.encoder is None or before.raw_length < SMALL:
+            return None
+        if not self.encoder.chooser.wants_base(kind_of(name, dtype)):
+            return None
+        return base_of(before, self.depth)
+
+    def encode(
+        self,
+        raw: Buffer,
+        name: str,
+        element: ElementType,
+        row: int,
+        before: Chunk | None,
+        read: Callable[[Chunk], Buffer],
+        budget: EncodeBudget | None = None,
+    ) -> EncodedChunk:
+        """The stored form of a chunk.
+
+        Args:
+            name: of its tensor.
+            row: bytes per row.
+            before: the chunk that the last checkpoint has in this place.
+            read: gives the content of a chunk of the store, checked.
+            budget: of the save.
+        """
+        if self.encoder is None or len(raw) < SMALL:
+            return EncodedChunk(raw, Codec.RAW)
+        kind = kind_of(name, element.name)
+        base, content = None, None
+        if before is not None and self.encoder.chooser.wants_base(kind):
+            base = base_of(before, self.depth)
+        if base is not None and base.raw_length == len(raw):
+            content = _content(base, read)
+        layout = WordLayout(element.word, element.is_float, row)
+        found = self.encoder.encode(kind, raw, layout, content, budget)
+        while found.on_base and base is not None and self._cycles.is_over(base, len(found.data)):
+            base = self._cycles.older(base, len(found.data))
+            content = None if base is None else _content(base, read)
+            found = self.encoder.encode(kind, raw, layout, content, budget)
+        if found.on_base and base is not None:
+            self._cycles.add(base, len(found.data))
+        if self._checks.is_due(kind, found.codec) and not _is_exact(found, raw, layout, content):
+            logger.error("codec %s is not exact on %r: stored raw", found.codec.name, name)
+            return EncodedChunk(raw, Codec.RAW)
+        return EncodedChunk(found.data, found.codec, base if found.on_base else None)
+
+
+class _Cycles:
+    """When a base has served its time: as soon as a delta to it is larger than the mean of all that
+    was stored in its place since, itself included. Going on would raise that mean. Then the base's
+    own base, if it has one, is asked, and last of all a new keyframe is stored.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[bytes, tuple[int, int]] = {}  # base -> bytes, chunks
+        self._lock = threading.Lock()
+
+    def is_over(self, base: Chunk, delta: int) -> bool:
+        """Whether a delta of so many bytes is too large; never the first one."""
+        with self._lock:
+            total, count = self._stored.get(base.id, (base.length, 1))
+            return count > 1 and delta * count > total
+
+    def older(self, base: Chunk, delta: int) -> Chunk | None:
+        """The nearest base below `base` that can still serve, if a delta to it has at least so many
+        bytes; None: there is none, and a new keyframe is due."""
+        with self._lock:
+            self._stored.pop(base.id, None)
+        older = base.base
+        while older is not None and self.is_over(older, delta):
+            older = older.base
+        return older
+
+    def add(self, base: Chunk, delta: int) -> None:
+        """A delta of so many bytes was stored."""
+        with self._lock:
+            total, count = self._stored.get(base.id, (base.length, 1))
+            if len(self._stored) >= MOST_CYCLES:
+                self._stored.clear()  # of tensors long gone, for the most part
+            self._stored[base.id] = (total + delta, count + 1)
+
+
+class _Checks:
+    """Which chunks are decoded again, so that no defect of a codec goes unnoticed for months."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, Codec]] = Counter()
+        self._lock = threading.Lock()
+
+    def is_due(self, kind: str, codec: Codec) -> bool:
+        if codec is Codec.RAW:
+            return False
+        with self._lock:
+            self._seen[kind, codec] += 1
+            return self._seen[kind, codec] % CHECK_EVERY == 1
+
+
+def _is_exact(
+    found: codec.EncoderResult, raw: Buffer, layout: WordLayout, base: Buffer | None
+) -> bool:
+    out = bytearray(len(raw))
+    try:
+        decode(found.codec, found.data, memoryview(out), layout, base if found.on_base else None)
+    except DamagedError:
+        return False
+    return out == raw
+
+
+def kind_of(name: str, dtype: str) -> str:
+    """Tensors that compress alike, those of all layers: "model/layers..mlp.weight/float32"."""
+    return f"{_NUMBER.sub('', name)}/{dtype}"
+
+
+def base_of(before: Chunk, depth: int) -> Chunk | None:
+    """What a chunk in this place is to be relative to: the last one, or the nearest of its bases
+    that is not relative to too many others itself."""
+    base: Chunk | None = before
+    while base is not None and base.depth >= depth:
+        base = base.base
+    return base
+
+
+def _content(base: Chunk, read: Callable[[Chunk], Buffer]) -> Buffer | None:
+    try:
+        return read(base)
+    except DamagedError as error:
+        logger.warning("a damaged chunk is not used as a base: %s", error)
+        return None

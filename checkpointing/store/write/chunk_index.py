@@ -1,0 +1,139 @@
+"""What a new save may refer to instead of writing it again: chunks that are there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format import manifest as forms
+from checkpointing.format.chunk_columns import ChunkColumns, ChunksByBox
+from checkpointing.format.chunks import Chunk, with_bases
+from checkpointing.format.item_table import ItemTable
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.tiles import Box
+from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
+from checkpointing.store.store import Store, StoredManifest
+from checkpointing.store.write.chunk_lookup import ChunkLookup
+
+logger = logging.getLogger("checkpointing")
+
+
+@dataclass
+class ChunkIndex:
+    """Chunks by content, and those of the newest checkpoint of the run by place (for deltas)."""
+
+    tables: Mapping[str, ItemTable] = field(default_factory=dict)  # by item
+    packs: dict[bytes, int] = field(default_factory=dict)  # of all chunks, with their sizes
+
+    condemned: frozenset[bytes] = frozenset()  # packs that prune may delete at any time
+    _by_id: dict[bytes, Chunk] = field(default_factory=dict)  # of tables that this process made
+    _stored: list[ChunkLookup] = field(default_factory=list)  # of those that it has read
+
+    def find(self, id_: bytes) -> Chunk | None:
+        """A chunk of this content."""
+        if (chunk := self._by_id.get(id_)) is not None:
+            return chunk
+        found = (stored.find(id_) for stored in self._stored)
+        return next((chunk for chunk in found if chunk is not None), None)
+
+    def at(self, name: str, box: Box) -> Chunk | None:
+        """What the newest checkpoint has in this very place."""
+        table = self.tables.get(forms.item_of(name))
+        chunk = table.chunks.get(name, {}).get(box) if table else None
+        return chunk if chunk is not None and self._is_safe(chunk) else None
+
+    def add(self, tables: Iterable[ItemTable], packs: Mapping[bytes, int]) -> None:
+        stored: dict[int, ChunkColumns] = {}  # by identity
+        for placed in (placed for table in tables for placed in table.chunks.values()):
+            if isinstance(placed, ChunksByBox):
+                stored |= {id(segment.columns): segment.columns for segment in placed.segments}
+                continue
+            for chunk in with_bases(placed.values()):
+                if self._is_safe(chunk):
+                    self._by_id.setdefault(chunk.id, chunk)
+        self._stored += [ChunkLookup(columns, self.condemned) for columns in stored.values()]
+        self.packs.update(packs)
+
+    def _is_safe(self, chunk: Chunk) -> bool:
+        return chunk.pack not in self.condemned and (
+            chunk.base is None or self._is_safe(chunk.base)
+        )
+
+
+@dataclass(frozen=True)
+class StoreView:
+    """What is there, seen after a save was announced. Plain data: one rank looks for all."""
+
+    condemned: frozenset[bytes]  # packs that prune may delete at any time
+    manifests: tuple[StoredManifest, ...]  # of the run, newest first
+
+
+def look(store: Store, run: str) -> StoreView:
+    """To be called after the save was announced: only what is found then is safe from prune."""
+    condemned = frozenset(packs_marked_for_deletion(store))  # before manifests are listed
+    return StoreView(condemned, tuple(store.manifests(run)))
+
+
+@dataclass
+class RunChunkIndex:
+    """The index of a run, kept from save to save by one rank of its session.
+
+    Of its own last checkpoint a rank remembers the part that it wrote itself; only to begin with
+    are manifests read: the newest of this run, or, for a run that has none, of every other run.
+    """
+
+    store: Store
+    run: str
+    _written: dict[SaveId, tuple[str, Mapping[str, ItemTable], Mapping[bytes, int]]] = field(
+        default_factory=dict
+    )
+
+    def index(self, view: StoreView | None = None) -> ChunkIndex:
+        """What may be referred to now.
+
+        Args:
+            view: made after the save was announced; None: to be made now.
+        """
+        view = view or look(self.store, self.run)
+        found = view.manifests
+        for save in list(self._written):
+            if self._written[save][0] not in {stored.key for stored in found}:
+                del self._written[save]
+        index = ChunkIndex(condemned=view.condemned)
+        if self._written:
+            _, index.tables, packs = self._written[max(self._written)]
+            index.add(index.tables.values(), packs)
+        elif mine := self._newest(found):
+            index.tables = mine.items
+            index.add(mine.items.values(), mine.packs)
+        else:
+            self._add_other_runs(index)
+        return index
+
+    def committed(
+        self, save: SaveId, tables: Mapping[str, ItemTable], packs: Mapping[bytes, int]
+    ) -> None:
+        """Remember what this rank wrote or referred to, now that it is committed."""
+        self._written = {save: (save.manifest(), tables, packs)}
+
+    def _add_other_runs(self, index: ChunkIndex) -> None:
+        runs: dict[str, list[StoredManifest]] = {}
+        for stored in self.store.manifests():
+            runs.setdefault(stored.save.run, []).append(stored)
+        for manifests in runs.values():
+            if content := self._newest(manifests):
+                index.add(content.items.values(), content.packs)
+
+    def _newest(self, manifests: Iterable[StoredManifest]) -> forms.ManifestContent | None:
+        for stored in manifests:  # newest first
+            try:
+                document = self.store.document(stored)
+                if document.kind == forms.MANIFEST:
+                    return document.content()
+            except FileNotFoundError:
+                continue
+            except (DamagedError, FormatError) as error:
+                logger.warning("not looking for known chunks in %s: %s", stored.key, error)
+        return None

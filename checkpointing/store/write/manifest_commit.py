@@ -1,0 +1,229 @@
+"""Part records, and the commit: the exclusive creation of the manifest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from checkpointing.errors import DamagedError, FormatError, SaveError, StoreError
+from checkpointing.format.manifest import (
+    MANIFEST,
+    ManifestContent,
+    ManifestHeader,
+    assemble,
+    build_manifest,
+    build_part,
+)
+from checkpointing.format.object_keys import PACKS, SaveId, pack_key, parse_part
+from checkpointing.format.object_keys import parts as part_folder
+from checkpointing.format.replica_differences import RankFingerprints, describe
+from checkpointing.storage import ObjectInfo
+from checkpointing.store.catalog import THREADS
+from checkpointing.store.deletion.deletion_marks import packs_marked_for_deletion
+from checkpointing.store.store import Store
+from checkpointing.store.write.part_writer import WrittenPart
+
+logger = logging.getLogger("checkpointing")
+
+POLL_S = 0.05  # between looks for other ranks' parts; doubled up to MAX_POLL_S
+MAX_POLL_S = 2.0
+
+
+class MixedReplicasError(SaveError):
+    """A save of which ranks held such different replicas that a tensor would be a mixture."""
+
+
+def write_part(
+    store: Store,
+    header: ManifestHeader,
+    rank: int,
+    written: WrittenPart,
+    replicas: RankFingerprints | None = None,
+) -> None:
+    """Say durably what one rank has made durable. After this, others may commit.
+
+    Args:
+        replicas: what the rank holds that others hold too, to be compared with theirs.
+    """
+    record = build_part(ManifestContent(header, written.tables, written.packs, replicas), rank)
+    if not store.storage.create(header.save.part(rank), record):
+        raise SaveError(f"{header.save.id}: rank {rank} has another part record already")
+
+
+def having_parts(store: Store, save: SaveId, ranks: Collection[int]) -> set[int]:
+    """Those of `ranks` of which nothing is left to write, because their parts are there, or the
+    save is committed: for a writer that was started again in the middle of a save."""
+    keys = {entry.key for entry in part_entries(store, save)}
+    found = {rank for rank in ranks if save.part(rank) in keys}
+    # after the look at the parts, which the commit ends
+    return set(ranks) if found != set(ranks) and _committed(store, save) else found
+
+
+def part_entries(store: Store, save: SaveId) -> list[ObjectInfo]:
+    """The part records of a save that are there."""
+    listed = store.storage.list(part_folder(save.run))
+    return [e for e in listed if (parsed := parse_part(e.key)) and parsed[0] == save]
+
+
+def parts(store: Store, save: SaveId) -> dict[int, ManifestContent]:
+    """The parts that are there, by rank.
+
+    Raises:
+        FileNotFoundError: one was removed meanwhile.
+        DamagedError, FormatError: one cannot be used.
+    """
+    with ThreadPoolExecutor(THREADS, "parts") as pool:
+        return dict(pool.map(partial(_part, store), part_entries(store, save)))
+
+
+def _part(store: Store, entry: ObjectInfo) -> tuple[int, ManifestContent]:
+    part = store.part(entry)
+    if (part.save, part.rank) != parse_part(entry.key):
+        raise DamagedError(f"{entry.key}: is the part of rank {part.rank} of {part.save}")
+    return part.rank, part.content()
+
+
+def commit(
+    store: Store,
+    save: SaveId,
+    world_size: int,
+    *,
+    check: Callable[[], None] = lambda: None,
+    wait_s: float = 0.0,
+    adopted: bool = False,
+) -> ManifestContent:
+    """Make the checkpoint of the parts of all ranks. May be called by anyone, any number of times.
+
+    Args:
+        check: called last before the commit, and after it; raises SaveError if it must not be.
+        wait_s: how long to wait for parts that are missing.
+        adopted: the caller announced it after its packs were chosen, so they are looked at anew.
+
+    Returns:
+        What was committed, by this call or an earlier one.
+
+    Raises:
+        SaveError: parts are missing or do not fit, or the save was declared dead.
+        DamagedError, FormatError: a part cannot be used.
+    """
+    try:
+        content = _all_parts(store, save, world_size, wait_s)
+        if adopted and not _keeps_packs(store, content):
+            raise SaveError(f"{save.id} has lost packs to prune: it was over before")
+    except SaveError:
+        if (done := _committed(store, save)) is not None:
+            return done
+        raise
+    make_manifest(store, save.manifest(), content, check)
+    try:
+        store.storage.delete(save.part(rank) for rank in range(world_size))
+    except StoreError as error:
+        logger.warning("%s is committed; its parts stay for prune: %s", save.id, error)
+    return content
+
+
+def make_manifest(
+    store: Store, key: str, content: ManifestContent, check: Callable[[], None]
+) -> None:
+    """The commit itself.
+
+    Args:
+        check: of the session that announced `key`.
+
+    Raises:
+        SaveError: the session may have been declared dead, or `key` is taken.
+    """
+    try:
+        manifest = build_manifest(content)
+    except ValueError as error:
+        raise SaveError(f"{key} cannot be committed: {error}") from error
+    check()
+    if not store.storage.create(key, manifest):
+        raise SaveError(
+            f"{key} cannot be committed: it was declared dead, or committed with other content"
+        )
+    try:
+        check()
+    except SaveError:
+        # stopped between the two, for so long that all may have been over: if the manifest had
+        # been there and was pruned, this has brought it back without its packs. While they are
+        # there it stays, even if they are condemned: a successor may count on it. Then prune either
+        # finds it and spares them, or removes it after them
+        if _was_swept(store, key, content):
+            store.storage.delete([key])
+            raise
+
+
+def check_packs(save: SaveId, content: ManifestContent, condemned: Collection[bytes]) -> None:
+    """Raises:
+    SaveError: a checkpoint refers to what prune may delete at any time.
+    """
+    if doomed := content.packs.keys() & set(condemned):
+        raise SaveError(f"{save.id} needs {pack_key(min(doomed))}, which prune may be deleting")
+
+
+def _keeps_packs(store: Store, content: ManifestContent) -> bool:
+    """Whether all packs are there and stay, for a manifest to be made."""
+    condemned = packs_marked_for_deletion(store)
+    return condemned.isdisjoint(content.packs) and not _missing(store, content)
+
+
+def _was_swept(store: Store, key: str, content: ManifestContent) -> bool:
+    """Whether packs are gone because nothing referred to them: what other manifests refer to is
+    missing for another reason, and can be repaired."""
+    missing = _missing(store, content)
+    for stored in store.manifests() if missing else ():
+        if stored.key == key:
+            continue
+        try:
+            document = store.document(stored)
+            missing -= document.packs().keys() if document.kind == MANIFEST else set()
+        except (FileNotFoundError, DamagedError, FormatError):
+            continue
+    return bool(missing)
+
+
+def _missing(store: Store, content: ManifestContent) -> set[bytes]:
+    there = {entry.key for entry in store.storage.list(PACKS)}
+    return {pack for pack in content.packs if pack_key(pack) not in there}
+
+
+def _all_parts(store: Store, save: SaveId, world_size: int, wait_s: float) -> ManifestContent:
+    deadline_s, poll_s = time.monotonic() + wait_s, POLL_S
+    while len(found := part_entries(store, save)) < world_size:
+        if time.monotonic() >= deadline_s:
+            raise SaveError(f"{save.id}: {len(found)} of {world_size} ranks have finished")
+        time.sleep(poll_s)
+        poll_s = min(2 * poll_s, MAX_POLL_S)
+    try:
+        by_rank = parts(store, save)
+    except FileNotFoundError as error:
+        raise SaveError(f"{save.id}: a part was removed, because it was declared dead") from error
+    try:
+        content = assemble([by_rank[rank] for rank in range(world_size)])
+    except (KeyError, ValueError) as error:
+        raise SaveError(f"{save.id}: the parts do not fit together: {error}") from error
+    mark = content.header.marked
+    mixed = [one for one in (mark.differences if mark else ()) if one.stored is None]
+    if mixed:
+        raise MixedReplicasError(
+            f"{save.id} is not committed, because it would mix replicas that differ: "
+            f"{describe(mixed[0])}; find out why they do, or save each tensor by one rank with "
+            "check_replicas=False"
+        )
+    return content
+
+
+def _committed(store: Store, save: SaveId) -> ManifestContent | None:
+    """The checkpoint, if somebody has committed it already (and removed the parts)."""
+    for stored in store.manifests(save.run):
+        if stored.save == save:
+            try:
+                document = store.document(stored)
+                return document.content() if document.kind == MANIFEST else None
+            except FileNotFoundError:  # revised or pruned since
+                continue
+    return None

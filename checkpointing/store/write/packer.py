@@ -1,0 +1,108 @@
+"""Filling packs with chunks and uploading them, a few at a time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from checkpointing.codec import Codec, EncodeBudget
+from checkpointing.format.chunks import Chunk, checksum
+from checkpointing.format.object_keys import new_pack, pack_key
+from checkpointing.format.packs import MAGIC, footer
+from checkpointing.storage import Buffer, Storage
+
+PACK_BYTES = 64 << 20  # few objects, and yet one request and one retry each
+UPLOADS = 3  # packs on their way at a time; with the one being filled, what a save holds in memory
+
+
+class ChunkPacker:
+    """Writes chunks of one save. For one thread; a context manager that waits for its uploads."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        session: str,
+        pack_bytes: int = PACK_BYTES,
+        uploads: int = UPLOADS,
+        budget: EncodeBudget | None = None,
+    ) -> None:
+        self._storage, self._session, self._pack_bytes = storage, session, pack_bytes
+        self._uploads, self._budget = uploads, budget
+        self._last_s = time.monotonic()  # when the last upload ended
+        self._pool = ThreadPoolExecutor(uploads, "upload")
+        self._pending: deque[Future[None]] = deque()
+        self.packs: dict[bytes, int] = {}  # begun, and their sizes; durable after finish()
+        self._begin()
+
+    def add(
+        self, id_: bytes, stored: Buffer, raw_length: int, codec: Codec, base: Chunk | None
+    ) -> Chunk:
+        """Append a chunk; `stored` must not change before `finish`.
+
+        Raises:
+            StoreError: an upload failed.
+        """
+        if self._filled + len(stored) > self._pack_bytes and self._chunks:
+            self._upload()
+        chunk = Chunk(
+            id=id_,
+            pack=self._pack,
+            offset=self._filled,
+            length=len(stored),
+            raw_length=raw_length,
+            codec=codec,
+            checksum=checksum(stored),
+            base=base,
+        )
+        self._chunks.append(chunk)
+        self._parts.append(stored)
+        self._filled += len(stored)
+        return chunk
+
+    def finish(self) -> None:
+        """Block until everything is durable.
+
+        Raises:
+            StoreError: an upload failed.
+        """
+        if self._chunks:
+            self._upload()
+        while self._pending:
+            self._pending.popleft().result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=kind is not None)
+
+    def _begin(self) -> None:
+        self._pack = new_pack(self._session)
+        self._chunks: list[Chunk] = []
+        self._parts: list[Buffer] = [MAGIC]
+        self._filled = len(MAGIC)
+
+    def _upload(self) -> None:
+        end = footer(self._chunks)
+        self.packs[self._pack] = self._filled + len(end)
+        while len(self._pending) >= self._uploads:
+            self._pending.popleft().result()
+        raw_bytes = sum(chunk.raw_length for chunk in self._chunks)
+        job = self._pool.submit(self._put, self._pack, [*self._parts, end], raw_bytes)
+        self._pending.append(job)
+        self._begin()
+
+    def _put(self, pack: bytes, parts: list[Buffer], raw_bytes: int) -> None:
+        self._storage.put(pack_key(pack), parts)
+        if self._budget is not None:
+            last_s, self._last_s = self._last_s, time.monotonic()
+            stored = sum(len(part) for part in parts)
+            self._budget.written(raw_bytes, stored, self._last_s - last_s)

@@ -1,0 +1,310 @@
+"""Writing what one rank saves: cut, hash, refer or encode, pack."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkpointing.codec import Codec, EncodeBudget
+from checkpointing.format.chunks import Chunk, chunk_id
+from checkpointing.format.element_types import ElementType, element
+from checkpointing.format.item_table import ItemTable, TensorSpec
+from checkpointing.format.manifest import item_of
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.tiles import Box, Shape, tile_shape, tiles
+from checkpointing.format.values.json_values import Json
+from checkpointing.storage import Buffer
+from checkpointing.store.read.chunk_fetcher import ChunkFetcher
+from checkpointing.store.store import Store
+from checkpointing.store.write.base_chunks import BaseReader
+from checkpointing.store.write.chunk_encoding import ChunkEncoder, EncodedChunk, kind_of
+from checkpointing.store.write.chunk_index import ChunkIndex
+from checkpointing.store.write.packer import PACK_BYTES, ChunkPacker
+
+WINDOW = 64 << 20
+GROUP = 8 << 20  # bytes of tiles that one thread deals with, and reads the bases for at once
+THREADS = min(4, os.cpu_count() or 1)
+AHEAD = 64  # tiles that are looked at for bases to read with the one that is asked for
+
+
+@dataclass(frozen=True)
+class TensorPiece:
+    """What one rank holds of one tensor."""
+
+    name: str  # full: "model/wte.weight"
+    dtype: str
+    shape: Shape  # of the whole tensor
+    offsets: Shape  # where the piece starts in it
+    data: NDArray[Any]  # of any dtype of that size; its shape is the piece's
+
+    @property
+    def box(self) -> Box:
+        return Box(self.offsets, self.data.shape)
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """What one rank has made durable, or found to be there."""
+
+    tables: Mapping[str, ItemTable]  # by item
+    packs: Mapping[bytes, int]  # all that the tables refer to, with their sizes
+    new_bytes: int  # of the packs that were written
+    raw_bytes: int
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a rank writes."""
+
+    pack_bytes: int = PACK_BYTES  # a pack is closed before it grows beyond this
+    threads: int = THREADS  # that hash and encode
+    encoder: ChunkEncoder = field(default_factory=ChunkEncoder)
+    window: int = WINDOW  # bytes of tiles that are being worked on at a time
+
+
+@dataclass(frozen=True)
+class _Tile:
+    name: str
+    dtype: str
+    box: Box
+    data: NDArray[Any]  # a view of the piece
+
+    @cached_property
+    def kind(self) -> str:
+        return kind_of(self.name, self.dtype)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A tile after hashing: a chunk that is known, or a new one's bytes."""
+
+    tile: _Tile
+    id: bytes
+    known: Chunk | None = None
+    encoded: EncodedChunk | None = None
+
+
+def write(
+    store: Store,
+    save: SaveId,
+    pieces: Iterable[TensorPiece | None],
+    values: Mapping[str, Json],
+    index: ChunkIndex,
+    options: WriteOptions,
+    budget: EncodeBudget | None = None,
+    *,
+    done: Callable[[int], None] | None = None,
+) -> WrittenPart:
+    """Make the pieces durable, and say where they lie.
+
+    Args:
+        save: announced before `index` was made.
+        pieces: taken one after the other, no faster than they are dealt with; must not change
+            meanwhile. Several may be boxes of one tensor. None among them: no more is there now,
+            and before the next one is asked for, what there was is dealt with.
+        values: by full name, encoded.
+        budget: time for encoding; None: as long as it takes.
+        done: called with the bytes of tiles that are needed no longer, in the order of the pieces:
+            those may change then. Without it, none may before this returns.
+
+    Raises:
+        StoreError: something could not be written; what was is left for prune.
+    """
+    tables = _Tables()
+    work = _Work(store, index, options, budget, keeps=done is None)
+    written: dict[bytes, Chunk] = {}
+    with ChunkPacker(store.storage, save.session, options.pack_bytes, budget=budget) as packer:
+        for tile in _in_order(work, tables.noting(pieces), options):
+            chunk = tile.known or written.get(tile.id)
+            if chunk is None:
+                chunk = written[tile.id] = _pack(packer, tile)
+            tables.place(tile.tile, chunk)
+            if done is not None:
+                done(tile.tile.data.nbytes)
+        packer.finish()
+    found = tables.with_values(values)
+    sizes = {**index.packs, **packer.packs}
+    packs = {pack: sizes[pack] for table in found.values() for pack in table.packs()}
+    return WrittenPart(found, packs, sum(packer.packs.values()), tables.raw_bytes)
+
+
+class _Tables:
+    """The tables of what was written, which grow with the pieces that come."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, ItemTable] = {}
+        self.raw_bytes = 0
+
+    def noting(self, pieces: Iterable[TensorPiece | None]) -> Iterator[TensorPiece | None]:
+        """The same pieces, each known here before it is dealt with."""
+        for piece in pieces:
+            if piece is not None:
+                self._note(piece)
+            yield piece
+
+    def place(self, tile: _Tile, chunk: Chunk) -> None:
+        table = self._tables[item_of(tile.name)]
+        table.place(tile.name, table.tensors[tile.name], {tile.box: chunk})
+
+    def with_values(self, values: Mapping[str, Json]) -> dict[str, ItemTable]:
+        for name, value in values.items():
+            self._tables.setdefault(item_of(name), ItemTable()).values[name] = value
+        return self._tables
+
+    def _note(self, piece: TensorPiece) -> None:
+        self.raw_bytes += piece.data.nbytes
+        table = self._tables.setdefault(item_of(piece.name), ItemTable())
+        if piece.name not in table.tensors:
+            tile = tile_shape(piece.shape, element(piece.dtype).itemsize)
+            table.place(piece.name, TensorSpec(piece.dtype, piece.shape, tile), {})
+
+
+def _pack(packer: ChunkPacker, done: _Done) -> Chunk:
+    assert done.encoded is not None
+    new = done.encoded
+    return packer.add(done.id, new.stored, done.tile.data.nbytes, new.codec, new.base)
+
+
+def _tiles(pieces: Iterable[TensorPiece | None]) -> Iterator[_Tile | None]:
+    for piece in pieces:
+        if piece is None:
+            yield None
+            continue
+        kind, whole = element(piece.dtype), piece.box
+        bits = piece.data.view(kind.bits)
+        for box in tiles(whole, tile_shape(piece.shape, kind.itemsize)):
+            view = bits if box == whole else bits[box.relative_to(whole).slices]
+            yield _Tile(piece.name, piece.dtype, box, view)
+
+
+def _groups(tiles: Iterable[_Tile | None]) -> Iterator[list[_Tile]]:
+    """Tiles that one thread deals with; an empty group where there are no more at the moment, and
+    at the end."""
+    group: list[_Tile] = []
+    size = 0
+    for tile in tiles:
+        if group and (tile is None or size + tile.data.nbytes > GROUP):
+            yield group
+            group, size = [], 0
+        if tile is None:
+            yield []
+        else:
+            group.append(tile)
+            size += tile.data.nbytes
+    yield group
+    yield []
+
+
+def _in_order(
+    work: _Work, pieces: Iterable[TensorPiece | None], options: WriteOptions
+) -> Iterator[_Done]:
+    """Every tile once it is done, in the order of the pieces, with a bounded number in flight."""
+    waiting: deque[tuple[int, Future[list[_Done]]]] = deque()
+    in_flight = 0
+    with ThreadPoolExecutor(options.threads, "encode") as pool:
+        for group in _groups(_tiles(pieces)):
+            while waiting and (not group or in_flight + _bytes(group) > options.window):
+                size, job = waiting.popleft()
+                yield from job.result()
+                in_flight -= size
+            if group:
+                in_flight += _bytes(group)
+                waiting.append((_bytes(group), pool.submit(work.do, group)))
+
+
+def _bytes(tiles: Iterable[_Tile]) -> int:
+    return sum(tile.data.nbytes for tile in tiles)
+
+
+class _Work:
+    """What is done to tiles, in any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        index: ChunkIndex,
+        options: WriteOptions,
+        budget: EncodeBudget | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        """
+        Args:
+            keeps: the tiles stay as they are until the last upload has ended, so that what is
+                stored as it is need not be copied.
+        """
+        self._keeps = keeps
+        self._index, self._encoder, self._budget = index, options.encoder, budget
+        self._fetcher = ChunkFetcher(store.storage, threads=1)
+        self._relative: set[str] = set()  # kinds of which the last chunk was stored on a base
+
+    def do(self, group: Sequence[_Tile]) -> list[_Done]:
+        """Deal with tiles that lie one after the other."""
+        hashed = [self._hash(tile) for tile in group]
+        rest = deque(tile for tile, _, _, known in hashed if known is None)
+        bases = BaseReader(self._fetcher, lambda: self._to_come(rest))
+        done = []
+        for tile, raw, id_, known in hashed:
+            if known is None:
+                rest.popleft()
+                done.append(_Done(tile, id_, encoded=self._encode(tile, raw, bases)))
+            else:
+                done.append(_Done(tile, id_, known=known))
+        return done
+
+    def _hash(self, tile: _Tile) -> tuple[_Tile, Buffer, bytes, Chunk | None]:
+        """A tile, its bytes, its id, and the chunk that holds it already."""
+        raw = _contiguous(tile.data)
+        id_ = chunk_id(tile.dtype, raw)
+        known = self._index.find(id_)
+        if known is not None and self._budget is not None:
+            self._budget.written(len(raw), 0, 0.0)
+        return tile, raw, id_, known
+
+    def _encode(self, tile: _Tile, raw: Buffer, bases: BaseReader) -> EncodedChunk:
+        encoded = self._encoder.encode(
+            raw=raw,
+            name=tile.name,
+            element=element(tile.dtype),
+            row=_row_bytes(tile.box, element(tile.dtype)),
+            before=self._index.at(tile.name, tile.box),
+            read=lambda chunk: bases.read(chunk, tile.dtype, tile.name),
+            budget=self._budget,
+        )
+        if not self._keeps and encoded.codec is Codec.RAW:
+            encoded = replace(encoded, stored=bytes(encoded.stored))
+        change = self._relative.discard if encoded.base is None else self._relative.add
+        change(tile.kind)
+        return encoded
+
+    def _to_come(self, tiles: Iterable[_Tile]) -> Iterator[Chunk]:
+        """What will be read for tiles, if they fare like the last ones of their kinds."""
+        for tile in islice(tiles, AHEAD):
+            if tile.kind not in self._relative:
+                continue
+            before = self._index.at(tile.name, tile.box)
+            if before is None:
+                continue
+            base = self._encoder.reads(tile.name, tile.dtype, before)
+            if base is not None and base.raw_length == tile.data.nbytes:
+                yield base
+
+
+def _contiguous(data: NDArray[Any]) -> Buffer:
+    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    return flat.data
+
+
+def _row_bytes(box: Box, kind: ElementType) -> int:
+    """Bytes of one step along the first dimension: an embedding's row."""
+    rows = box.sizes[0] if len(box.sizes) > 1 else box.count
+    return box.count // max(rows, 1) * kind.itemsize

@@ -1,0 +1,125 @@
+"""Looking after a cache from outside: what is in it, whether it is right, making it smaller."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.cache.cache_metrics import CacheMetrics
+from data.cache.downloads import shard_quarantine
+from data.cache.files import shard_record
+from data.cache.files.cache_entry import CacheEntry
+from data.cache.files.cache_folder import CacheFolder, hash_of
+from data.cache.space import next_use_plans, space_reservation
+from data.cache.space.space_reservation import CachedFile
+from data.errors import DataError
+
+
+@dataclass(frozen=True)
+class CachedShardInfo:
+    """A shard in a cache, for people."""
+
+    entry: CacheEntry
+    url: str
+    """Without secrets; "?" if its record is lost."""
+
+    whole: bool
+    used_s: float
+    """When it was last opened, Unix time."""
+
+    next_use_s: float | None
+    """Seconds from now until a live job uses it; None if none plans to."""
+
+
+def listed(root: Path) -> list[CachedShardInfo]:
+    """All shards of the cache, the last used first.
+
+    Raises DataError if `root` is no folder, OSError if it cannot be read.
+    """
+    folder = _folder(root)
+    uses, now_s = next_use_plans.next_uses(folder.plans), time.monotonic()
+    found = [_listed(folder, one, uses, now_s) for one in space_reservation.cached_files(folder)]
+    return sorted(found, key=lambda one: -one.used_s)
+
+
+def verified(root: Path) -> Iterator[tuple[CacheEntry, bool]]:
+    """Each whole shard, with whether it has the hash that it had; if not, it is put aside.
+
+    Raises DataError and OSError as `listed`.
+    """
+    folder = _folder(root)
+    for one in space_reservation.cached_files(folder):
+        if one.kind == "shard":
+            right = _verify(folder, one.entry)
+            if right is not None:
+                yield one.entry, right
+
+
+def prune(root: Path, budget_bytes: int) -> int:
+    """Remove shards, in the order of eviction, until all are within the budget; open ones stay.
+
+    Returns the bytes gained. Raises DataError and OSError as `listed`.
+    """
+    folder, metrics = _folder(root), CacheMetrics()
+    with folder.ledger():
+        everything = space_reservation.cached_files(folder)
+        for path, _, _ in space_reservation.quarantined(folder):
+            path.unlink(missing_ok=True)
+        space_reservation.sweep(folder)
+        shortage = _shortage(folder, everything, budget_bytes)
+        if shortage > 0:
+            space_reservation.evict(folder, everything, shortage, float("-inf"), metrics)
+    return metrics.bytes_evicted
+
+
+def prunable(root: Path, budget_bytes: int) -> int:
+    """The bytes that `prune` would gain now. Raises DataError and OSError as `listed`."""
+    folder = _folder(root)
+    with folder.ledger():
+        everything = space_reservation.cached_files(folder)
+        shortage = _shortage(folder, everything, budget_bytes)
+        found = space_reservation.victims(folder, everything, max(0, shortage), float("-inf"))
+    return sum(one.bytes for one, _ in found or ())
+
+
+def _shortage(folder: CacheFolder, everything: list[CachedFile], budget_bytes: int) -> int:
+    """Bytes beyond the budget, as far as they can go."""
+    total = sum(one.entry.bytes for one in everything)
+    return min(
+        total - budget_bytes,
+        sum(one.entry.bytes for one in everything if space_reservation.idle(folder, one)),
+    )
+
+
+def _folder(root: Path) -> CacheFolder:
+    if not root.is_dir():
+        raise DataError(f"no cache at {root}: there is no such folder")
+    return CacheFolder(root)
+
+
+def _listed(
+    folder: CacheFolder, one: CachedFile, uses: dict[str, float], now_s: float
+) -> CachedShardInfo:
+    found = shard_record.read(folder.path(one.entry, "json"))
+    at_s = uses.get(one.entry.key)
+    return CachedShardInfo(
+        one.entry,
+        "?" if found is None else found.url,
+        one.kind == "shard",
+        one.used_s,
+        None if at_s is None else at_s - now_s,
+    )
+
+
+def _verify(folder: CacheFolder, entry: CacheEntry) -> bool | None:
+    """None if it was removed meanwhile."""
+    found = shard_record.read(folder.path(entry, "json"))
+    try:
+        fd = os.open(folder.path(entry, "shard"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb", buffering=0):
+        if found is not None and found.hash == hash_of(fd):
+            return True
+        return shard_quarantine.replace(folder, entry, fd)

@@ -1,0 +1,105 @@
+"""What a store has done in this process, in plain numbers."""
+
+import os
+import threading
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(eq=False)
+class CacheMetrics:
+    """Counters of one store; thread-safe through `add`."""
+
+    hits: int = 0
+    """Shards that were whole in the cache, or local, when they were opened."""
+
+    misses: int = 0
+    """Shards that were not."""
+
+    downloads: int = 0
+    """Shards that this process fetched into the cache, from the beginning or the rest of them."""
+
+    bytes_fetched: int = 0
+    """Bytes that came from a source, for the cache or past it."""
+
+    bytes_resumed: int = 0
+    """Bytes of unfinished downloads that did not have to be fetched again."""
+
+    bypasses: int = 0
+    """Reads answered by a source and not by the cache."""
+
+    waits: int = 0
+    """Reads that had to wait for a download."""
+
+    wait_s: float = 0.0
+    """Seconds that reads waited for bytes that had to come from a source, summed over threads."""
+
+    past_s: float = 0.0
+    """Of these, that of reads which a source answered and not the cache."""
+
+    evictions: int = 0
+    bytes_evicted: int = 0
+    uncached: int = 0
+    """Shards that were opened where there is no cache at all."""
+
+    disk_errors: int = 0
+    """Of the cache's disk, of all kinds."""
+
+    no_room: int = 0
+    """Shards that were not cached because everything else is needed sooner, or is too small."""
+
+    frozen: int = 0
+    """Shards that were not waited for because who downloads them does not get on."""
+
+    quarantined: int = 0
+    """Shards whose bytes were wrong, as a hash or a reader said."""
+
+    refetches: int = 0
+    """Shards fetched anew because their bytes were wrong or the object had changed."""
+
+    failures: int = 0
+    """Shards that could not be fetched at all."""
+
+    cache_errors: Counter[str] = field(default_factory=Counter)
+    """Errors of the cache's disk, by their names such as "ENOSPC"."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **counts: float) -> None:
+        """Add to counters by their names."""
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+
+    def counts(self) -> dict[str, float]:
+        """All counters by their names, as `add` takes them, but for the errors of the disk."""
+        with self._lock:
+            return {name: getattr(self, name) for name in _COUNTERS}
+
+    def cache_error(self, name: str) -> int:
+        """Count an error of the cache's disk; how many of its kind there were before."""
+        with self._lock:
+            self.disk_errors += 1
+            self.cache_errors[name] += 1
+            return self.cache_errors[name] - 1
+
+    def __post_init__(self) -> None:
+        _all.add(self)
+
+    def after_fork(self) -> None:
+        """Another thread may have held the lock when this process was forked."""
+        self._lock = threading.Lock()
+
+
+_COUNTERS = [one.name for one in fields(CacheMetrics) if one.type in (int, float)]
+
+_all: "weakref.WeakSet[CacheMetrics]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for metrics in list(_all):
+        metrics.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,30 @@
+"""What all downloads of a store share."""
+
+import threading
+from dataclasses import dataclass
+
+from data.cache.cache_metrics import CacheMetrics
+from data.cache.files.cache_folder import CacheFolder
+from data.cache.files.disk_failures import DiskFailures
+from data.cache.space.space_reservation import CacheBudget
+from data.source.sources import Sources
+
+
+@dataclass(frozen=True)
+class DownloadContext:
+    """Of one store, in one process."""
+
+    folder: CacheFolder
+    sources: Sources
+    budget: CacheBudget
+    metrics: CacheMetrics
+    trouble: DiskFailures
+    changed: threading.Condition
+    """Notified of every step of every download of this process."""
+
+    turns: threading.Semaphore
+    """How many more downloads may begin."""
+
+    closing: threading.Event
+    frozen_s: float
+    """Seconds without a new byte after which another process's download is not waited for."""

@@ -1,0 +1,113 @@
+"""Bringing the bytes of one shard into the cache, from where an earlier try has stopped.
+
+The order of steps keeps what readers of all processes rely on: a part grows only while its lock is
+held; it is marked whole after its hash was seen; only then has it the name of a shard.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+
+from data.cache.downloads.download_context import DownloadContext
+from data.cache.files import shard_record
+from data.cache.files.cache_entry import DAMAGED, DROPPED, CacheEntry, ShardRef
+from data.cache.files.cache_folder import hash_upto
+from data.cache.files.shard_record import CachedShardRecord
+from data.cache.space import space_reservation
+from data.errors import FetchError, ObjectChangedError
+from data.source.address import masked
+from data.source.protocol import ObjectVersion
+
+
+class NoRoomError(Exception):
+    """There is no place for a shard; the text says why."""
+
+
+class Download:
+    """Of `entry`, by whoever holds its lock; `step` is called as bytes arrive."""
+
+    def __init__(
+        self,
+        tools: DownloadContext,
+        ref: ShardRef,
+        entry: CacheEntry,
+        origin: ObjectVersion,
+        when_s: float,
+        step: Callable[[], None],
+    ) -> None:
+        self._tools, self._hash = tools, ref.hash
+        self._url, self._shown = ref.url, masked(ref.url)
+        self._entry, self._origin = entry, origin
+        self._when_s, self._step = when_s, step
+
+    def run(self) -> str:
+        """The hash of what came; the shard is in place if it is the right one, or none is known.
+
+        Raises NoRoomError, FetchError, ObjectChangedError; OSError of the disk.
+        """
+        folder, entry = self._tools.folder, self._entry
+        known = self._origin.tag is not None or self._hash is not None
+        folder.keep_part(entry, self._origin.tag, known)
+        fd = space_reservation.allocate(
+            folder, self._tools.budget, entry, self._when_s, self._tools.metrics
+        )
+        if fd is None:
+            raise NoRoomError("finds no room in the cache")
+        try:
+            return self._fill(fd)
+        except ObjectChangedError:
+            folder.discard_part(entry, DAMAGED)
+            raise
+        except FetchError as error:
+            folder.note_failure(entry, error.problem, error.attempts)
+            raise
+        except OSError as error:
+            folder.discard_part(entry, DROPPED)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._tools.trouble.note(error)
+            raise NoRoomError("finds the disk full") from error
+        finally:
+            os.close(fd)
+
+    def _fill(self, fd: int) -> str:
+        folder, entry = self._tools.folder, self._entry
+        have = os.fstat(fd).st_size
+        started = CachedShardRecord(self._shown, self._origin.tag, shard_record.boot())
+        shard_record.write(folder.path(entry, "json"), started)
+        hasher = hash_upto(fd, have)
+        self._tools.metrics.add(downloads=1, bytes_resumed=have)
+        if have < entry.bytes:
+            have = self._stream(fd, have, hasher.update)
+        if have != entry.bytes:
+            raise FetchError(self._shown, f"brought {have} of its {entry.bytes} bytes")
+        found: str = hasher.hexdigest()
+        if self._hash in (None, found):
+            folder.finish(entry, fd, started.whole(found))
+        else:
+            os.fchmod(fd, DAMAGED)
+        return found
+
+    def _stream(self, fd: int, have: int, seen: Callable[[bytes], object]) -> int:
+        """Write what comes from byte `have` on; how far that is."""
+        size = self._entry.bytes
+        for piece in self._tools.sources.stream(self._url, have, self._origin.tag):
+            if have + len(piece) > size:
+                raise FetchError(self._shown, f"brought more than its {size} bytes")
+            _write(fd, piece, have)
+            seen(piece)
+            have += len(piece)
+            self._tools.metrics.add(bytes_fetched=len(piece))
+            self._step()
+            if self._tools.closing.is_set():
+                raise FetchError(self._shown, "not fetched: the store was closed meanwhile")
+            if have == self._origin.bytes:
+                break  # what goes wrong from here on does not matter
+        return have
+
+
+def _write(fd: int, piece: bytes, at: int) -> None:
+    view = memoryview(piece)
+    while view:
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done

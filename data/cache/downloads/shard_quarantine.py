@@ -1,0 +1,73 @@
+"""Shards found damaged: put aside for a look at them, fetched once more, and then an error."""
+
+import logging
+import os
+import secrets
+import time
+
+from data.cache.files.cache_entry import CacheEntry
+from data.cache.files.cache_folder import CacheFolder, hash_of
+from data.errors import DamagedShardError
+
+_log = logging.getLogger(__name__)
+
+AGAIN_S = 3600.0
+"""A shard that is damaged twice within this time is damaged where it comes from."""
+
+
+def move_to_quarantine(folder: CacheFolder, entry: CacheEntry, kind: str) -> None:
+    """Move the shard or part to quarantine. Raises OSError."""
+    folder.quarantine.mkdir(mode=0o700, exist_ok=True)
+    path = folder.path(entry, kind)
+    path.rename(folder.quarantine / f"{entry.stem}.{secrets.token_hex(4)}")
+
+
+def report(
+    folder: CacheFolder,
+    entry: CacheEntry,
+    fd: int,
+    url: str,
+    hash: str | None,
+    reason: str,
+) -> None:
+    """Somebody found the whole shard open at `fd` damaged; the next download replaces it.
+
+    Raises DamagedShardError if that would not help: it has the hash that it should have, or was
+    fetched anew a short time ago. Raises OSError.
+    """
+    if hash is not None and hash_of(fd) == hash:
+        raise DamagedShardError(
+            url, f"{reason}; but it is what its manifest says: it was damaged when it was written"
+        )
+    marker = folder.path(entry, "damaged")
+    again = _age_s(marker) < AGAIN_S
+    if replace(folder, entry, fd) is None:
+        return  # somebody else reported it, and it has been replaced
+    marker.touch(mode=0o600)
+    _log.warning("shard %s was damaged in the cache (%s) and is put aside", url, reason)
+    if again:
+        raise DamagedShardError(url, f"{reason}; to fetch it again did not help")
+
+
+def replace(folder: CacheFolder, entry: CacheEntry, fd: int) -> bool | None:
+    """Put aside the shard that is open at `fd`: False. None if it is another one by now."""
+    with folder.ledger():
+        if not _is(folder.path(entry, "shard"), fd):
+            return None
+        move_to_quarantine(folder, entry, "shard")
+        folder.path(entry, "json").unlink(missing_ok=True)
+        return False
+
+
+def _is(path: "os.PathLike[str]", fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+
+
+def _age_s(marker: "os.PathLike[str]") -> float:
+    try:
+        return time.time() - os.stat(marker).st_mtime  # noqa: PTH116
+    except FileNotFoundError:
+        return float("inf")

@@ -1,0 +1,95 @@
+"""What was given to readers before its hash was seen: if it proves wrong, they are told."""
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from data.cache.downloads.download_job import POLL_S, DownloadJob
+from data.cache.files.cache_entry import DAMAGED, WHOLE
+from data.cache.files.file_handle import FileHandle
+from data.errors import DamagedShardError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Served:
+    url: str
+    job: DownloadJob
+    file: FileHandle | None
+    """The growing one that was read; None: a range from its source."""
+
+    def verdict(self) -> Literal["right", "wrong", "never", "later"]:
+        done = self.job.done  # before the mode is looked at, which is set first
+        mode = None if self.file is None else self.file.mode
+        if mode == DAMAGED or self.job.spoiled:
+            return "wrong"
+        if mode == WHOLE:
+            return "right"
+        if done and mode is None and not self.job.bypass and self.job.error is None:
+            return "right"
+        return "never" if done else "later"
+
+
+class UnverifiedReads:
+    """Of one store, in one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        _all.add(self)
+
+    def served(self, url: str, job: DownloadJob, file: FileHandle | None) -> None:
+        """Bytes of a shard were given that `job` will verify."""
+        key = (id(job), id(file))
+        if key not in self._served:
+            with self._lock:
+                self._served[key] = _Served(url, job, file)
+
+    def check(self) -> None:
+        """Raises DamagedShardError, once, if something was wrong that was given."""
+        if not self._served:
+            return
+        wrong: str | None = None
+        with self._lock:
+            for key, one in list(self._served.items()):
+                verdict = one.verdict()
+                if verdict != "later":
+                    del self._served[key]
+                if verdict == "wrong":
+                    wrong = one.url
+                elif verdict == "never" and one.job.ref.hash is not None:
+                    _log.info("shard %s: it was read in part, and its hash not seen", one.url)
+        if wrong is not None:
+            raise DamagedShardError(
+                wrong,
+                "some of it was read while it was on its way, and in the end it proved to be"
+                " damaged, or another version: what was read of it in the batches before is not to"
+                " be used; go back to a state from before them",
+            )
+
+    def settle(self, wait: Callable[[float], None]) -> None:
+        """Wait until all that was given is known to be right. Raises as `check`."""
+        self.check()
+        while self._served:
+            wait(POLL_S)
+            self.check()
+
+    def after_fork(self) -> None:
+        """What the parent gave is its own affair, and a thread of it may have held the lock."""
+        self._served: dict[tuple[int, int], _Served] = {}
+        self._lock = threading.Lock()
+
+
+_all: "weakref.WeakSet[UnverifiedReads]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for one in list(_all):
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

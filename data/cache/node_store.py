@@ -1,0 +1,254 @@
+"""The node store: shards of any source, by one cache that all processes of a node share."""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from data.cache.cache_disk import CacheDisk
+from data.cache.cache_metrics import CacheMetrics
+from data.cache.cached_shard import CachedShard, ReadPolicy
+from data.cache.downloads.download_context import DownloadContext
+from data.cache.downloads.download_job import copy_of_error
+from data.cache.downloads.download_jobs import DownloadJobs
+from data.cache.downloads.unverified_reads import UnverifiedReads
+from data.cache.files.cache_entry import ShardRef, url_key
+from data.cache.files.cache_folder import CacheFolder
+from data.cache.files.disk_failures import DiskFailures
+from data.cache.files.file_handle import FileHandle
+from data.cache.files.filesystem_type import SHARED, kind_of
+from data.cache.space.space_reservation import CacheBudget
+from data.errors import DataError, FetchError
+from data.source.address import Address, masked
+from data.source.sources import Sources
+
+CacheLocal: TypeAlias = bool | Literal["auto"]
+
+PIPE_WITHOUT_CACHE = (
+    "a shard of a pipe: command needs a cache, for it can only be read from its beginning: give"
+    " cache=FOLDER and cache_bytes=, or have the command write a file"
+)
+
+
+class NodeStore:
+    """Opens shards; thread-safe, and any number of processes may use one folder at a time.
+
+    Args:
+        folder: on a local disk; made if need be, for this user alone.
+        budget_bytes: how large it may become; 0 is no cache at all. Shards that are open count and
+            are not removed.
+        sources: how to reach what is not local.
+        free_reserve: bytes of the disk to leave free for others.
+        cache_local: copy shards that are files too, and not only read them where they lie; "auto":
+            those on file systems that machines share, such as NFS and Lustre.
+        read_growing: give bytes of a shard while it is on its way. Where its hash is then found to
+            be wrong, the next read says so, and `check`. False: wait until all of it was verified.
+        wait_bytes: read a range from the source rather than wait for a download that has so many
+            bytes to go before it gets there. Of fewer, some are read like that too, where it is
+            quicker: see `pace`.
+        downloads: shards that are fetched at a time; others wait for their turn, and a sample of
+            them may be read from their source meanwhile.
+        retry_cache_s: how long a cache whose disk failed is left alone.
+        frozen_s: how long to wait for another process that does not get on, for it was stopped or
+            its disk hangs: if no byte comes of the shard that it downloads, or it does not free the
+            folder. Shards are then read from their source.
+        allow_shared: allow a folder on NFS, Lustre and the like.
+
+    Raises DataError for a folder that cannot be used safely or numbers that make no sense. A disk
+    that fails is no error: shards are then read from their source, see `metrics`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        budget_bytes: int,
+        *,
+        sources: Sources | None = None,
+        free_reserve: int = 1 << 30,
+        cache_local: CacheLocal = False,
+        read_growing: bool = True,
+        wait_bytes: int = 64 << 20,
+        downloads: int = 16,
+        retry_cache_s: float = 30.0,
+        frozen_s: float = 30.0,
+        allow_shared: bool = False,
+    ) -> None:
+        if budget_bytes < 0 or free_reserve < 0 or wait_bytes < 0:
+            raise DataError("budget_bytes, free_reserve and wait_bytes must not be negative")
+        if downloads < 1:
+            raise DataError(f"downloads must be at least 1, got {downloads}")
+        if not isinstance(cache_local, bool) and cache_local != "auto":
+            raise DataError(f'cache_local must be True, False or "auto", got {cache_local!r}')
+        if frozen_s <= 0:
+            raise DataError(f"frozen_s must be above 0, got {frozen_s}")
+        self.sources = sources or Sources()
+        self._anew = partial(
+            NodeStore,
+            folder,
+            budget_bytes,
+            sources=self.sources,
+            free_reserve=free_reserve,
+            cache_local=cache_local,
+            read_growing=read_growing,
+            wait_bytes=wait_bytes,
+            downloads=downloads,
+            retry_cache_s=retry_cache_s,
+            frozen_s=frozen_s,
+            allow_shared=allow_shared,
+        )
+        self.metrics = CacheMetrics()
+        place = CacheFolder(Path(folder).absolute(), frozen_s)
+        trouble = DiskFailures(place.root, self.metrics, retry_cache_s)
+        self._disk = CacheDisk(place, trouble, self.metrics, allow_shared)
+        self.folder, self.budget_bytes = Path(folder).absolute(), budget_bytes
+        self._cached, self._cache_local = budget_bytes > 0, cache_local
+        self._shared: dict[Path, bool] = {}
+        self._unverified = UnverifiedReads()
+        self._patience = ReadPolicy(read_growing, wait_bytes)
+        self._closing = threading.Event()
+        budget = CacheBudget(budget_bytes, free_reserve)
+        self._jobs = DownloadJobs(
+            partial(
+                DownloadContext,
+                place,
+                self.sources,
+                budget,
+                self.metrics,
+                trouble,
+                closing=self._closing,
+                frozen_s=frozen_s,
+            ),
+            downloads,
+        )
+        self._usable()
+
+    def __reduce__(self) -> "tuple[partial[NodeStore], tuple[()]]":
+        """In another process: one of its own, over the same folder."""
+        return self._anew, ()
+
+    def open(self, ref: ShardRef, *, when_s: float = 0.0) -> CachedShard:
+        """The shard; comes back at once, while what is missing is fetched in the background.
+
+        Args:
+            when_s: seconds until it is needed: nothing that is needed sooner is removed for it.
+
+        Raises FetchError for a local shard that is not there or has another length, DataError for
+        a URL that makes no sense or a closed store; all else is raised by the read that needs it.
+        """
+        if self._closing.is_set():
+            raise DataError("the store is closed")
+        if not self._cached and Address.parse(ref.url).scheme == "pipe":
+            raise DataError(PIPE_WITHOUT_CACHE)
+        shard = CachedShard(
+            ref, self._disk, self._jobs, self.sources, self._patience, self._unverified
+        )
+        if (path := self._in_place(ref.url)) is not None:
+            shard.use_file(_open_local(path, ref), None)
+            self.metrics.add(hits=1)
+        elif not self._usable():
+            shard.use_source()
+            self.metrics.add(uncached=not self._cached)
+        elif (found := self._disk.whole(ref)) is not None:
+            shard.use_file(*found)
+            self.metrics.add(hits=1)
+        else:
+            shard.use_job(self._jobs.start(ref, time.monotonic() + when_s))
+        return shard
+
+    def prefetch(self, ref: ShardRef, *, when_s: float | None = None) -> bool:
+        """Fetch the whole shard into the cache now, in this thread.
+
+        Args:
+            when_s: seconds until it is needed; by default what the published plans say, and at the
+                end of time if they say nothing.
+
+        Returns False if the cache has no place for it. Raises FetchError.
+        """
+        if self.is_in_place(ref.url):
+            return True
+        if not self._usable():
+            return False
+        if self._disk.whole(ref) is not None:
+            return True
+        due_s = self._disk.due_s(ref) if when_s is None else time.monotonic() + when_s
+        job = self._jobs.run(ref, due_s)
+        if job.error is not None:
+            raise copy_of_error(job.error)
+        return not job.bypass
+
+    def check(self) -> None:
+        """Raises DamagedShardError if bytes were given by this process, before the hash of their
+        shard was seen, that have proved wrong since; once."""
+        self._unverified.check()
+
+    def settle(self) -> None:
+        """The same of all bytes that were given; waits for their shards, which are on their way."""
+        self._unverified.settle(self._jobs.wait)
+
+    @property
+    def copies_files(self) -> bool:
+        """Whether some shards that are files may be copied into the cache."""
+        return self._cached and self._cache_local is not False
+
+    def is_in_place(self, url: str) -> bool:
+        """Whether a shard is a file that is read where it lies. Raises DataError."""
+        return self._in_place(url) is not None
+
+    def publish_plan(self, uses: Sequence[tuple[ShardRef | str, float]]) -> None:
+        """Say what this process will read: (shard or its URL, seconds from now until it does).
+
+        Replaces what it said before. It counts while this process lives.
+        """
+        now_s = time.monotonic()
+        plan: dict[str, float] = {}
+        for shard, in_s in uses:
+            key = url_key(shard.url if isinstance(shard, ShardRef) else shard)
+            plan[key] = min(now_s + in_s, plan.get(key, float("inf")))
+        if self._cached:
+            self._disk.publish(plan)
+
+    def close(self) -> None:
+        """End downloads at their next byte and withdraw the plan. Open shards that are whole stay
+        readable."""
+        self._closing.set()
+        self.sources.close()
+        self._disk.withdraw()
+        self._jobs.wake()
+
+    def __enter__(self) -> "NodeStore":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _usable(self) -> bool:
+        return self._cached and self._disk.usable()
+
+    def _in_place(self, url: str) -> Path | None:
+        """The file of a shard that is read where it lies."""
+        path = Address.parse(url).local
+        if path is None or not self.copies_files:
+            return path
+        return None if self._cache_local is True or self._is_shared(path.parent) else path
+
+    def _is_shared(self, folder: Path) -> bool:
+        if folder not in self._shared:
+            self._shared[folder] = kind_of(folder) in SHARED
+        return self._shared[folder]
+
+
+def _open_local(path: Path, ref: ShardRef) -> FileHandle:
+    try:
+        file = FileHandle(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        size = file.size
+    except OSError as error:
+        raise FetchError(masked(ref.url), f"cannot be opened: {error.strerror}") from error
+    if ref.bytes is not None and size != ref.bytes:
+        raise FetchError(
+            masked(ref.url),
+            f"is {size} bytes long and its manifest says {ref.bytes}: index it again",
+        )
+    return file

@@ -1,0 +1,257 @@
+"""Making room in a cache: what is there, what may go, and reserving what was gained."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.cache.cache_metrics import CacheMetrics
+from data.cache.files.cache_entry import DROPPED, GROWING, CacheEntry
+from data.cache.files.cache_folder import CacheFolder
+from data.cache.files.file_locks import FileLock, in_use
+from data.cache.space import next_use_plans
+from data.cache.space.eviction_choice import EvictionCandidate, choose_victims
+from data.cache.space.file_allocation import reserve
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LEFTOVER_S = 3600.0  # age at which small files that belong to no shard are removed
+_QUARANTINED = 4  # damaged shards that are kept for a look at them
+
+
+@dataclass(frozen=True)
+class CacheBudget:
+    """How large a cache may become."""
+
+    bytes: int
+    free_reserve: int
+    """Bytes of the disk to leave free for others."""
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """A shard or a part that lies in the cache."""
+
+    entry: CacheEntry
+    kind: str
+    used_s: float
+    """When it was last opened, Unix time."""
+
+
+def cached_files(folder: CacheFolder) -> list[CachedFile]:
+    """All shards and parts, each stem once. Raises OSError.
+
+    A part that becomes a shard while the folder is read may be met under both names or neither;
+    its other files are met in any case, so each stem is looked up by its names.
+    """
+    with os.scandir(folder.root) as files:
+        parsed = (CacheEntry.parse(file.name) for file in files)
+        met = {one[0].stem: one[0] for one in parsed if one is not None}
+    found = (_held(folder, entry) for entry in met.values())
+    return [one for one in found if one is not None]
+
+
+def _held(folder: CacheFolder, entry: CacheEntry) -> CachedFile | None:
+    for kind in ("shard", "part", "shard"):  # once more: the part may have become it just now
+        try:
+            return CachedFile(entry, kind, folder.path(entry, kind).lstat().st_mtime)
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def quarantined(folder: CacheFolder) -> list[tuple[Path, int, float]]:
+    """(path, bytes, Unix time) of what lies in quarantine, oldest first. Raises OSError."""
+    try:
+        files = [(p, p.lstat()) for p in folder.quarantine.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(((p, s.st_size, s.st_mtime) for p, s in files), key=lambda one: one[2])
+
+
+def allocate(
+    folder: CacheFolder,
+    budget: CacheBudget,
+    entry: CacheEntry,
+    when_s: float,
+    metrics: CacheMetrics,
+) -> int | None:
+    """The part of `entry`, open for writing, with all of its space reserved.
+
+    A part that is there is gone on with. None if there is no room: other shards are needed before
+    `when_s`, are open, or the disk is full. The lock of `entry` must be held. Raises OSError.
+    """
+    with folder.ledger():
+        if not make_room(folder, budget, entry, when_s, metrics):
+            return None
+        path = folder.path(entry, "part")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, GROWING)
+        try:
+            os.fchmod(fd, GROWING)  # whatever the umask
+            _reserve(fd, folder, budget, entry, when_s, metrics)
+        except OSError as error:
+            os.close(fd)
+            folder.discard_part(entry, DROPPED)
+            if error.errno in _FULL:
+                return None
+            raise
+        return fd
+
+
+def make_room(
+    folder: CacheFolder,
+    budget: CacheBudget,
+    entry: CacheEntry,
+    when_s: float,
+    metrics: CacheMetrics,
+    more: int = 0,
+) -> bool:
+    """Whether `entry` fits, after others were removed for it. The ledger must be held.
+
+    `more` bytes are to be gained however much there seems to be.
+    """
+    everything = cached_files(folder)
+    others = [one for one in everything if one.entry.stem != entry.stem]
+    total = sum(one.entry.bytes for one in others)
+    kept = _trim_quarantine(folder, _QUARANTINED)
+    missing = entry.bytes - _reserved(folder.path(entry, "part"))
+    shortage = max(
+        total + kept + entry.bytes - budget.bytes,
+        missing + budget.free_reserve - _free(folder.root),
+        more,
+    )
+    if shortage > 0 and kept:
+        shortage -= kept - _trim_quarantine(folder, 0)
+    if shortage <= 0:
+        return True
+    return evict(folder, others, shortage, when_s, metrics, entry.key)
+
+
+def evict(
+    folder: CacheFolder,
+    everything: list[CachedFile],
+    shortage: int,
+    when_s: float,
+    metrics: CacheMetrics,
+    replaced: str = "",
+) -> bool:
+    """Remove what gains `shortage` bytes, or nothing. The ledger must be held.
+
+    Args:
+        replaced: URL key of an object of which older versions are in no plan any more.
+    """
+    found = victims(folder, everything, shortage, when_s, replaced)
+    if found is None:
+        return False
+    for candidate, one in found:
+        if _remove(folder, one):
+            metrics.add(evictions=1, bytes_evicted=candidate.bytes)
+    return True
+
+
+def victims(
+    folder: CacheFolder,
+    everything: list[CachedFile],
+    shortage: int,
+    when_s: float,
+    replaced: str = "",
+) -> list[tuple[EvictionCandidate, CachedFile]] | None:
+    """What `evict` would remove; None if it cannot gain enough."""
+    uses = next_use_plans.next_uses(folder.plans)
+    uses.pop(replaced, None)
+    unused = {one.entry.stem: one for one in everything if idle(folder, one)}
+    candidates = [
+        EvictionCandidate(stem, one.entry.bytes, uses.get(one.entry.key), one.used_s)
+        for stem, one in unused.items()
+    ]
+    chosen = choose_victims(candidates, shortage, when_s)
+    return None if chosen is None else [(one, unused[one.stem]) for one in chosen]
+
+
+def sweep(folder: CacheFolder) -> None:
+    """Remove old small files of shards that are gone. Raises OSError."""
+    stems = {one.entry.stem for one in cached_files(folder)}
+    before_s = time.time() - _LEFTOVER_S
+    with os.scandir(folder.root) as files:
+        for file in files:
+            parsed = CacheEntry.parse(file.name)
+            gone = parsed is not None and parsed[1] != "lock" and parsed[0].stem not in stems
+            if gone or file.name.endswith(".tmp"):
+                path = Path(file.path)
+                if path.lstat().st_mtime < before_s:
+                    path.unlink(missing_ok=True)
+
+
+def _reserve(
+    fd: int,
+    folder: CacheFolder,
+    budget: CacheBudget,
+    entry: CacheEntry,
+    when_s: float,
+    metrics: CacheMetrics,
+) -> None:
+    try:
+        reserve(fd, entry.bytes)
+    except OSError as error:
+        more = entry.bytes - os.fstat(fd).st_blocks * 512
+        full = error.errno in _FULL
+        if not full or not make_room(folder, budget, entry, when_s, metrics, max(more, 1)):
+            raise
+        reserve(fd, entry.bytes)
+
+
+def idle(folder: CacheFolder, one: CachedFile) -> bool:
+    """Whether nobody reads the shard, or downloads the part."""
+    if one.kind == "part":
+        with _part_lock(folder, one.entry) as got:
+            return got
+    try:
+        fd = os.open(folder.path(one.entry, "shard"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    with open(fd, "rb", buffering=0), in_use(fd) as used:
+        return not used
+
+
+def _remove(folder: CacheFolder, one: CachedFile) -> bool:
+    if one.kind == "shard":
+        folder.remove(one.entry)
+        return True
+    with _part_lock(folder, one.entry) as got:
+        if got:
+            folder.discard_part(one.entry, DROPPED)
+            folder.remove(one.entry)
+        return got
+
+
+@contextmanager
+def _part_lock(folder: CacheFolder, entry: CacheEntry) -> Iterator[bool]:
+    lock = FileLock.try_acquire(folder.path(entry, "lock"))
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _trim_quarantine(folder: CacheFolder, keep: int) -> int:
+    """Remove all but the newest `keep` ones; the bytes of those."""
+    files = quarantined(folder)
+    first = max(0, len(files) - keep)
+    for path, _, _ in files[:first]:
+        path.unlink(missing_ok=True)
+    return sum(size for _, size, _ in files[first:])
+
+
+def _reserved(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def _free(root: Path) -> int:
+    status = os.statvfs(root)
+    return status.f_bavail * status.f_frsize

@@ -1,0 +1,190 @@
+"""The container of sidecars and manifests: named columns of numbers in one file.
+
+Layout, little-endian: magic (8 bytes), version u32, header length u32, header (JSON), zeros to a
+multiple of 8, then each column on a multiple of 8, and the BLAKE3 (32 bytes) of all before it.
+The header is {"kind": str, "meta": {...}, "columns": [[name, dtype, length], ...]}. Columns lie
+in its order without gaps, so the file has exactly one possible size, and no offset can be wrong.
+"""
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from data.errors import IndexFileError
+
+MAGIC = b"\x89HPKIDX\n"  # a text transfer would change the last byte, a 7-bit one the first
+VERSION = 1
+DIGEST = 32  # bytes of the trailer
+MOST_HEADER = 1 << 20  # bytes
+_CHUNK = 1 << 20
+_HEAD = struct.Struct("<8sII")
+_DTYPES = {name: np.dtype(f"<{name}") for name in ("u1", "u2", "u4", "u8", "i8")}
+
+Column: TypeAlias = npt.NDArray[Any]
+Buffer: TypeAlias = bytes | mmap.mmap
+
+
+@dataclass(frozen=True)
+class IndexColumns:
+    """The content of a container: what it is, facts about it, and its read-only columns [n]."""
+
+    kind: str
+    meta: Mapping[str, Any]
+    columns: Mapping[str, Column]
+    mapped: mmap.mmap | None = None
+    """The file, if they are views of one that is mapped."""
+
+    def __reduce__(self) -> tuple[type["IndexColumns"], tuple[Any, ...]]:
+        """In another process they are copies: a mapping stays where it was made."""
+        return IndexColumns, (self.kind, self.meta, self.columns)
+
+    def release(self) -> None:
+        """Have the pages that were read so far count as memory of this process no longer; the
+        kernel has them still for who reads them next."""
+        if self.mapped is not None:
+            self.mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def pack(kind: str, meta: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
+    """A container as bytes. Columns are one-dimensional, of u1, u2, u4, u8 or i8."""
+    listed = [[name, _dtype_name(column), len(column)] for name, column in columns.items()]
+    header = json.dumps({"kind": kind, "meta": dict(meta), "columns": listed}).encode()
+    if len(header) > MOST_HEADER:
+        raise ValueError(f"a header of {len(header)} bytes: at most {MOST_HEADER}")
+    parts = [_HEAD.pack(MAGIC, VERSION, len(header)), header, _padding(_HEAD.size + len(header))]
+    for column in columns.values():
+        stored = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
+        parts += [stored.tobytes(), _padding(stored.nbytes)]
+    digest = blake3()
+    for part in parts:
+        digest.update(part)
+    return b"".join([*parts, digest.digest()])
+
+
+def unpack(content: Buffer, kind: str, place: Path | str, *, checked: bool = False) -> IndexColumns:
+    """Read a container of `kind`; columns are views of `content`, nothing is copied.
+
+    `checked`: the trailer was compared already. Raises IndexFileError, naming `place`.
+    """
+    if not checked and blake3(memoryview(content)[:-DIGEST]).digest() != content[-DIGEST:]:
+        raise IndexFileError(place, "damaged (its hash does not match); make it anew")
+    header, start = _header(content, place)
+    if header.get("kind") != kind:
+        raise IndexFileError(place, f"is of kind {header.get('kind')!r}, expected {kind!r}")
+    columns: dict[str, Column] = {}
+    end = len(content) - DIGEST
+    for name, dtype, length in _listed(header, place):
+        size = length * dtype.itemsize
+        if start + size > end:
+            raise IndexFileError(place, f"column {name!r} does not fit in the file")
+        columns[name] = np.frombuffer(content, dtype, length, start)
+        columns[name].flags.writeable = False
+        start += size + -size % 8
+    if start != end:
+        raise IndexFileError(place, f"has {end - start} bytes more than its columns")
+    mapped = content if isinstance(content, mmap.mmap) else None
+    return IndexColumns(kind, _meta(header, place), columns, mapped)
+
+
+def load(path: Path, kind: str) -> IndexColumns:
+    """Read the container at `path` into memory. Raises IndexFileError, OSError."""
+    return unpack(path.read_bytes(), kind, path)
+
+
+def load_mapped(path: Path, kind: str) -> IndexColumns:
+    """As `load`, but the columns are mapped: only what is used takes memory.
+
+    The hash is compared by reading, so that it does not draw the file into this process. The
+    file must not be changed in place: writers rename a new one over it.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < _HEAD.size + DIGEST:
+            raise IndexFileError(path, f"has {size} bytes: cut short; make it anew")
+        digest, left = blake3(), size - DIGEST
+        chunk = memoryview(bytearray(_CHUNK))
+        while left:
+            count = file.readinto(chunk[: min(left, _CHUNK)])
+            if not count:
+                raise IndexFileError(path, "was cut while it was read; make it anew")
+            digest.update(chunk[:count])
+            left -= count
+        if file.read(DIGEST) != digest.digest():
+            raise IndexFileError(path, "damaged (its hash does not match); make it anew")
+        content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    return unpack(content, kind, path, checked=True)
+
+
+def narrow(values: npt.ArrayLike) -> Column:
+    """The values, none of them negative, in the smallest unsigned type that holds them all."""
+    wide = np.asarray(values, dtype=np.uint64)
+    most = int(wide.max()) if wide.size else 0
+    for bits in (8, 16, 32):
+        if most < 1 << bits:
+            return wide.astype(f"<u{bits // 8}")
+    return wide
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % 8)
+
+
+def _dtype_name(column: Column) -> str:
+    name = column.dtype.str[1:]
+    if name not in _DTYPES or column.ndim != 1:
+        raise TypeError(f"no column: {column.dtype} of shape {column.shape}")
+    return name
+
+
+def _header(content: Buffer, place: Path | str) -> tuple[dict[str, Any], int]:
+    """The header, and the offset of the first column."""
+    if len(content) < _HEAD.size + DIGEST:
+        raise IndexFileError(place, f"has {len(content)} bytes: cut short; make it anew")
+    magic, version, length = _HEAD.unpack_from(content)
+    if magic != MAGIC:
+        raise IndexFileError(place, "is not an index")
+    if version != VERSION:
+        problem = f"is of version {version}, this hpckit reads {VERSION}: make it anew"
+        raise IndexFileError(place, problem)
+    end = _HEAD.size + length
+    if length > MOST_HEADER or end > len(content) - DIGEST:
+        raise IndexFileError(place, f"a header of {length} bytes does not fit")
+    try:
+        header = json.loads(content[_HEAD.size : end])
+    except (ValueError, RecursionError) as error:
+        raise IndexFileError(place, f"its header is no JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise IndexFileError(place, "its header is no JSON object")
+    return header, end + -end % 8
+
+
+def _listed(header: dict[str, Any], place: Path | str) -> list[tuple[str, np.dtype[Any], int]]:
+    listed: list[tuple[str, np.dtype[Any], int]] = []
+    columns = header.get("columns")
+    for item in columns if isinstance(columns, list) else [columns]:
+        match item:
+            case [str(name), str(dtype), int(length)] if (
+                dtype in _DTYPES and length >= 0 and type(length) is int
+            ):
+                listed.append((name, _DTYPES[dtype], length))
+            case _:
+                raise IndexFileError(place, f"{item!r:.100} is no column")
+    if len({name for name, *_ in listed}) != len(listed):
+        raise IndexFileError(place, "names a column twice")
+    return listed
+
+
+def _meta(header: dict[str, Any], place: Path | str) -> dict[str, Any]:
+    meta = header.get("meta")
+    if not isinstance(meta, dict):
+        raise IndexFileError(place, "its header has no facts")
+    return meta

@@ -1,0 +1,169 @@
+"""Indexing a whole dataset: in parallel, going on where it was left, all errors at once."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from data.errors import DataError, IndexFileError, IndexingError
+from data.index import shard_access
+from data.index.index_pool import IndexJob, index_all
+from data.index.manifest import NAME, Manifest, make_manifest, open_manifest, save_manifest
+from data.index.manifest_rows import ShardRow
+from data.index.shard import sample_token_counts, sidecar
+from data.index.shard.sample_token_counts import Tokens
+from data.index.shard_listing import Shards, list_shards
+from data.source.protocol import ObjectSource
+
+_log = logging.getLogger(__name__)
+
+
+def build_index(
+    shards: Shards,
+    out: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    hash: bool = False,
+    tokens: Tokens | None = None,
+    source: ObjectSource | None = None,
+    index_folder: Path | None = None,
+) -> Manifest:
+    """Index all shards, each with its sidecar, and write the manifest `out`.
+
+    `shards` as in `list_shards`; `out` is a file or a folder, by default `dataset.index` in the
+    folder of the shards. `hash` reads every shard whole for its BLAKE3 and the checksums of what
+    its members hold, which `check="content"` of `open_dataset` needs. `tokens` says how to count
+    tokens (see `data.index.shard.sample_token_counts`). `source` reads URLs. `progress(done,
+    total)` is called in shards. `workers` processes (threads for URLs, and if `tokens` is a
+    function).
+
+    What was indexed before and has not changed is used again: only new shards cost anything, also
+    after a kill. Raises IndexingError with all shards that are broken, after the others are done;
+    DataError if there are no shards, or no place for the manifest.
+    """
+    found = list_shards(shards)
+    place = _place(out, found)
+    job = _job(hash, tokens, source, index_folder)
+    return _save(_rows(found, _old(place), job, workers, progress), place, job)
+
+
+def read_index(
+    shards: Shards,
+    *,
+    workers: int | None = None,
+    source: ObjectSource | None = None,
+    index_folder: Path | None = None,
+) -> Manifest:
+    """As `build_index`, sidecars and all, but the manifest is kept nowhere: every shard is looked
+    at, each time."""
+    job = _job(False, None, source, index_folder)
+    return make_manifest(_rows(list_shards(shards), None, job, workers, None))
+
+
+def _rows(
+    found: Sequence[str],
+    old: Manifest | None,
+    job: IndexJob,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[ShardRow]:
+    """One per shard; what holds of an `old` manifest is taken over. Raises IndexingError."""
+    sidecar.remove_debris(
+        {str(Path(shard).parent) for shard in found if not shard_access.is_url(shard)}
+    )
+    known, rest_bytes = _known(found, old, job)
+    missing = [i for i in range(len(found)) if i not in known]
+    errors: dict[int, DataError] = {}
+    tell = progress or _silent
+    tell(len(known), len(found))
+    for number, answer in index_all([found[i] for i in missing], job, workers, rest_bytes):
+        if isinstance(answer, DataError):
+            errors[missing[number]] = answer
+        else:
+            known[missing[number]] = answer
+        tell(len(known) + len(errors), len(found))
+    if errors:
+        raise IndexingError([errors[i] for i in sorted(errors)], len(found))
+    return [known[i] for i in range(len(found))]
+
+
+def _silent(done: int, total: int) -> None:
+    pass
+
+
+def _job(
+    hash: bool, way: Tokens | None, source: ObjectSource | None, index_folder: Path | None
+) -> IndexJob:
+    sample_token_counts.check(way)
+    return IndexJob(hash, way, source, index_folder)
+
+
+def _save(rows: Sequence[ShardRow], place: Path, job: IndexJob) -> Manifest:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return save_manifest(rows, place, sample_token_counts.name_of(job.tokens))
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}; give another place"
+        raise IndexFileError(place, problem) from error
+
+
+def _place(out: str | Path | None, shards: Sequence[str]) -> Path:
+    """Where the manifest goes. Raises DataError if that must be said, but is not."""
+    if out is not None:
+        path = Path(out).expanduser().absolute()
+        is_folder = path.is_dir() or str(out).endswith("/")
+        return path / NAME if is_folder else path
+    if any(shard_access.is_url(shard) for shard in shards):
+        raise DataError("shards have URLs: say where the manifest is to be written")
+    return Path(os.path.commonpath([Path(shard).parent for shard in shards])) / NAME
+
+
+def _known(
+    shards: Sequence[str], old: Manifest | None, job: IndexJob
+) -> tuple[dict[int, ShardRow], int]:
+    """Rows of the manifest that is there which still hold, and the bytes of all other shards.
+
+    A row holds if its shard is of the same size and version and has its sidecar.
+    """
+    numbers = {url: i for i, url in enumerate(old.urls)} if old is not None else {}
+    known: dict[int, ShardRow] = {}
+    rest_bytes = 0
+    for i, shard in enumerate(shards):
+        if old is None and shard_access.is_url(shard):
+            continue
+        try:
+            size, tag = shard_access.stat(shard, job.source)
+        except DataError:
+            continue  # said with the other errors, when it is to be indexed
+        at = numbers.get(shard)
+        if old is None or at is None or not old.is_version(at, size, tag):
+            rest_bytes += size
+        elif _has(old, at, job) and _is_kept(shard, size, tag, job):
+            known[i] = old.row(at)._replace(tag=tag)
+    return known, rest_bytes
+
+
+def _is_kept(shard: str, size: int, tag: str | None, job: IndexJob) -> bool:
+    """Whether there is a sidecar with all that is asked for now."""
+    if not job.hash:
+        return sidecar.is_kept(shard, size, tag, job.index_folder)
+    found = sidecar.find(shard, size, tag, job.index_folder)
+    return found is not None and found.has_content_sums
+
+
+def _old(place: Path) -> Manifest | None:
+    if not place.exists():
+        return None
+    try:
+        return open_manifest(place)
+    except IndexFileError as error:
+        _log.warning("the manifest that is there is of no use and is made anew: %s", error)
+        return None
+
+
+def _has(old: Manifest, i: int, job: IndexJob) -> bool:
+    """Whether a row has all that is asked for now."""
+    if job.hash and old.hash(i) is None:
+        return False
+    return job.tokens is None or old.tokens == sample_token_counts.name_of(job.tokens)

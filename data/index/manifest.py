@@ -1,0 +1,221 @@
+"""A dataset as one file: its shards in order, with what is known of each, and its fingerprint."""
+
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from data.durable_files import write_atomically
+from data.errors import IndexFileError, NoIndexError, ShardError
+from data.index import column_container, shard_access
+from data.index.column_container import IndexColumns
+from data.index.manifest_rows import HASH, KIND, ShardRow, pack_rows
+from data.index.shard.known_shard_index import KnownShard, find
+from data.index.shard.shard_index import IntArray, ShardIndex
+from data.index.shard.shard_scan import shard_index
+from data.index.shard_urls import ShardUrls
+from data.index.tar.tar_walk import Read
+from data.source.protocol import ObjectSource, short_tag
+
+NAME = "dataset.index"
+_KINDS = {"samples": "i", "bytes": "i", "tokens": "i", "tags": "u"}  # how their dtypes begin
+_KINDS |= dict.fromkeys(("hashes", "digests", "urls"), "u1")
+
+
+class Manifest:
+    """The shards 0 .. len - 1 of a dataset, in order, as columns [len].
+
+    `samples` and `bytes` are int64, `n_tokens` too, or None if not all shards have them. Relative
+    URLs are of `base`, the folder or URL prefix where the manifest lies, so both move together.
+    """
+
+    def __init__(self, content: IndexColumns, base: str, place: Path | str) -> None:
+        _check(content, place)
+        content.release()
+        self._content = content
+        self.base = base
+        self.place = place
+        self.columns = content.columns
+        self.tokens: str | None = content.meta.get("tokens")
+        self.samples: IntArray = content.columns["samples"]
+        self.bytes: IntArray = content.columns["bytes"]
+        self.n_tokens: IntArray | None = content.columns.get("tokens")
+        self.urls = ShardUrls(content.columns["url_at"], content.columns["urls"], base)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @cached_property
+    def total_samples(self) -> int:
+        return int(self.samples.sum())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """BLAKE3 (hex) of each shard's samples and digest, in order: what the dataset holds.
+
+        The same wherever the shards lie, whatever they are called, however the tars were written.
+        """
+        digest = blake3(b"hpckit-dataset-1")
+        digest.update(np.uint64(len(self)).tobytes())
+        digest.update(np.ascontiguousarray(self.samples).view(np.uint8).data)
+        digest.update(np.ascontiguousarray(self.columns["digests"]).data)
+        self._content.release()
+        return digest.hexdigest()
+
+    def release(self) -> None:
+        """As of `IndexColumns`: after a look at all shards."""
+        self._content.release()
+
+    def hash(self, i: int) -> str | None:
+        """BLAKE3 (hex) of all bytes of shard i, None if not known."""
+        found = self.columns["hashes"][i * HASH : (i + 1) * HASH].tobytes()
+        return found.hex() if any(found) else None
+
+    def digest(self, i: int) -> str:
+        """The digest of shard i's samples."""
+        return self.columns["digests"][i * HASH : (i + 1) * HASH].tobytes().hex()
+
+    def is_version(self, i: int, size: int, tag: str | None) -> bool:
+        """Whether shard i was of this size and version when it was indexed."""
+        return int(self.bytes[i]) == size and int(self.columns["tags"][i]) == short_tag(tag)
+
+    def row(self, i: int) -> ShardRow:
+        """What is known of shard i; its tag is not."""
+        tokens = None if self.n_tokens is None else int(self.n_tokens[i])
+        return ShardRow(
+            self.urls[i],
+            int(self.samples[i]),
+            int(self.bytes[i]),
+            None,
+            self.hash(i),
+            self.digest(i),
+            tokens,
+        )
+
+    def open_shard(
+        self,
+        i: int,
+        *,
+        source: ObjectSource | None = None,
+        index_folder: Path | None = None,
+        passing: Read | None = None,
+        whole: bool = False,
+        content: bool = False,
+    ) -> ShardIndex:
+        """The index of shard i, which must be the one that was indexed.
+
+        That of a URL is one that is kept here, else the one beside the shard, which is kept then,
+        and the shard is not asked for: its reader compares every header. One that nobody has is
+        made of what `passing` reads, as of a download that is under way anyway; and at once if
+        `whole`, so that a shard in the cache needs no source. With `content`, one without the
+        checksums of members is passed over for one that has them.
+
+        Raises ShardError if the shard is gone, broken, or another than the manifest says.
+        """
+        self._content.release()  # a look at one row maps up to 2 MiB of each column
+        url = self.urls[i]
+        wants = self.tokens if self.n_tokens is not None else None
+        if shard_access.is_url(url):
+            known = self._known(i, url, wants, content)
+            found = find(known, source=source, folder=index_folder, passing=passing, whole=whole)
+            if found is not None:
+                return found
+        place = url if shard_access.is_url(url) else Path(url)
+        todo = "; index the dataset again: `hpckit data index`"
+        size, _ = shard_access.stat(url, source)
+        if size != int(self.bytes[i]):
+            problem = f"has {size} bytes, had {int(self.bytes[i])} when {self.place} was made{todo}"
+            raise ShardError(place, min(size, int(self.bytes[i])), problem)
+        index = shard_index(url, tokens=_spec(wants), source=source, index_folder=index_folder)
+        if (len(index), index.digest) != (int(self.samples[i]), self.digest(i)):
+            problem = f"holds other samples than when {self.place} was made{todo}"
+            raise ShardError(place, 0, problem)
+        return index
+
+    def _known(self, i: int, url: str, tokens: str | None, content: bool) -> KnownShard:
+        tag = int(self.columns["tags"][i])
+        samples, size = int(self.samples[i]), int(self.bytes[i])
+        return KnownShard(url, samples, size, tag, self.digest(i), tokens, _spec(tokens), content)
+
+
+def open_manifest(place: str | Path, *, source: ObjectSource | None = None) -> Manifest:
+    """Open the manifest at a path, in a folder, or at a URL.
+
+    Raises IndexFileError if it is none or damaged, and what the source raises.
+    """
+    text = str(place)
+    if shard_access.is_url(text):
+        size, tag = shard_access.stat(text, source)
+        assert source is not None
+        content = column_container.unpack(source.read(text, 0, size, tag), KIND, text)
+        return Manifest(content, text[: text.rindex("/") + 1], text)
+    path = Path(place).absolute()
+    path = path / NAME if path.is_dir() else path
+    try:
+        content = column_container.load_mapped(path, KIND)
+    except FileNotFoundError as error:
+        hint = f"`hpckit data index {path.parent}` makes one"
+        raise NoIndexError(path, f"is not there; {hint}") from error
+    except OSError as error:
+        raise IndexFileError(path, f"cannot be read: {error.strerror}") from error
+    return Manifest(content, f"{path.parent}/", path)
+
+
+def save_manifest(rows: Iterable[ShardRow], out: Path, tokens: str | None = None) -> Manifest:
+    """Write a manifest, durably and at once, and open it. Raises OSError."""
+    out = out.absolute()
+    write_atomically(out, pack_rows(list(rows), f"{out.parent}/", tokens))
+    return open_manifest(out)
+
+
+def make_manifest(rows: Iterable[ShardRow], tokens: str | None = None) -> Manifest:
+    """A manifest that is kept nowhere."""
+    place = "a manifest in memory"
+    return Manifest(
+        column_container.unpack(pack_rows(list(rows), "", tokens), KIND, place), "", place
+    )
+
+
+def _check(content: IndexColumns, place: Path | str) -> None:
+    """Raises IndexFileError for columns that make no manifest."""
+    found = content.columns
+    n = len(found.get("samples", ()))
+    lengths = {"bytes": n, "tags": n, "hashes": n * HASH, "digests": n * HASH, "url_at": n + 1}
+    lengths |= {"tokens": n} if "tokens" in found else {}
+    for name, length in {"samples": n, "urls": None, **lengths}.items():
+        if name not in found or length not in (None, len(found[name])):
+            raise IndexFileError(place, f"is no manifest: column {name!r} is missing or too short")
+    for name, kind in _KINDS.items():
+        if name in found and not found[name].dtype.str[1:].startswith(kind):
+            raise IndexFileError(place, f"is no manifest: column {name!r} of another type")
+    at = found["url_at"]
+    rises = (
+        int(at[0]) == 0 and int(at[-1]) == len(found["urls"]) and bool(np.all(at[1:] >= at[:-1]))
+    )
+    numbers = [found[name] for name in ("samples", "bytes", "tokens") if name in found and n]
+    are_counts = all(int(c.min()) >= 0 and float(c.sum(dtype=float)) < 2**63 for c in numbers)
+    if not rises or not are_counts:
+        raise IndexFileError(place, "is no manifest: its numbers cannot be")
+    if not isinstance(content.meta.get("tokens"), str | None):
+        raise IndexFileError(place, "is no manifest: its way of counting tokens is no text")
+
+
+def _spec(tokens: str | None) -> str | None:
+    """A way of counting that can be done from its text alone."""
+    return tokens if tokens and (":" in tokens or tokens == "npy") else None
+
+
+def is_manifest(place: str | Path) -> bool:
+    """Whether a path is a manifest, or a folder that has one."""
+    path = Path(place)
+    return (path / NAME).is_file() or (
+        path.is_file() and path.suffix == ".index" and _has_magic(path)
+    )
+
+
+def _has_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), len(column_container.MAGIC), 0) == column_container.MAGIC

@@ -1,0 +1,78 @@
+"""What Megatron-Energon knows of a dataset that it prepared (`energon prepare`), taken over.
+
+`<folder>/.nv-meta/.info.json` (or `.info.yaml`) has {"shard_counts": {path in the folder: number of
+samples}}, in the dataset's order. `<shard>.tar.idx` has, as little-endian u64, the offset of each
+sample's first header and then the end of the last sample.
+
+Only the list of the shards is believed. Their own headers are read again, which costs no more
+than reading that index, and what differs is said.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.errors import DataError
+from data.index.shard.shard_index import ShardIndex
+
+FOLDER = ".nv-meta"
+
+_log = logging.getLogger(__name__)
+
+
+def list_shards(folder: Path) -> list[Path] | None:
+    """The shards that Energon lists for a folder, absolute, in order; None if it lists none.
+
+    Raises DataError for a list that cannot be read.
+    """
+    counts = shard_counts(folder)
+    return None if counts is None else [(folder / name).absolute() for name in counts]
+
+
+def shard_counts(folder: Path) -> dict[str, int] | None:
+    """How many samples Energon counted in each shard; None if it did not prepare the folder."""
+    for name, parse in ((".info.json", _json), (".info.yaml", _yaml)):
+        path = folder / FOLDER / name
+        if path.is_file():
+            try:
+                return _counts(parse(path.read_bytes()))
+            except (OSError, ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{path} cannot be read: {error}; remove it or repair it"
+                ) from error
+    return None
+
+
+def difference(index: ShardIndex, content: bytes) -> str | None:
+    """How the content of a `.tar.idx` differs from a shard's true index, None if it does not."""
+    if len(content) % 8 or not content:
+        return "is no list of offsets"
+    offsets = np.frombuffer(content, "<u8")
+    begins = index.columns["begin"].astype(np.uint64)
+    if len(offsets) - 1 != len(begins):
+        return f"lists {len(offsets) - 1} samples, there are {len(begins)}"
+    wrong = np.flatnonzero(offsets[:-1] != begins)
+    return f"sample {int(wrong[0])} lies elsewhere" if len(wrong) else None
+
+
+def _json(content: bytes) -> Any:
+    return json.loads(content)
+
+
+def _yaml(content: bytes) -> Any:
+    import yaml  # rarely needed
+
+    try:
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, LookupError, AttributeError) as error:  # odd scalars, but the first
+        raise ValueError(str(error)) from error
+
+
+def _counts(info: Any) -> dict[str, int]:
+    counts = info.get("shard_counts") if isinstance(info, dict) else None
+    if not isinstance(counts, dict) or not counts:
+        raise ValueError("no shard_counts")
+    return {str(name): int(count) for name, count in counts.items()}

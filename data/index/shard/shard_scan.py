@@ -1,0 +1,162 @@
+"""The index of one shard: looked for, else made."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from data.errors import DataError
+from data.index import shard_access
+from data.index.column_container import Column
+from data.index.shard import foreign_indexes, sample_token_counts, sidecar
+from data.index.shard.sample_token_counts import Tokens
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard_access import ReadableShard
+from data.index.tar.content_checksums import ContentSums
+from data.index.tar.sample_grouping import SampleGrouping
+from data.index.tar.tar_walk import Read, TarFeed, TarWalk, walk
+from data.source.address import masked
+from data.source.protocol import ObjectSource
+
+
+def scan_shard(
+    shard: str | Path,
+    *,
+    hash: bool = False,
+    tokens: Tokens | None = None,
+    source: ObjectSource | None = None,
+) -> ShardIndex:
+    """Index the uncompressed tar (ustar, pax or GNU) at a path or URL by its headers.
+
+    `hash` reads the whole shard for its BLAKE3 and the checksum of each member, `tokens` says how
+    to count each sample's tokens (see `data.index.shard.sample_token_counts`). Raises ShardError
+    for a shard that is missing, no tar, cut short or broken, and for a key or an extension that
+    occurs twice.
+    """
+    shard = str(shard)
+    with shard_access.opened(shard, source) as file:
+        return _scan(shard, file, hash, tokens)
+
+
+def shard_index(
+    shard: str | Path,
+    *,
+    hash: bool = False,
+    tokens: Tokens | None = None,
+    source: ObjectSource | None = None,
+    index_folder: Path | None = None,
+) -> ShardIndex:
+    """The index of a shard: a kept one that fits and has what is asked for, else a new one, kept.
+
+    Kept ones: of this very version of the shard, then one beside it that came with a copy; that of
+    a URL is kept here then. With `hash`, a file of another version is read: a copy has the same
+    bytes, but one that was written over need not. What a `pipe:` command writes has no version: it
+    is run each time.
+    """
+    shard = str(shard)
+    if shard_access.is_pipe(shard):
+        return _piped(shard, shard_access.needed(source, shard), tokens, index_folder)
+    with shard_access.opened(shard, source) as file:
+        found = sidecar.find(shard, file.bytes, file.tag, index_folder)
+        if found and has(found, hash, tokens):
+            return found
+        is_file = not shard_access.is_url(shard)
+        fitting = sidecar.find_fitting(shard, file, None if is_file else source)
+        if fitting and has(fitting, hash, tokens) and not (hash and is_file):
+            if is_file:
+                return fitting
+            index = ShardIndex({**fitting.meta, "tag": file.tag}, fitting.columns)
+        else:
+            index = _scan(shard, file, hash, tokens)
+    sidecar.keep(shard, index, index_folder)
+    return index
+
+
+def _piped(
+    shard: str, source: ObjectSource, tokens: Tokens | None, index_folder: Path | None
+) -> ShardIndex:
+    """Of all that a command writes, with its hash: by that a second run of it is recognised."""
+    if tokens is not None:
+        raise DataError(
+            f"{masked(shard)}: tokens are not counted in what a command writes; write it to a file"
+        )
+    made = StreamedShardIndexer(masked(shard))
+    for piece in source.stream(shard, 0, None):
+        made.feed(piece)
+    index = made.finish()
+    sidecar.keep(shard, index, index_folder)
+    return index
+
+
+def has(index: ShardIndex, hash: bool, way: Tokens | None) -> bool:
+    """Whether an index has the hashes and the tokens that are asked for."""
+    has_tokens = way is None or index.tokens == sample_token_counts.name_of(way)
+    return has_tokens and (not hash or (index.hash is not None and index.has_content_sums))
+
+
+def scan_passing(shard: str, size: int, read: Read, way: Tokens | None) -> ShardIndex:
+    """Index a shard of `size` bytes by way of `read`, as of a download that is under way anyway.
+
+    Raises ShardError as `scan_shard`, and what `read` raises.
+    """
+    return _scan(shard, shard_access.through(size, read), False, way)
+
+
+class StreamedShardIndexer:
+    """The index of a shard whose bytes pass by, as while it is downloaded or written."""
+
+    def __init__(self, shard: str | Path) -> None:
+        self._grouping, self._sums = SampleGrouping(shard), ContentSums()
+        self._feed = TarFeed(TarWalk(shard, self._add))
+        self._digest = blake3()
+
+    def feed(self, chunk: bytes | memoryview) -> None:
+        """The next bytes of the tar. Raises ShardError once they cannot be of one."""
+        self._digest.update(chunk)
+        self._feed.feed(chunk)
+        self._sums.feed(chunk)
+
+    def _add(self, name: str, start: int, offset: int, size: int, header: int) -> None:
+        if self._grouping.add(name, start, offset, size, header):
+            self._sums.expect(offset, size)
+
+    def finish(self, tag: str | None = None) -> ShardIndex:
+        """The index, with the hashes of all bytes. Raises ShardError for a tar cut short."""
+        self._feed.finish()
+        facts = _facts(self._feed.bytes, tag, self._digest.hexdigest())
+        return ShardIndex(facts, {**self._grouping.columns(), "content": self._sums.column()})
+
+
+def with_tokens(index: ShardIndex, counts: npt.ArrayLike, way: str | None) -> ShardIndex:
+    """The index with each sample's number of tokens, and how they were counted."""
+    columns: dict[str, Column] = dict(index.columns)
+    columns["tokens"] = np.asarray(counts, np.uint32)
+    return ShardIndex({**index.meta, "tokens": way}, columns)
+
+
+def _scan(shard: str, file: ReadableShard, hash: bool, way: Tokens | None) -> ShardIndex:
+    place = shard if shard_access.is_url(shard) else Path(shard)
+    grouping = SampleGrouping(place)
+    walk(file.scan, file.bytes, TarWalk(place, grouping.add))
+    columns, whole = grouping.columns(), None
+    if hash:
+        members = zip(columns["offset"].tolist(), columns["size"].tolist(), strict=True)
+        sums = ContentSums(members)
+        whole = shard_access.hash_of(file.read, file.bytes, sums.feed)
+        columns["content"] = sums.column()
+    index = ShardIndex(_facts(file.bytes, file.tag, whole), columns)
+    if isinstance(place, Path):
+        foreign_indexes.compare(place, index)
+    if way is None:
+        return index
+    return with_tokens(
+        index,
+        sample_token_counts.count(index, file.read, way, place),
+        sample_token_counts.name_of(way),
+    )
+
+
+def _facts(size: int, tag: str | None, whole: str | None) -> dict[str, Any]:
+    return {"bytes": size, "tag": tag, "hash": whole, "tokens": None}

@@ -1,0 +1,172 @@
+"""Where the index of a shard is kept, and whether it fits.
+
+Beside a local shard as `<shard>.index`; else, or where that cannot be written, in an index folder,
+by default in the user's cache, under a name that tells the shard's URL and version.
+"""
+
+import logging
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from blake3 import blake3
+
+from data.durable_files import write_atomically
+from data.errors import DataError, IndexFileError
+from data.index import column_container, shard_access
+from data.index.shard.shard_index import KIND, ShardIndex, checked
+from data.index.tar.tar_header import BLOCK
+from data.index.tar.tar_walk import Read
+from data.source.address import Address, masked
+from data.source.protocol import ObjectSource, short_tag
+
+SUFFIX = ".index"
+DEBRIS_AGE_S = 24 * 3600  # longer than any write of a sidecar takes
+PROBES = 16  # headers that are compared where a shard's time of change is another
+
+_DEBRIS = re.compile(r"\..+\.index\.[0-9a-f]{32}")
+
+_log = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """The user's own folder of indexes."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hpckit" / "index"
+
+
+def beside(shard: str) -> str:
+    """The sidecar's path or URL beside its shard."""
+    return shard + SUFFIX
+
+
+def in_folder(shard: str, size: int, tag: int, folder: Path | None) -> Path:
+    """The sidecar's path in an index folder; another version of the shard has another one.
+
+    `tag` is a short one, as manifests have it: so it is found without asking for the shard.
+    """
+    address = Address.parse(shard).identity if shard_access.is_url(shard) else shard
+    name = blake3(f"{address}\0{size}\0{tag}".encode("utf-8", "surrogateescape")).hexdigest()
+    return (folder or default_folder()) / f"{name[:40]}{SUFFIX}"
+
+
+def to_bytes(index: ShardIndex) -> bytes:
+    """The content of a sidecar."""
+    return column_container.pack(KIND, index.meta, index.columns)
+
+
+def from_bytes(content: bytes, place: Path | str) -> ShardIndex:
+    """Read a sidecar's content. Raises IndexFileError."""
+    found = column_container.unpack(content, KIND, place)
+    return checked(found.meta, found.columns, place)
+
+
+def load(place: Path) -> ShardIndex | None:
+    """The index in the sidecar at `place`; None if there is none, or a broken one (a warning)."""
+    try:
+        return from_bytes(place.read_bytes(), place)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, IndexFileError) as error:
+        _log.warning("the index of a shard is of no use and is made anew: %s", error)
+        return None
+
+
+def find(shard: str, size: int, tag: str | None, folder: Path | None) -> ShardIndex | None:
+    """The index of this very version of a shard, if one is kept."""
+    places = [] if shard_access.is_url(shard) else [Path(beside(shard))]
+    places.append(in_folder(shard, size, short_tag(tag), folder))
+    for place in places:
+        found = load(place)
+        if found is not None and (found.bytes, found.tag) == (size, tag):
+            return found
+    return None
+
+
+def is_kept(shard: str, size: int, tag: str | None, folder: Path | None) -> bool:
+    """Whether there is a sidecar, without a look into it."""
+    if not shard_access.is_url(shard) and Path(beside(shard)).is_file():
+        return True
+    return in_folder(shard, size, short_tag(tag), folder).is_file()
+
+
+def find_fitting(
+    shard: str, opened: shard_access.ReadableShard, source: ObjectSource | None
+) -> ShardIndex | None:
+    """The index beside a shard, made for a copy of it with another time of change or etag.
+
+    Its size must be equal, and some headers all over the shard; every read compares its own.
+    """
+    found = load(Path(beside(shard))) if source is None else load_remote(shard, source)
+    if found is None or found.bytes != opened.bytes or not _is_like(found, opened.read):
+        return None
+    return found
+
+
+def save(shard: str, index: ShardIndex) -> None:
+    """Write the sidecar beside its local shard. Raises OSError."""
+    write_atomically(Path(beside(shard)), to_bytes(index))
+
+
+def keep(shard: str, index: ShardIndex, folder: Path | None) -> Path | None:
+    """Write the sidecar; returns where, or None, with a warning, if it can be kept nowhere."""
+    if not shard_access.is_url(shard):
+        try:
+            save(shard, index)
+            return Path(beside(shard))
+        except OSError as error:
+            _log.info("%s: no index beside it (%s), the index folder is used", shard, error)
+    return keep_at(in_folder(shard, index.bytes, short_tag(index.tag), folder), shard, index)
+
+
+def keep_at(place: Path, shard: str, index: ShardIndex) -> Path | None:
+    """Write the sidecar of `shard` at `place`, a path of `in_folder`. Otherwise as `keep`."""
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(place, to_bytes(index))
+    except OSError as error:
+        _log.warning(
+            "%s: its index cannot be kept (%s), using it from memory", masked(shard), error
+        )
+        return None
+    return place
+
+
+def remove_debris(folders: Iterable[str]) -> None:
+    """Remove what writers of sidecars left in these folders when they were killed, days ago."""
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                old = [e for e in entries if _DEBRIS.fullmatch(e.name) and _is_old(e)]
+            for entry in old:
+                Path(entry.path).unlink(missing_ok=True)
+        except OSError as error:
+            _log.info("%s: nothing is cleaned up here (%s)", folder, error)
+
+
+def _is_old(entry: "os.DirEntry[str]") -> bool:
+    return time.time() - entry.stat(follow_symlinks=False).st_mtime > DEBRIS_AGE_S
+
+
+def load_remote(shard: str, source: ObjectSource) -> ShardIndex | None:
+    """The index beside the shard at a URL; None if there is none, or a broken one (a warning)."""
+    url = beside(shard)
+    try:
+        return from_bytes(source.get(url), masked(url))
+    except IndexFileError as error:
+        _log.warning("the index of a shard is of no use and is made anew: %s", error)
+    except (DataError, OSError) as error:
+        _log.debug("%s: no index beside the shard (%s)", masked(shard), error)
+    return None
+
+
+def _is_like(index: ShardIndex, read: Read) -> bool:
+    offsets, headers = index.columns["offset"], index.columns["header"]
+    step = max(1, (len(offsets) - 1) // (PROBES - 1))
+    chosen = {*range(0, len(offsets), step), len(offsets) - 1} if len(offsets) else set()
+    return all(
+        zlib.crc32(read(int(offsets[i]) - BLOCK, BLOCK)) == int(headers[i]) for i in sorted(chosen)
+    )

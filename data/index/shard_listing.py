@@ -1,0 +1,48 @@
+"""From what a user writes for a dataset to the addresses of its shards, URLs included."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from data.errors import DataError
+from data.index import shard_access
+from data.index.shard import energon_index
+from data.index.shard_patterns import expand_ranges, find_shards
+
+Shards: TypeAlias = str | Path | Sequence[str | Path]
+
+
+def list_shards(shards: Shards) -> list[str]:
+    """Absolute paths and URLs, in the order of the dataset.
+
+    An item is a tar, a folder (its `*.tar`, sorted; those that Energon lists, if it prepared the
+    folder), a glob, or a pattern with `{000000..000012}` ranges, which may be a URL or what a
+    command writes, as in `pipe:zcat {00..07}.tar.gz`. Raises DataError if an item finds nothing, or
+    if a shard is given twice.
+    """
+    items = [shards] if isinstance(shards, str | Path) else list(shards)
+    if not items:
+        raise DataError("no shards given: expected a folder, a glob, a range or a list of tars")
+    found = [shard for item in items for shard in _expand(item)]
+    seen: set[str] = set()
+    for shard in found:
+        name = shard if shard_access.is_url(shard) else str(Path(shard).resolve())
+        if name in seen:
+            raise DataError(f"shard {shard} is given twice; its samples would be seen twice")
+        seen.add(name)
+    return found
+
+
+def _expand(item: str | Path) -> list[str]:
+    text = str(item)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if not shard_access.is_url(text):
+        listed = energon_index.list_shards(Path(text).expanduser())
+        return [str(path) for path in listed or find_shards(text)]
+    if shard_access.is_plain_url(text) and (text.endswith("/") or any(c in text for c in "*[")):
+        raise DataError(
+            f"shards at {text}: a store is not listed here; give a range such as"
+            " {000000..000099}, or a list of URLs"
+        )
+    return expand_ranges(text)

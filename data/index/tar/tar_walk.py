@@ -1,0 +1,195 @@
+"""Walking the headers of an uncompressed tar, by reads or as its bytes pass by."""
+
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from data.errors import ShardError
+from data.index.tar import tar_header
+from data.index.tar.tar_header import BLOCK, ExtendedHeaders, TarHeaderError
+
+# (offset, size) -> the bytes there, fewer only where the file ends
+Read: TypeAlias = Callable[[int, int], bytes]
+# (name, offset of its first header, offset of its data, size, CRC-32 of the header before its data)
+Sink: TypeAlias = Callable[[str, int, int, int, int], object]
+
+MOST_EXTENDED = 1 << 20  # bytes of an extended header: names and attributes need a few KB at most
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+
+_FILE = ord("0")
+
+_log = logging.getLogger(__name__)
+
+
+class TarWalk:
+    """The walk itself, without input: it says what it wants to see and is given that.
+
+    `take` wants the bytes [offset, offset + want) of the tar, in ever growing order, fewer only
+    at the end of the file; `finish` must be called when there are no more. Each regular file is
+    told to `sink`. Raises ShardError for a tar that is broken, cut short or compressed, for a
+    sparse member, and for data after the end.
+    """
+
+    def __init__(self, shard: Path | str, sink: Sink) -> None:
+        self.offset = 0
+        self.want = BLOCK
+        self._shard = shard
+        self._sink = sink
+        self._start = 0  # of the headers of the member at hand
+        self._extended: ExtendedHeaders | None = None
+        self._kind = 0  # of the extended header whose data is wanted
+        self._ended = False  # the mark of the end was seen
+
+    def take(self, block: bytes) -> None:
+        """The bytes wanted."""
+        if self._kind:
+            self._take_extended(block)
+        elif self._ended or len(block) < BLOCK:
+            self._take_rest(block)
+        else:
+            self._take_header(block)
+
+    def finish(self, size: int) -> None:
+        """The tar has ended, after `size` bytes."""
+        if self.offset > size:
+            problem = f"cut short: its member ends at byte {self.offset}, the file at {size}"
+            raise self._error(f"{problem}; fetch it again", self._start)
+        if self._extended is not None:
+            raise self._error("broken: it ends after an extended header", self._start)
+        if size == 0:
+            raise self._error("not a tar file: it is empty")
+        if not self._ended:
+            _log.warning("%s: no end-of-archive mark at %d; it may be cut short", self._shard, size)
+
+    def _take_header(self, block: bytes) -> None:
+        if not block[0] and block == tar_header.NO_BLOCK:
+            self._end()
+            return
+        try:
+            tar_header.check(block)
+            size = tar_header.size_of(block)
+        except TarHeaderError as error:
+            raise self._error(self._no_header(block, error)) from None
+        if self._extended is None:
+            self._start = self.offset
+        kind = block[156]
+        if kind in tar_header.EXTENDED:
+            self._want_extended(kind, size)
+            return
+        said, self._extended = self._extended, None
+        is_regular = kind == _FILE or tar_header.is_regular(block)
+        if said and said.size is not None and (is_regular or kind not in tar_header.NO_DATA):
+            size = said.size
+        data = self.offset + BLOCK
+        if is_regular:
+            name = tar_header.name_of(block) if said is None or said.name is None else said.name
+            self._sink(name, self._start, data, size, zlib.crc32(block))
+        elif kind == tar_header.SPARSE:
+            raise self._error("a sparse member; repack without --sparse", self._start)
+        elif kind in tar_header.NO_DATA or kind == 0:
+            size = 0
+        self.offset = data + size + -size % BLOCK
+
+    def _want_extended(self, kind: int, size: int) -> None:
+        if size > MOST_EXTENDED:
+            raise self._error(f"an extended header of {size} bytes; at most {MOST_EXTENDED}")
+        if self._extended is None:
+            self._extended = ExtendedHeaders()
+        self.offset += BLOCK
+        if size:
+            self._kind, self.want = kind, size + -size % BLOCK
+
+    def _take_extended(self, block: bytes) -> None:
+        if len(block) < self.want:
+            raise self._error("cut short in an extended header; fetch it again", self._start)
+        assert self._extended is not None
+        try:
+            if self._kind == tar_header.LONG_NAME:
+                self._extended.add(tar_header.long_name(block), None)
+            elif self._kind in tar_header.PAX:
+                self._extended.add(*tar_header.pax_fields(block))
+            elif self._kind == tar_header.PAX_GLOBAL and tar_header.pax_fields(block) != (
+                None,
+                None,
+            ):
+                raise TarHeaderError("a global pax header gives all members one name or size")
+        except TarHeaderError as error:
+            raise self._error(str(error), self._start) from None
+        self.offset += self.want
+        self._kind, self.want = 0, BLOCK
+
+    def _end(self) -> None:
+        if self._extended is not None:
+            raise self._error("broken: it ends after an extended header", self._start)
+        self._ended = True
+        self.offset += BLOCK
+
+    def _take_rest(self, block: bytes) -> None:
+        """Nothing but zeros may follow the last member: tarfile ends silently at other things."""
+        if block.count(0) != len(block):
+            at_start = "not a tar file: shorter than a header"
+            raise self._error(
+                "broken tar header, or data after the end" if self.offset else at_start
+            )
+        self.offset += len(block)
+
+    def _no_header(self, block: bytes, error: TarHeaderError) -> str:
+        if str(error) == "negative size":
+            return "broken tar header (negative size)"
+        if self.offset:
+            return f"broken tar header, or data after the end ({error})"
+        for magic, name in _COMPRESSED.items():
+            if block.startswith(magic):
+                return f"compressed with {name}: that has no random access; decompress it first"
+        return f"not a tar file ({error}): pack or fetch it again, or leave it out"
+
+    def _error(self, problem: str, offset: int | None = None) -> ShardError:
+        return ShardError(self._shard, self.offset if offset is None else offset, problem)
+
+
+def walk(read: Read, size: int, walker: TarWalk) -> None:
+    """Walk over a tar of `size` bytes, reading little more than its headers."""
+    take = walker.take
+    while walker.offset < size:
+        take(read(walker.offset, walker.want))
+    walker.finish(size)
+
+
+class TarFeed:
+    """Walks over a tar that is given in chunks of any size, in order, as it comes in."""
+
+    def __init__(self, walker: TarWalk) -> None:
+        self.bytes = 0  # that were given
+        self._walker = walker
+        self._rest = b""  # what the walk wants, not yet whole
+
+    def feed(self, chunk: bytes | memoryview) -> None:
+        """The next bytes. Raises ShardError."""
+        walker, start = self._walker, self.bytes
+        self.bytes += len(chunk)
+        if self._rest:
+            missing = walker.want - len(self._rest)
+            self._rest += chunk[:missing]
+            if len(self._rest) < walker.want:
+                return
+            block, self._rest = self._rest, b""
+            walker.take(block)
+        while (at := walker.offset - start) + walker.want <= len(chunk):
+            walker.take(bytes(chunk[at : at + walker.want]))
+        if at < len(chunk):
+            self._rest = bytes(chunk[at:])
+
+    def finish(self) -> None:
+        """There is no more. Raises ShardError if that is too little."""
+        if self._rest:
+            self._walker.take(self._rest)
+        self._walker.finish(self.bytes)

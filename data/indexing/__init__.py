@@ -1,1 +1,0 @@
-"""Where each sample of each shard lies: sidecars of shards, and the manifest of a dataset."""

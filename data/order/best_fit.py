@@ -1,0 +1,67 @@
+"""Best fit decreasing: pieces into bins of equal room, stream by stream, bins interleaved."""
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from data.order.keyed_permutation import Ints
+
+
+def best_fit(streams: Ints, lengths: Ints, room: int) -> tuple[Ints, Ints]:
+    """(bin of each piece, stream of each bin); a bin holds pieces of one stream, at most `room`.
+
+    Within a stream, pieces are taken by falling length (ties: as they come), each into the bin
+    with the least room that takes it (ties: the oldest), else into a new one (Johnson,
+    "Near-optimal bin packing algorithms", MIT 1973). The bins of a stream then stand in the order
+    in which the pieces that opened them come, not by length: a batch is not to hold the long
+    documents only. Bin k of the n of a stream stands at (2 k + 1) / 2 n of the whole, so streams
+    are interleaved evenly. Bins are numbered in this order.
+    """
+    by_length = np.lexsort((-lengths, streams))
+    borders = np.flatnonzero(np.diff(streams[by_length], prepend=-1))
+    bins = np.empty(lengths.size, dtype=np.int64)
+    opened: list[Ints] = []
+    made = 0
+    for part in np.split(by_length, borders[1:]):
+        local, openers = _fill(lengths[part].tolist(), room)
+        bins[part] = made + np.array(local, dtype=np.int64)
+        opened.append(part[openers])
+        made += len(openers)
+    if not made:
+        return bins, np.empty(0, dtype=np.int64)
+    ranks, owners = _interleaved(np.concatenate(opened), streams)
+    return ranks[bins], owners
+
+
+def _fill(lengths: list[int], room: int) -> tuple[list[int], list[int]]:
+    """(bin of each length, number of the length that opened each bin), for falling lengths."""
+    free: list[tuple[int, int]] = []  # (room left, bin), rising
+    bins: list[int] = []
+    openers: list[int] = []
+    for number, length in enumerate(lengths):
+        at = bisect_left(free, (length, -1))
+        if at < len(free):
+            left, chosen = free.pop(at)
+        else:
+            left, chosen = room, len(openers)
+            openers.append(number)
+        bins.append(chosen)
+        if left > length:
+            insort(free, (left - length, chosen))
+    return bins, openers
+
+
+def _interleaved(openers: Ints, streams: Ints) -> tuple[Ints, Ints]:
+    """(new number of each bin, stream of each bin by its new number).
+
+    `openers` are the pieces that opened the bins.
+    """
+    owners = streams[openers]
+    by_opener = np.lexsort((openers, owners))
+    first = np.searchsorted(owners[by_opener], owners[by_opener])
+    counts = np.searchsorted(owners[by_opener], owners[by_opener], side="right") - first
+    places = ((2 * (np.arange(openers.size) - first) + 1) << 32) // (2 * counts)
+    order = by_opener[np.lexsort((owners[by_opener], places))]
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(order.size)
+    return ranks, owners[order]

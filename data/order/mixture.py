@@ -1,0 +1,202 @@
+"""Mixing of datasets by weight: a pure function from position to (dataset, position in it).
+
+Blocks of K positions hold a fixed number of samples of each dataset: the largest remainder method
+(Hamilton's) on the count of positions so far, so the error is carried over blocks and stays below
+one sample. A keyed bijection shuffles each block. Every dataset's own positions come in order,
+without a gap or repeat, also where the weights change.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.keyed_permutation import Ints, Words, check_seed, derive, permute, root_key
+from data.order.sample_order import MAX_POSITION, Order, checked_positions
+
+MIX = "mix-1"
+"""Frozen: a change of any value of `Mixture.locate` needs a new name."""
+PARTS = 10**9  # weights are whole parts of this, so that shares are exact; squares fit in int64
+_MIX = 2  # purpose of keys
+_BLOCK = 2**14
+
+
+class MixtureSegment(NamedTuple):
+    """From `position` on the datasets are mixed by `parts`, which sum to 10**9."""
+
+    position: int
+    parts: tuple[int, ...]
+
+
+def segment(position: int, weights: Sequence[float]) -> MixtureSegment:
+    """A segment of `weights` (>= 0, at least one > 0), scaled to sum to 1 and rounded to 1e-9."""
+    try:
+        exact = [Fraction(weight) for weight in weights]
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ValueError(f"weights must be finite numbers, got {list(weights)}") from error
+    if not exact or min(exact) < 0 or not sum(exact):
+        raise ValueError(f"weights must be >= 0 and one of them > 0, got {list(weights)}")
+    quotas = [weight * PARTS / sum(exact) for weight in exact]
+    parts = [int(quota) for quota in quotas]
+    by_rest = sorted(range(len(parts)), key=lambda d: (parts[d] - quotas[d], d))
+    for dataset in by_rest[: PARTS - sum(parts)]:
+        parts[dataset] += 1
+    return MixtureSegment(position, tuple(parts))
+
+
+class Mixture:
+    """The mixing of datasets over one or more segments of the stream, the first from position 0.
+
+    A later segment may name more datasets than an earlier one; a weight of 0 pauses a dataset.
+    State and memory are O(segments), a position costs O(block). Raises ValueError for segments out
+    of order, or a weight below 1 / block.
+    """
+
+    samples = MAX_POSITION
+    """A mixture has no epochs of its own: for placement, one that never ends."""
+
+    def __init__(
+        self, segments: Sequence[MixtureSegment], *, seed: int = 0, block: int = 1024
+    ) -> None:
+        check_seed(seed)
+        self.segments = tuple(segments)
+        self.seed = seed
+        self.block = block
+        _check_segments(self.segments, block)
+        self.datasets = max(len(part.parts) for part in self.segments)
+        self._begins = np.array([part.position for part in self.segments], dtype=np.int64)
+        self._parts = np.zeros((len(self.segments), self.datasets), dtype=np.int64)
+        self._bases = np.zeros_like(self._parts)
+        for number, part in enumerate(self.segments):
+            self._parts[number, : len(part.parts)] = part.parts
+            if number:
+                self._bases[number] = self._consumed(number - 1, part.position)
+
+    def then(self, position: int, weights: Sequence[float]) -> "Mixture":
+        """The same mixture up to `position`, and mixed by `weights` from there on."""
+        kept = [part for part in self.segments if part.position < position]
+        return Mixture([*kept, segment(position, weights)], seed=self.seed, block=self.block)
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
+        """(dataset, position in that dataset's own stream) of each position, in their shape."""
+        asked = checked_positions(positions)
+        flat = asked.ravel()
+        datasets, own = np.empty_like(flat), np.empty_like(flat)
+        for at in range(0, flat.size, _BLOCK):
+            part = slice(at, at + _BLOCK)
+            datasets[part], own[part] = self._locate(flat[part])
+        return datasets.reshape(asked.shape), own.reshape(asked.shape)
+
+    def consumed(self, position: int) -> Ints:
+        """Shape (D,): where each dataset's own stream stands when the mixture is at `position`."""
+        at = int(checked_positions(position))
+        return self._consumed(int(np.searchsorted(self._begins, at, side="right")) - 1, at)
+
+    def _consumed(self, number: int, position: int) -> Ints:
+        blocks, inside = divmod(position - int(self._begins[number]), self.block)
+        before = _apportion(np.array([blocks * self.block]), self._parts[number])[0]
+        datasets, _ = self._tables(np.array([number]), np.array([blocks]))
+        within = np.bincount(datasets[0, :inside], minlength=self.datasets)
+        return np.asarray(self._bases[number] + before + within, dtype=np.int64)
+
+    def _locate(self, positions: Ints) -> tuple[Ints, Ints]:
+        segments = np.searchsorted(self._begins, positions, side="right") - 1
+        blocks, slots = np.divmod(positions - self._begins[segments], self.block)
+        pairs = np.stack([segments, blocks], axis=1)
+        distinct, rows = np.unique(pairs, axis=0, return_inverse=True)
+        datasets, own = self._tables(distinct[:, 0], distinct[:, 1])
+        rows = rows.reshape(-1)
+        return datasets[rows, slots], own[rows, slots]
+
+    def _tables(self, segments: Ints, blocks: Ints) -> tuple[Ints, Ints]:
+        """Shape (n, K) twice: dataset and own position of each slot of these n blocks."""
+        before = np.empty((segments.size, self.datasets), dtype=np.int64)
+        after = np.empty_like(before)
+        for number in np.unique(segments).tolist():
+            mine = segments == number
+            before[mine] = _apportion(blocks[mine] * self.block, self._parts[number])
+            after[mine] = _apportion((blocks[mine] + 1) * self.block, self._parts[number])
+        counts = after - before
+        keys = derive(root_key(self.seed, _MIX), self._begins[segments] + blocks * self.block)
+        datasets = self._shuffled(counts, keys)
+        rank = np.empty(datasets.size, dtype=np.int64)
+        rows = np.arange(segments.size)[:, None] * self.datasets
+        by_dataset = np.argsort((rows + datasets).ravel(), kind="stable")
+        sizes = counts.ravel()
+        rank[by_dataset] = np.arange(rank.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        bases = self._bases[segments] + before
+        return datasets, np.take_along_axis(bases, datasets, axis=1) + rank.reshape(datasets.shape)
+
+    def _shuffled(self, counts: Ints, keys: Words) -> Ints:
+        """Shape (n, K): the dataset of each slot of blocks with `counts` of shape (n, D)."""
+        slots = np.tile(np.arange(self.block), keys.size)
+        slots = permute(slots, self.block, np.repeat(keys, self.block)).reshape(-1, self.block)
+        rows = np.arange(keys.size)[:, None]
+        ends = np.cumsum(counts, axis=1) + rows * self.block
+        found = np.searchsorted(ends.ravel(), slots + rows * self.block, side="right")
+        return np.asarray(found - rows * self.datasets, dtype=np.int64)
+
+
+class MixedOrder:
+    """The orders of several datasets under one mixture: position to (dataset, shard, sample)."""
+
+    samples = MAX_POSITION
+
+    def __init__(self, orders: Sequence[Order], mixture: Mixture) -> None:
+        if len(orders) != mixture.datasets:
+            raise ValueError(f"{mixture.datasets} datasets are mixed, {len(orders)} orders given")
+        self.orders = tuple(orders)
+        self.mixture = mixture
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints, Ints]:
+        """(dataset, shard, sample in the shard) of each position, in their shape."""
+        datasets, own = self.mixture.locate(positions)
+        shards, samples = np.empty_like(own), np.empty_like(own)
+        for number, order in enumerate(self.orders):
+            mine = datasets == number
+            shards[mine], samples[mine] = order.locate(own[mine])
+        return datasets, shards, samples
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints:
+        """Where in 0..2**20 - 1 the stream lies among its dataset's: equal shares of each dataset
+        go to equal shares of the ranks."""
+        datasets, own = self.mixture.locate(positions)
+        places = np.empty_like(own)
+        for number, order in enumerate(self.orders):
+            mine = datasets == number
+            places[mine] = order.stream_of(own[mine]) * 2**20 // order.streams
+        return places
+
+
+def _apportion(totals: Ints, parts: Ints) -> Ints:
+    """Shape (n, D): each total split by `parts` by largest remainder, ties to the first.
+
+    Grows with the total for every dataset that has at least one sample per block.
+    """
+    whole, rest = np.divmod(totals[:, None], PARTS)
+    shares, remainders = np.divmod(rest * parts, PARTS)
+    shares += whole * parts
+    left = totals - shares.sum(axis=1)
+    by_remainder = np.argsort(-remainders, axis=1, kind="stable")
+    extra = (np.arange(parts.size) < left[:, None]).astype(np.int64)
+    np.put_along_axis(remainders, by_remainder, extra, axis=1)
+    return np.asarray(shares + remainders, dtype=np.int64)
+
+
+def _check_segments(segments: Sequence[MixtureSegment], block: int) -> None:
+    begins = [part.position for part in segments]
+    if not begins or begins[0] != 0 or sorted(set(begins)) != begins:
+        raise ValueError(f"segments must begin at 0 and at rising positions, got {begins}")
+    if not 1 <= block <= 2**20:
+        raise ValueError(f"block must be in 1..2**20, got {block}")
+    for part in segments:
+        if min(part.parts) < 0 or sum(part.parts) != PARTS:
+            raise ValueError(f"the parts of a segment must sum to 10**9, got {part.parts}")
+        least = min(share for share in part.parts if share)
+        if least * block < PARTS:
+            raise ValueError(
+                f"a weight of {least / PARTS} is less than one sample in a block of {block};"
+                f" take a block of at least {-(-PARTS // least)}"
+            )

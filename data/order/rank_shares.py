@@ -1,0 +1,232 @@
+"""Which positions of a global step a rank takes: pure functions of (position, rank, world).
+
+The B positions of a step are sorted by stream, and rank r of R takes [r B / R, (r + 1) B / R) of
+them. So ranks next to one another read streams next to one another, and a node few of them. The
+union over ranks is the step, whatever the world.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.keyed_permutation import Ints
+from data.order.sample_order import MAX_POSITION
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Weights: TypeAlias = npt.NDArray[np.float64]
+Tail: TypeAlias = Literal["straddle", "drop", "pad"]
+Uneven: TypeAlias = Literal["error", "ragged", "pad"]
+
+
+class StreamedOrder(Protocol):
+    """What placement needs of an order."""
+
+    @property
+    def samples(self) -> int: ...
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints: ...
+
+
+class GlobalStep(NamedTuple):
+    """The global step that begins at a position."""
+
+    positions: Ints
+    """Shape (B,)."""
+    mask: Bools
+    """Shape (B,): False where a position is a repeat that only fills the batch."""
+    after: int
+    """Where the next step begins: the state once this one is delivered."""
+
+
+class RankShare(NamedTuple):
+    """What one rank takes of a step."""
+
+    positions: Ints
+    mask: Bools
+    weight: float
+    """Factor on the rank's mean loss which makes the mean over ranks the mean over samples."""
+    after: int
+
+
+def step_at(position: int, size: int, samples: int, tail: Tail = "straddle") -> GlobalStep:
+    """The step of `size` positions from `position` on, of epochs of `samples` positions.
+
+    Where fewer than `size` are left of the epoch, "straddle" goes on in the next one (training:
+    nothing lost or repeated); "drop" leaves them out; "pad" fills up with repeats from the epoch's
+    beginning, masked. Raises ValueError for impossible arguments.
+    """
+    if size < 1 or samples < 1 or not 0 <= position <= MAX_POSITION - size:
+        raise ValueError(f"no step at position={position}, size={size}, samples={samples}")
+    if tail not in ("straddle", "drop", "pad"):
+        raise ValueError(f'tail must be "straddle", "drop" or "pad", got {tail!r}')
+    every = np.arange(size, dtype=np.int64)
+    epoch, within = divmod(position, samples)
+    left = samples - within
+    if tail == "straddle" or left >= size:
+        return GlobalStep(position + every, np.ones(size, dtype=bool), position + size)
+    begin = epoch * samples
+    if tail == "pad":
+        return GlobalStep(begin + (within + every) % samples, every < left, begin + samples)
+    if samples < size:
+        raise ValueError(
+            f'tail="drop" would drop every sample: an epoch has {samples}, a batch {size};'
+            ' take a smaller batch or tail="pad"'
+        )
+    return step_at(begin + samples, size, samples, tail)
+
+
+def share(
+    first: int,
+    size: int,
+    rank: int,
+    world: int,
+    order: StreamedOrder,
+    *,
+    uneven: Uneven = "error",
+    tail: Tail = "straddle",
+) -> RankShare:
+    """What `rank` of `world` takes of the step of `size` positions at `first`.
+
+    If `world` does not divide `size`: "error" refuses; "ragged" gives shares that differ by one, of
+    which some are empty if size < world; "pad" fills the shorter ones with a masked repeat.
+    Raises ValueError for impossible arguments.
+    """
+    (found,) = shares(
+        [step_at(first, size, order.samples, tail)], rank, world, order, uneven=uneven
+    )
+    return found
+
+
+def shares(
+    steps: Sequence[GlobalStep],
+    rank: int,
+    world: int,
+    order: StreamedOrder,
+    *,
+    uneven: Uneven = "error",
+) -> list[RankShare]:
+    """`share` of many steps of one size, which together cost little more than one."""
+    positions = np.stack([step.positions for step in steps])
+    masks = np.stack([step.mask for step in steps])
+    taken, kept, weights = take_weighted(order.stream_of(positions), masks, rank, world, uneven)
+    positions = np.take_along_axis(positions, taken, axis=-1)
+    afters = [step.after for step in steps]
+    return [RankShare(*row) for row in zip(positions, kept, weights.tolist(), afters, strict=True)]
+
+
+def steps_from(
+    position: int, size: int, samples: int, tail: Tail = "straddle", end: int | None = None
+) -> Iterator[GlobalStep]:
+    """The steps from `position` on, of which those that lie past `end` as a whole never come.
+
+    So every rank sees the same number of them, whatever its share of the last one holds. Raises
+    ValueError as `step_at`.
+    """
+    while end is None or position < end:
+        step = step_at(position, size, samples, tail)
+        if end is not None and int(step.positions[0]) >= end:
+            return  # what was left of the last epoch is dropped
+        yield step
+        position = step.after
+
+
+def take_weighted(
+    streams: Ints, mask: Bools, rank: int, world: int, uneven: Uneven = "error"
+) -> tuple[Ints, Bools, Weights]:
+    """(entries, mask, weight) of a rank, as in `RankShare`, of a step whose entries have this mask.
+
+    Otherwise as `take`; of many steps where both have shape (steps, B).
+    """
+    taken, real = take(streams, rank, world, uneven)
+    kept = np.take_along_axis(mask, taken, axis=-1) & real
+    return taken, kept, kept.sum(axis=-1) * world / mask.sum(axis=-1)
+
+
+def take(streams: Ints, rank: int, world: int, uneven: Uneven = "error") -> tuple[Ints, Bools]:
+    """Which of the entries of a step rank takes: (their numbers, whether each is no repeat).
+
+    `streams` has shape (B,), or (steps, B): the stream of each entry. Raises ValueError as `share`.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"rank must be in 0..world-1, got {rank} of {world}")
+    if uneven not in ("error", "ragged", "pad"):
+        raise ValueError(f'uneven must be "error", "ragged" or "pad", got {uneven!r}')
+    size = streams.shape[-1]
+    if uneven == "error" and size % world:
+        raise ValueError(
+            f"a batch of {size} cannot be shared evenly by {world} ranks: take a multiple of"
+            f' {world}, or uneven="ragged" (shares differ by one) or "pad" (masked repeats)'
+        )
+    begin, end = rank * size // world, (rank + 1) * size // world
+    length = -(-size // world) if uneven == "pad" else end - begin
+    numbers = begin + np.arange(length, dtype=np.int64)
+    by_stream = np.argsort(streams, axis=-1, kind="stable")
+    last = max(end - 1, begin, 0)
+    return by_stream[..., np.minimum(numbers, last)], numbers < end
+
+
+def streams_of_ranks(first: int, last: int, world: int, size: int, streams: int) -> range:
+    """The streams that ranks `first` .. `last` - 1 of `world` read in steps of `size` positions.
+
+    If V divides the batch these are about V (last - first) / world; otherwise streams move slowly
+    between ranks and all that can come up are given. A step that crosses an epoch's border may
+    reach further. Raises ValueError for impossible arguments.
+    """
+    if not 0 <= first < last <= world or size < 1 or streams < 1:
+        raise ValueError(
+            f"no streams of ranks {first}..{last - 1} of {world}, size={size}, streams={streams}"
+        )
+    begin, end = first * size // world, last * size // world
+    each, extra = divmod(size, streams)
+    numbers = np.arange(streams, dtype=np.int64)
+    earliest = numbers * each + np.maximum(0, extra - (streams - numbers))
+    latest = (numbers + 1) * each + np.minimum(numbers + 1, extra)
+    read = np.flatnonzero((earliest < end) & (latest > begin))
+    return range(int(read[0]), int(read[-1]) + 1) if read.size else range(0)
+
+
+def mixed_streams_of_rank(
+    rank: int, world: int, size: int, shares: Sequence[float], streams: Sequence[int]
+) -> list[range]:
+    """The streams of each dataset of a mixture that `rank` reads in steps of `size` positions.
+
+    `shares` of the positions are each dataset's, `streams` how many it has. Equal parts of each go
+    to equal parts of the ranks, give or take one stream and what chance does: where a step does not
+    take as often of each stream, those that it takes once more are a random choice. Three standard
+    deviations of that are added at both ends, so that hardly a position lies outside. Raises
+    ValueError for an impossible rank.
+    """
+    if not 0 <= rank < world or size < 1:
+        raise ValueError(f"no streams of rank {rank} of {world}, size={size}")
+    chance = 0.0
+    for share, count in zip(shares, streams, strict=True):
+        left_over = min(share * size, count / 2)
+        chance += left_over * (1 - left_over / count) / 4  # hypergeometric, of half the streams
+    widest = max(1 / count for share, count in zip(shares, streams, strict=True) if share)
+    slack = (3 * chance**0.5 + 1) / size + widest
+    low, high = max(0.0, rank / world - slack), min(1.0, (rank + 1) / world + slack)
+    return [
+        range(int(low * count), min(count, int(high * count) + 1)) if share else range(0)
+        for share, count in zip(shares, streams, strict=True)
+    ]
+
+
+def position_after(position: int, steps: int, size: int, samples: int, tail: Tail) -> int:
+    """Where the step begins that comes `steps` steps of `size` positions after that at `position`.
+
+    As so many times `step_at`, in constant time. Raises ValueError as that.
+    """
+    if steps < 0:
+        raise ValueError(f"steps must not be negative, got {steps}")
+    step_at(position, size, samples, tail)
+    if tail == "straddle":
+        return position + steps * size
+    each = samples // size if tail == "drop" else -(-samples // size)
+    epoch, within = divmod(position, samples)
+    left = (samples - within) // size if tail == "drop" else -(-(samples - within) // size)
+    if steps < left:
+        return position + steps * size
+    epochs, rest = divmod(steps - left, each)
+    return (epoch + 1 + epochs) * samples + rest * size

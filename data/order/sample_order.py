@@ -1,0 +1,201 @@
+"""The order of samples: a pure function from position to (shard, sample), free of any topology.
+
+Position p of the infinite stream lies in epoch p // N. The V streams take turns: position q of an
+epoch is at offset q // V of the stream whose turn is q % V, which is an exact bijection on [0, N).
+Samples of a stream are permuted inside windows of at most G shards, so few shards are live at a
+time.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.keyed_permutation import (
+    MAX_SIZE,
+    Ints,
+    Words,
+    check_seed,
+    derive,
+    permute,
+    root_key,
+)
+from data.order.virtual_streams import (
+    EpochPieces,
+    StreamAssignment,
+    StreamTurns,
+    assign_streams,
+    epoch_of,
+    turns_of,
+)
+
+ORDER = "order-1"
+"""Frozen: a change of any value of `locate` needs a new name."""
+NATURAL = "natural-1"
+"""The name of the order without a shuffle: every epoch is the samples as they lie."""
+
+MAX_POSITION = 2**62
+MAX_STREAMS = 2**16
+_DEAL, _EPOCH, _TURNS = 0, 1, 3  # purposes of keys
+_BLOCK = 2**14
+_KEEP = 3  # epochs held: the one that is read, the one prefetched, and the one before
+
+Identity: TypeAlias = dict[str, str | int]
+_Plan = TypeVar("_Plan", StreamAssignment, EpochPieces, StreamTurns)
+
+
+class Order:
+    """The order of the samples of shards with `counts` samples each, for ever.
+
+    `streams` (V) are dealt once per run, or again every `remix_every` epochs; `window` (G) shards
+    of each are live at a time. Without `shuffle` the order is the natural one, in one stream.
+    Memory is O(shards); safe to use from many threads. Raises ValueError for impossible arguments.
+    """
+
+    def __init__(
+        self,
+        counts: npt.ArrayLike,
+        *,
+        seed: int = 0,
+        streams: int = 48,
+        window: int = 8,
+        shuffle: bool = True,
+        remix_every: int = 0,
+    ) -> None:
+        self.counts = _checked_counts(counts)
+        check_seed(seed)
+        if not 1 <= streams <= MAX_STREAMS:
+            raise ValueError(f"streams must be in 1..{MAX_STREAMS}, got {streams}")
+        if window < 1 or remix_every < 0:
+            raise ValueError(
+                "window must be at least 1 and remix_every at least 0,"
+                f" got {window} and {remix_every}"
+            )
+        self.samples = int(self.counts.sum())
+        """Samples per epoch."""
+        self.seed = seed
+        self.streams = streams if shuffle else 1
+        self.window = window if shuffle else 1
+        self.shuffle = shuffle
+        self.remix_every = remix_every if shuffle else 0
+        self._deals: dict[int, StreamAssignment] = {}
+        self._epochs: dict[int, EpochPieces] = {}
+        self._turns: dict[int, StreamTurns] = {}
+
+    @property
+    def identity(self) -> Identity:
+        """What names this order, besides the dataset: two orders with equal ones are equal."""
+        if not self.shuffle:
+            return {"order": NATURAL}
+        fields: Identity = {
+            "order": ORDER,
+            "seed": self.seed,
+            "streams": self.streams,
+            "window": self.window,
+        }
+        return fields | ({"remix": self.remix_every} if self.remix_every else {})
+
+    def locate(self, positions: npt.ArrayLike) -> tuple[Ints, Ints]:
+        """(shard, sample in the shard) of each position, in the shape of `positions`.
+
+        Positions are integers in 0..2**62 and may mix epochs; each aligned run of `samples`
+        positions yields every sample exactly once. Raises TypeError, ValueError.
+        """
+        asked = checked_positions(positions)
+        flat = asked.ravel()
+        shards, samples = np.empty_like(flat), np.empty_like(flat)
+        for epoch, here, within in self._by_epoch(flat):
+            shards[here], samples[here] = self._in_epoch(epoch, within)
+        return shards.reshape(asked.shape), samples.reshape(asked.shape)
+
+    def stream_of(self, positions: npt.ArrayLike) -> Ints:
+        """The stream of each position, in 0..streams - 1, in the shape of `positions`."""
+        asked = checked_positions(positions)
+        streams = np.empty(asked.size, dtype=np.int64)
+        for epoch, here, within in self._by_epoch(asked.ravel()):
+            streams[here] = self.turns(epoch).streams[within % self.streams]
+        return streams.reshape(asked.shape)
+
+    def _by_epoch(self, positions: Ints) -> Iterator[tuple[int, slice | Ints, Ints]]:
+        """(epoch, indices, positions in the epoch), a block of one epoch at a time."""
+        for at in range(0, positions.size, _BLOCK):
+            block = positions[at : at + _BLOCK]
+            first, last = int(block.min()) // self.samples, int(block.max()) // self.samples
+            if first == last:  # as of most blocks: nothing to sort out
+                yield first, slice(at, at + block.size), block - first * self.samples
+                continue
+            epochs, within = np.divmod(block, self.samples)
+            for epoch in np.unique(epochs).tolist():
+                here = np.flatnonzero(epochs == epoch)
+                yield epoch, here + at, within[here]
+
+    def _in_epoch(self, number: int, within: Ints) -> tuple[Ints, Ints]:
+        deal, epoch = self.plan(number)
+        offsets, turns = np.divmod(within, self.streams)
+        streams = self.turns(number).streams[turns]
+        at = deal.cuts[streams] + offsets
+        if epoch.window_keys is not None:
+            window = np.searchsorted(epoch.window_starts, at, side="right") - 1
+            start = epoch.window_starts[window]
+            size = epoch.window_starts[window + 1] - start
+            at = start + permute(at - start, size, epoch.window_keys[window])
+        place = np.searchsorted(epoch.starts, at, side="right") - 1
+        piece = epoch.order[place]
+        samples = at - epoch.starts[place]
+        samples += np.where(piece == deal.first[streams], deal.head[streams], 0)
+        return deal.shards[piece].astype(np.int64), samples
+
+    def plan(self, number: int) -> tuple[StreamAssignment, EpochPieces]:
+        """The deal and the order of the pieces in epoch `number`; the last few are kept.
+
+        Two threads may work out the same one: it is the same, and dicts are replaced whole.
+        """
+        era = number // self.remix_every if self.remix_every else 0
+        dealt = self._deals.get(era)
+        if dealt is None:
+            dealt = assign_streams(self.counts, self.streams, self._key(_DEAL, era))
+            self._deals = _with(self._deals, era, dealt, 2)
+        epoch = self._epochs.get(number)
+        if epoch is None:
+            epoch = epoch_of(dealt, self.window, self._key(_EPOCH, number))
+            self._epochs = _with(self._epochs, number, epoch, _KEEP)
+        return dealt, epoch
+
+    def turns(self, number: int) -> StreamTurns:
+        """The turns of the streams in epoch `number`; the last few are kept."""
+        turns = self._turns.get(number)
+        if turns is None:
+            turns = turns_of(self.samples, self.streams, self._key(_TURNS, number))
+            self._turns = _with(self._turns, number, turns, _KEEP)
+        return turns
+
+    def _key(self, purpose: int, number: int) -> Words | None:
+        return derive(root_key(self.seed, purpose), number) if self.shuffle else None
+
+
+def checked_positions(positions: npt.ArrayLike) -> Ints:
+    """`positions` as int64. Raises TypeError unless integers, ValueError outside 0..2**62."""
+    found = np.asarray(positions)
+    if found.size and not np.issubdtype(found.dtype, np.integer):
+        raise TypeError(f"positions must be integers, got dtype {found.dtype}")
+    if found.size and not 0 <= int(found.min()) <= int(found.max()) <= MAX_POSITION:
+        raise ValueError(f"positions must be in 0..2**62, got {found.min()}..{found.max()}")
+    return found.astype(np.int64)
+
+
+def _checked_counts(counts: npt.ArrayLike) -> Ints:
+    found = np.asarray(counts)
+    if found.ndim != 1 or (found.size and not np.issubdtype(found.dtype, np.integer)):
+        raise ValueError("counts must be one integer per shard")
+    if found.size and int(found.min()) < 0:
+        raise ValueError(f"shard {int(found.argmin())} has a negative count, {found.min()}")
+    roughly = float(found.sum(dtype=np.float64))  # cannot overflow
+    samples = int(found.sum()) if roughly < 2 * MAX_SIZE else int(roughly)
+    if not 1 <= samples <= MAX_SIZE:
+        raise ValueError(f"an order needs 1..2**53 samples, {found.size} shards have {samples}")
+    return found.astype(np.int64)
+
+
+def _with(kept: dict[int, _Plan], number: int, made: _Plan, keep: int) -> dict[int, _Plan]:
+    return {**dict(list(kept.items())[1 - keep :]), number: made}

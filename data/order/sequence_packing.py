@@ -1,0 +1,204 @@
+"""Packing of documents into sequences of a fixed number of tokens, planned from their lengths.
+
+The stream is cut into blocks of consecutive positions, which never cross an epoch's border. The
+documents of a block are packed stream by stream (so a pack is read by the node that reads its
+stream) by best fit decreasing, and the packs of all streams are interleaved. A block is planned
+from its own lengths alone, so going on anywhere costs one block.
+
+How many packs a block has is known only from its lengths. So the state is not the number of packs
+so far, which would need the lengths of all blocks before, but block * 2**24 + pack in the block:
+still one integer, the same on every rank, free of any topology.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from data.order.best_fit import best_fit
+from data.order.keyed_permutation import Ints
+from data.order.rank_shares import Bools, StreamedOrder, Tail, step_at
+
+PACK = "pack-1"
+"""Frozen: a change of any pack or of their order needs a new name."""
+SPAN = 2**24  # packs in a block, at most
+_EMPTY_BLOCKS = 1000  # without a single token, in a row: nothing will come
+_KEEP = 4
+
+Long: TypeAlias = Literal["split", "cut", "skip"]
+Lengths: TypeAlias = Callable[[Ints], Ints]
+
+
+class SequencePack(NamedTuple):
+    """One sequence: of the document at positions[i] `lengths[i]` tokens from starts[i] on."""
+
+    positions: Ints
+    starts: Ints
+    lengths: Ints
+    stream: int
+
+
+class PackStep(NamedTuple):
+    """The global step that begins at a cursor; `Step` for packs."""
+
+    packs: Sequence[SequencePack]
+    mask: Bools
+    after: int
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The packs of a block: pack i has the pieces bounds[i] .. bounds[i + 1] - 1."""
+
+    positions: Ints
+    starts: Ints
+    lengths: Ints
+    bounds: Ints
+    streams: Ints
+
+    def pack(self, number: int) -> SequencePack:
+        part = slice(int(self.bounds[number]), int(self.bounds[number + 1]))
+        stream = int(self.streams[number])
+        return SequencePack(self.positions[part], self.starts[part], self.lengths[part], stream)
+
+
+class SequencePacker:
+    """Packs the documents of `order` into sequences of `length` tokens.
+
+    `tokens` gives the number of tokens of the document at each position (from the index). A block
+    has `block` positions, about block / streams documents to fit together. A document longer than
+    a sequence is split over several ("split": every token comes exactly once per epoch), loses its
+    end ("cut"), or is left out ("skip"). Raises ValueError for impossible arguments.
+    """
+
+    def __init__(
+        self,
+        order: StreamedOrder,
+        tokens: Lengths,
+        *,
+        length: int,
+        block: int = 32768,
+        long: Long = "split",
+    ) -> None:
+        if length < 1 or block < 1:
+            raise ValueError(f"length and block must be at least 1, got {length} and {block}")
+        if long not in get_args(Long):
+            raise ValueError(f'long must be "split", "cut" or "skip", got {long!r}')
+        self._order = order
+        self._tokens = tokens
+        self.length = length
+        self.block = block
+        self.long = long
+        self._per_epoch = -(-order.samples // block)
+        self._blocks: dict[int, _Block] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def identity(self) -> str:
+        """What names this packing, besides the order and the dataset."""
+        return f"{PACK} length={self.length} block={self.block} long={self.long}"
+
+    def step(self, cursor: int, size: int, tail: Tail = "straddle") -> PackStep:
+        """The `size` packs from `cursor` on; cursor 0 is the beginning. `tail` as in `step_at`.
+
+        A padded step repeats its own packs. Raises ValueError for a cursor that is none, and if no
+        document has a token, or "drop" drops all.
+        """
+        number, first = divmod(cursor, SPAN)
+        if cursor < 0 or first > self._plan(number).streams.size:
+            raise ValueError(f"{cursor} is no cursor of these packs: the documents have changed")
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        border = (number // self._per_epoch + 1) * self._per_epoch
+        packs, after = self._gather(number, first, size, None if tail == "straddle" else border)
+        if len(packs) == size:
+            return PackStep(packs, np.ones(size, dtype=bool), after)
+        if tail == "pad" and packs:
+            mask = np.arange(size) < len(packs)
+            return PackStep([packs[i % len(packs)] for i in range(size)], mask, border * SPAN)
+        packs, after = self._gather(border, 0, size, border + self._per_epoch)
+        if not packs or (tail == "drop" and len(packs) < size):
+            raise ValueError(f"an epoch has {len(packs)} packs, a step of {size} is never full")
+        return self.step(border * SPAN, size, tail)
+
+    def cursor_of_epoch(self, epoch: int) -> int:
+        """Where an epoch begins."""
+        return epoch * self._per_epoch * SPAN
+
+    def border(self, cursor: int) -> int:
+        """The first position after the block that `cursor` is in."""
+        begin, size = self._span(cursor // SPAN)
+        return begin + size
+
+    def reached(self, cursor: int) -> int:
+        """About which position the documents have that are read at `cursor`."""
+        number, first = divmod(cursor, SPAN)
+        begin, size = self._span(number)
+        return begin + size * first // max(self._plan(number).streams.size, 1)
+
+    def _gather(
+        self, number: int, first: int, size: int, end: int | None
+    ) -> tuple[list[SequencePack], int]:
+        """Up to `size` packs before block `end`, and the cursor after them."""
+        packs: list[SequencePack] = []
+        empty = 0
+        while end is None or number < end:
+            block = self._plan(number)
+            last = min(block.streams.size, first + size - len(packs))
+            packs += [block.pack(i) for i in range(first, last)]
+            if len(packs) == size:
+                return packs, number * SPAN + last
+            empty = 0 if block.streams.size else empty + 1
+            if empty > min(_EMPTY_BLOCKS, self._per_epoch):
+                raise ValueError(f"{empty} blocks of {self.block} documents have no token to pack")
+            number, first = number + 1, 0
+        return packs, number * SPAN
+
+    def _plan(self, number: int) -> _Block:
+        with self._lock:
+            block = self._blocks.get(number)
+            if block is None:
+                block = self._packed(number)
+                self._blocks = {**dict(list(self._blocks.items())[1 - _KEEP :]), number: block}
+            return block
+
+    def _span(self, number: int) -> tuple[int, int]:
+        """(first position, positions) of a block."""
+        epoch, within = divmod(number, self._per_epoch)
+        before = within * self.block
+        begin = epoch * self._order.samples + before
+        return begin, min(self.block, self._order.samples - before)
+
+    def _packed(self, number: int) -> _Block:
+        begin, size = self._span(number)
+        positions = step_at(begin, size, self._order.samples).positions
+        which, starts, lengths = _pieces(self._tokens(positions), self.length, self.long)
+        positions = positions[which]
+        streams = self._order.stream_of(positions)
+        packs, owners = best_fit(streams, lengths, self.length)
+        by_pack = np.argsort(packs, kind="stable")
+        bounds = np.searchsorted(packs[by_pack], np.arange(owners.size + 1))
+        return _Block(positions[by_pack], starts[by_pack], lengths[by_pack], bounds, owners)
+
+
+def _pieces(tokens: Ints, length: int, long: Long) -> tuple[Ints, Ints, Ints]:
+    """(document, first token, tokens) of each piece of at most `length` tokens."""
+    tokens = np.asarray(tokens, dtype=np.int64)
+    if long == "cut":
+        tokens = np.minimum(tokens, length)
+    elif long == "skip":
+        tokens = np.where(tokens > length, 0, tokens)
+    if tokens.size and int(tokens.min()) < 0:
+        raise ValueError(f"document {int(tokens.argmin())} of a block has {tokens.min()} tokens")
+    counts = -(-tokens // length)
+    pieces = float(counts.sum(dtype=np.float64))
+    if pieces >= SPAN:
+        raise ValueError(
+            f"a block of {tokens.size} documents makes {pieces:.0f} pieces of at most {length}"
+            f" tokens; at most {SPAN - 1} are possible: take a smaller block"
+        )
+    which = np.repeat(np.arange(tokens.size), counts)
+    starts = (np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)) * length
+    return which, starts, np.minimum(tokens[which] - starts, length)

@@ -1,0 +1,152 @@
+"""The deal of shards to virtual streams, and the order of a stream's pieces in one epoch.
+
+The shards lie in a permuted line, which is cut into V nearly equal ranges of samples, the streams.
+A cut may fall inside a shard: a *piece* is the part of a shard that lies in one stream. The deal
+holds for the whole run, so that a node which reads the same streams reads the same shards in every
+epoch. In an epoch the pieces of a stream are permuted, and grouped into windows of at most G
+successive ones.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.keyed_permutation import Ints, Words, derive, permute
+
+_Small: TypeAlias = npt.NDArray[np.int32]  # numbers of shards and pieces: half the memory
+_BLOCK = 2**15  # values that are permuted at a time, so that they stay in a core's cache
+
+
+@dataclass(frozen=True)
+class StreamAssignment:
+    """Which pieces each of the V streams has. Coordinates are samples along the line."""
+
+    cuts: Ints
+    """Shape (V + 1,): stream v holds [cuts[v], cuts[v + 1]) of the line."""
+    first: Ints
+    """Shape (V + 1,): its pieces are first[v] .. first[v + 1] - 1."""
+    head: Ints
+    """Shape (V,): where in its shard the first piece of the stream begins; others begin at 0."""
+    shards: _Small
+    """Shape (P,): the shard of each piece."""
+    sizes: Ints
+    """Shape (P,): the samples of each piece, at least 1."""
+
+
+@dataclass(frozen=True)
+class StreamTurns:
+    """Which stream serves position q of an epoch: number q % V of `streams`, shape (V,).
+
+    `turns` is the inverse: the turn of each stream.
+    """
+
+    streams: Ints
+    turns: Ints
+
+
+@dataclass(frozen=True)
+class EpochPieces:
+    """The pieces of all streams, in the order of one epoch. Coordinates are as in the Deal."""
+
+    order: _Small
+    """Shape (P,): the piece at each place."""
+    starts: Ints
+    """Shape (P + 1,): where each place begins in the line."""
+    windows: Ints
+    """Shape (W + 1,): the first place of each window."""
+    window_starts: Ints
+    """Shape (W + 1,): where each window begins in the line."""
+    window_streams: _Small
+    """Shape (W,): the stream of each window."""
+    window_keys: Words | None
+    """Shape (W,): the key of each window's permutation; None if samples stay in natural order."""
+
+
+def stream_cuts(samples: int, streams: int) -> Ints:
+    """Shape (V + 1,): streams of samples // V samples, the first samples % V of them one longer."""
+    numbers = np.arange(streams + 1, dtype=np.int64)
+    return numbers * (samples // streams) + np.minimum(numbers, samples % streams)
+
+
+def turns_of(samples: int, streams: int, key: Words | None) -> StreamTurns:
+    """The turns of one epoch: longer streams change places among themselves, and so do the others.
+
+    So q // V stays the offset in the stream. Without turns, an epoch of at most V samples would
+    be the same every time.
+    """
+    numbers = np.arange(streams, dtype=np.int64)
+    if key is None:
+        return StreamTurns(numbers, numbers)
+    longer = samples % streams
+    begins = np.where(numbers < longer, 0, longer)
+    sizes = np.where(numbers < longer, longer, streams - longer)
+    served = begins + permute(numbers - begins, sizes, key)
+    turns = np.empty_like(served)
+    turns[served] = numbers
+    return StreamTurns(served, turns)
+
+
+def assign_streams(counts: Ints, streams: int, key: Words | None) -> StreamAssignment:
+    """Deal shards of `counts` samples to the streams; without a key in their natural order.
+
+    At least one shard must have samples; those without any are in no stream.
+    """
+    line = np.flatnonzero(counts)
+    if key is not None:
+        size = np.array([line.size])
+        line = line[_permuted(np.arange(line.size), size, key, np.zeros(line.size, np.int8))]
+    ends = np.cumsum(counts[line])
+    begins = ends - counts[line]
+    cuts = stream_cuts(int(ends[-1]), streams)
+    holders = np.minimum(np.searchsorted(ends, cuts[:-1], side="right"), line.size - 1)
+    head = cuts[:-1] - begins[holders]
+    inside = np.flatnonzero((head > 0) & (cuts[:-1] < ends[-1]))
+    starts = np.insert(begins, holders[inside] + 1, cuts[inside])
+    return StreamAssignment(
+        cuts=cuts,
+        first=np.searchsorted(starts, cuts),
+        head=head,
+        shards=np.insert(line, holders[inside] + 1, line[holders[inside]]).astype(np.int32),
+        sizes=np.diff(starts, append=ends[-1:]),
+    )
+
+
+def epoch_of(deal: StreamAssignment, window: int, key: Words | None) -> EpochPieces:
+    """The pieces in the order of the epoch that `key` names; without a key in natural order.
+
+    A stream of n pieces has w = ceil(n / window) windows; number i begins at piece i * n // w.
+    """
+    pieces = np.diff(deal.first)
+    places = np.arange(deal.shards.size)
+    stream_keys = None if key is None else derive(key, np.arange(pieces.size))
+    if stream_keys is not None:
+        streams = np.repeat(np.arange(pieces.size, dtype=np.int32), pieces)
+        places -= deal.first[streams]
+        places = _permuted(places, pieces, derive(stream_keys, 0), streams)
+        places += deal.first[streams]
+    starts = np.zeros(places.size + 1, dtype=np.int64)
+    np.cumsum(deal.sizes[places], out=starts[1:])
+    count = -(-pieces // window)
+    owner = np.repeat(np.arange(pieces.size), count)
+    number = np.arange(owner.size) - (np.cumsum(count) - count)[owner]
+    windows = np.append(deal.first[owner] + number * pieces[owner] // count[owner], places.size)
+    return EpochPieces(
+        order=places.astype(np.int32),
+        starts=starts,
+        windows=windows,
+        window_starts=starts[windows],
+        window_streams=owner.astype(np.int32),
+        window_keys=None if stream_keys is None else derive(stream_keys[owner], number + 1),
+    )
+
+
+def _permuted(values: Ints, sizes: Ints, keys: Words, which: npt.NDArray[np.integer]) -> Ints:
+    """The values, permuted as by `permute` in place, where value i has size and key `which[i]`. A
+    block at a time: 2.5 times as fast for a million values, and in less memory."""
+    for at in range(0, values.size, _BLOCK):
+        part = slice(at, at + _BLOCK)
+        of = which[part]
+        values[part] = permute(values[part], sizes[of], keys[of])
+    return values

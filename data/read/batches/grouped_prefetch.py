@@ -1,0 +1,89 @@
+"""Small pieces of work, many at a time: to hand one over costs as much as to read ten samples."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from data.read.batches.inline_reads import InlineReadDecision
+from data.read.batches.thread_prefetch import prefetching
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class _Group(NamedTuple, Generic[T]):
+    made: list[T]
+    error: Exception | None
+    """Of the step after them."""
+
+
+class GroupedPrefetcher(Generic[S, T]):
+    """As `prefetching`, of up to `most` steps at a time; an error comes on its own step.
+
+    The first groups are smaller, so that the first result comes as soon as without. `load` and
+    `steps` must not refer to this.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[S], T],
+        steps: Iterator[S],
+        *,
+        most: int,
+        depth: int,
+        threads: int,
+        alone: InlineReadDecision | None = None,
+    ) -> None:
+        def load_all(group: list[S]) -> _Group[T]:
+            return _loaded(load, group)
+
+        self._most = most
+        self._groups = prefetching(
+            load_all, _grouped(steps, most), depth=depth, threads=threads, alone=alone
+        )
+        self._made: deque[T] = deque()
+        self._error: Exception | None = None
+
+    def next(self) -> T:
+        """As of `Prefetcher`."""
+        if not self._made:
+            if self._error is None:
+                made, self._error = self._groups.next()
+                self._made.extend(made)
+            if not self._made and self._error is not None:
+                error, self._error = self._error, None
+                self._groups.stop("this iteration ended with an error")
+                try:
+                    raise error
+                finally:
+                    del error  # whose frames hold this
+        return self._made.popleft()
+
+    def close(self, reason: str) -> None:
+        """As of `Prefetcher`."""
+        self._made.clear()
+        self._error = None
+        self._groups.close(reason)
+
+    @property
+    def ready(self) -> int:
+        """Results that are there already, about."""
+        return len(self._made) + self._groups.ready * self._most
+
+
+def _grouped(steps: Iterator[S], most: int) -> Iterator[list[S]]:
+    count = 1
+    while group := list(islice(steps, count)):
+        yield group
+        count = min(2 * count, most)
+
+
+def _loaded(load: Callable[[S], T], group: list[S]) -> _Group[T]:
+    made: list[T] = []
+    for step in group:
+        try:
+            made.append(load(step))
+        except Exception as error:  # noqa: BLE001 (raised where its step is asked for)
+            return _Group(made, error)
+    return _Group(made, None)

@@ -1,0 +1,265 @@
+"""A dataset that is open: its manifest, its shards, and each sample readable by its number."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from data.cache.cached_shard import CachedShard
+from data.cache.downloads.download_job import copy_of_error
+from data.cache.files.cache_entry import ShardRef
+from data.cache.node_store import PIPE_WITHOUT_CACHE, CacheLocal, NodeStore
+from data.errors import DataError
+from data.index.index_build import read_index
+from data.index.manifest import NAME, Manifest, is_manifest, open_manifest
+from data.index.shard.shard_index import ShardIndex
+from data.index.shard_access import is_pipe, is_plain_url, is_url
+from data.index.shard_listing import Shards
+from data.read.shards.local_file_samples import Sample
+from data.read.shards.open_descriptors import SHARDS
+from data.read.shards.shard_samples import Check, ShardSamples
+from data.source.address import masked
+from data.source.sources import Sources
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+INDEX_BYTES = 256 << 20
+"""Of indexes that a dataset keeps of shards whose files are not open any more."""
+
+_log = logging.getLogger(__name__)
+
+
+class Dataset:
+    """The samples 0 .. len - 1 of a manifest's shards, in order. Safe to read from many threads."""
+
+    def __init__(self, manifest: Manifest, store: NodeStore, check: Check = "auto") -> None:
+        if check not in get_args(Check):
+            raise DataError(f"check must be one of {get_args(Check)}, got {check!r}")
+        self.manifest = manifest
+        self.store = store
+        self.check: Check = check
+        self.starts: Ints = np.concatenate([[0], np.cumsum(manifest.samples, dtype=np.int64)])
+        """[shards + 1]: the number of each shard's first sample."""
+        self.first = self.starts.data
+        """The same, as plain integers."""
+        self._opened = _Opened(self)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __reduce__(self) -> tuple[type["Dataset"], tuple[Manifest, NodeStore, Check]]:
+        """In another process the shards are opened anew."""
+        return Dataset, (self.manifest, self.store, self.check)
+
+    @property
+    def fingerprint(self) -> str:
+        """As of the manifest: what the samples are, wherever they lie."""
+        return self.manifest.fingerprint
+
+    def opened(self, shard: int) -> ShardSamples:
+        """Shard `shard`; the files of those used last stay open. Raises ShardError, FetchError."""
+        return self._opened.get(shard)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """(shard, sample in it) of a sample. Raises IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} is not in 0..{len(self) - 1}")
+        shard = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return shard, index - int(self.starts[shard])
+
+    def read(self, index: int) -> Sample:
+        """One sample: its key, its shard and the bytes of each member.
+
+        Raises IndexError outside [0, len), ShardError and FetchError as `ShardSamples.read`.
+        """
+        shard, sample = self.place(index)
+        return self.opened(shard).read(sample)[0]
+
+    def ref(self, shard: int) -> ShardRef:
+        """What the node store needs to know of a shard."""
+        manifest = self.manifest
+        size, tag = int(manifest.bytes[shard]), int(manifest.columns["tags"][shard]) or None
+        return ShardRef(manifest.urls[shard], size, manifest.hash(shard), tag)
+
+    def is_afar(self, shard: int) -> bool:
+        """Whether it takes requests to open it: it was not yet, and is not read where it lies."""
+        return not self._opened.has(shard) and not self.store.is_in_place(self.manifest.urls[shard])
+
+    def index(self, shard: int, opened: CachedShard | None = None) -> ShardIndex:
+        """The index of a shard, which may be made of what is `opened`.
+
+        Raises as `opened`; DataError if it lacks what reads are to compare.
+        """
+        url = self.manifest.urls[shard]
+        passing = opened.pread if opened is not None and is_url(url) else None
+        index = self.manifest.open_shard(
+            shard,
+            source=self.store.sources,
+            passing=passing,
+            whole=opened is not None and opened.local,
+            content=self.check == "content",
+        )
+        if self.check == "content" and not index.has_content_sums:
+            raise DataError(
+                f"{masked(url)}: its index has no checksums of what is in the shard, which"
+                " check=content compares; `hpckit data index --hash` makes them"
+            )
+        return index
+
+    def close(self) -> None:
+        """Close the shards; a later read opens them again."""
+        self._opened.clear()
+
+
+class _Opened:
+    """The shards that were opened: their indexes, as many as there is room for, and some of their
+    files, see `descriptors`. Two threads may open different ones at a time."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._found: dict[int, ShardSamples] = {}
+        self._bytes = 0  # of their indexes
+        self._opening: dict[int, threading.Lock] = {}
+        self._failed: dict[int, tuple[DataError, float]] = {}
+        self._lock = threading.Lock()
+
+    def has(self, shard: int) -> bool:
+        return shard in self._found
+
+    def get(self, shard: int) -> ShardSamples:
+        found = self._found.get(shard)  # without the lock: a dict is one thread's at a time
+        if found is not None:
+            return found
+        with self._lock:
+            opening = self._opening.setdefault(shard, threading.Lock())
+        with opening:
+            if (found := self._found.get(shard)) is None:
+                found = self._try(shard)
+                self._keep(shard, found)
+            return found
+
+    def _try(self, shard: int) -> ShardSamples:
+        """A failure is told for as long again as it took: each of a shard's samples asks for it."""
+        failed, until_s = self._failed.get(shard, (None, 0.0))
+        began_s = time.monotonic()
+        if failed is not None and began_s < until_s:
+            raise copy_of_error(failed)
+        try:
+            return SHARDS.opening(lambda: self._open(shard))
+        except DataError as error:
+            now_s = time.monotonic()
+            self._failed[shard] = (error, now_s + (now_s - began_s))
+            raise
+
+    def _open(self, shard: int) -> ShardSamples:
+        dataset = self._dataset
+        ref = dataset.ref(shard)
+        opened = dataset.store.open(ref)
+        index = dataset.index(shard, opened)
+        store = dataset.store
+        return ShardSamples(
+            index,
+            lambda: SHARDS.opening(lambda: store.open(ref)),
+            ref.url,
+            opened,
+            dataset.check,
+        )
+
+    def _keep(self, shard: int, found: ShardSamples) -> None:
+        with self._lock:
+            self._found[shard] = found
+            self._bytes += found.bytes
+            self._opening.pop(shard, None)
+            for _ in range(len(self._found)):
+                if self._bytes <= INDEX_BYTES:
+                    break
+                oldest = next(iter(self._found))
+                one = self._found.pop(oldest)
+                if one.is_open:
+                    self._found[oldest] = one
+                else:
+                    self._bytes -= one.bytes
+
+    def clear(self) -> None:
+        with self._lock:
+            for one in self._found.values():
+                one.release()
+            self._found.clear()
+            self._bytes = 0
+
+
+def open_dataset(
+    shards: Shards,
+    *,
+    cache: str | Path | None = None,
+    cache_bytes: int = 0,
+    cache_local: CacheLocal = False,
+    sources: Sources | None = None,
+    check: Check = "auto",
+) -> Dataset:
+    """Open a manifest, or the shards of a folder, a glob, a `{000000..000012}` pattern or a list.
+
+    A manifest is a file, or a folder or URL that has one (`hpckit data index`). Without one, all
+    shards are indexed now, which for URLs reads their headers, and the order is that of the list.
+
+    Args:
+        cache: folder on a local disk for shards that are not files of this machine; needed for
+            `cache_bytes` > 0, the most that it may hold. Shards of `pipe:` commands cannot do
+            without: each command runs once to index what it writes, and once into the cache.
+
+        cache_local: copy shards that are files into the cache, too; "auto": those on file systems
+            that machines share, such as NFS and Lustre.
+
+        check: what of each sample that is read is compared with the index. "content": its very
+            bytes, so that anything which a disk has changed since is found; that takes indexes with
+            checksums, as shards have that hpckit wrote, or `hpckit data index --hash` makes.
+            "headers": the tar headers, which tells another shard or version. "auto": its bytes,
+            where the index has their checksums.
+
+    Raises DataError if nothing is found, a shard is given twice or is broken.
+    """
+    reach = sources or Sources()
+    given = [shards] if isinstance(shards, str | Path) else shards
+    if not (cache and cache_bytes) and reach.runs_pipes and any(is_pipe(str(s)) for s in given):
+        raise DataError(PIPE_WITHOUT_CACHE)
+    store = _store(cache, cache_bytes, cache_local, reach)
+    return Dataset(_manifest(shards, reach), store, check)
+
+
+def _manifest(shards: Shards, sources: Sources) -> Manifest:
+    if isinstance(shards, str | Path):
+        text = str(shards)
+        if is_plain_url(text) and (text.endswith("/") or text.endswith(".index")):
+            place = f"{text}{NAME}" if text.endswith("/") else text
+            return open_manifest(place, source=sources)
+        if not is_url(text) and is_manifest(Path(text).expanduser()):
+            manifest = open_manifest(Path(text).expanduser())
+            _warn_of_others(Path(text).expanduser(), manifest)
+            return manifest
+    return read_index(shards, source=sources)
+
+
+def _warn_of_others(folder: Path, manifest: Manifest) -> None:
+    """Somebody may have added shards and forgotten to index them."""
+    if not folder.is_dir():
+        return
+    there = sorted(str(path) for path in folder.absolute().glob("*.tar"))
+    others = [Path(path).name for path in manifest.urls.without(there)]
+    if others:
+        _log.warning(
+            "%s: tars in this folder that are not in it are not read: %s; `hpckit data index` adds"
+            " them",
+            manifest.place,
+            ", ".join([*others[:3], f"and {len(others) - 3} more"] if len(others) > 3 else others),
+        )
+
+
+def _store(
+    cache: str | Path | None, cache_bytes: int, cache_local: CacheLocal, sources: Sources
+) -> NodeStore:
+    budget = cache_bytes if cache else 0
+    return NodeStore(Path(cache or "."), budget, sources=sources, cache_local=cache_local)

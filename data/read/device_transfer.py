@@ -1,0 +1,227 @@
+"""Batches on the device before they are asked for. The only part of `data` that uses torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from data.errors import DataError
+from data.read.batch import Batch
+from data.read.batches.thread_prefetch import ThreadPrefetcher
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+
+class DeviceBatches(Iterable[T], Generic[T]):
+    """Made by `to_device`. Its state is that of the batches which the consumer has got."""
+
+    def __init__(self, batches: Iterable[T], device: torch.device) -> None:
+        self._batches, self._device = batches, device
+        self._state: Mapping[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        begun = iter(self._batches)
+        self._state = None
+        if self._device.type == "cuda":
+            return _Ahead(self, begun, _Copies(self._device))
+        return map(partial(_on, self._device), begun)
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the batches' source, as of the last batch that was delivered here.
+
+        Raises DataError if the source has none.
+        """
+        if self._state is not None:
+            return dict(self._state)
+        return _state_of(self._batches)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of the source. Raises DataError if it has none."""
+        load = getattr(self._batches, "load_state_dict", None)
+        if load is None:
+            raise DataError(f"{type(self._batches).__name__} has no state to load")
+        load(state)
+        self._state = None
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not here, such as `usage` and `close`, is the source's."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+
+def to_device(batches: Iterable[T], device: torch.device | str) -> DeviceBatches[T]:
+    """`batches` with their tensors on `device`; numpy arrays become tensors.
+
+    Tensors and arrays are found in dicts, lists, tuples, named tuples and the `data` of a `Batch`;
+    all else stays. To a CUDA device they go by way of pinned memory, on a stream of their own,
+    while the consumer works on the batch before. Else each is moved as it is asked for, which for
+    the CPU copies nothing.
+
+    Save the state of what comes back, or of the `Loader`: both count what the consumer has got.
+    Of any other source with a state, only that of what comes back does.
+
+    Raises DataError for a device that is not there.
+    """
+    import torch
+
+    found = torch.device(device)
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            raise DataError(f"device {found}: torch finds no CUDA device in this process")
+        if str(found) == "cuda":
+            found = torch.device("cuda", torch.cuda.current_device())
+    return DeviceBatches(batches, found)
+
+
+def moved(thing: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`thing` with `move` applied to all tensors in it."""
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        return move(thing)
+    if isinstance(thing, np.ndarray):
+        return move(_tensor(thing)) if thing.dtype.kind in "biufc" else thing
+    if isinstance(thing, Batch):
+        return replace(thing, data=moved(thing.data, move))
+    if isinstance(thing, Mapping):
+        return type(thing)({key: moved(one, move) for key, one in thing.items()})  # type: ignore[call-arg]
+    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
+        return type(thing)(*(moved(one, move) for one in thing))
+    if isinstance(thing, list | tuple):
+        return type(thing)(moved(one, move) for one in thing)
+    return thing
+
+
+def _on(device: torch.device, batch: T) -> T:
+    found: T = moved(batch, lambda tensor: tensor.to(device))
+    return found
+
+
+class _Pulled(NamedTuple):
+    """A batch that its source gave, and the consumer has not got."""
+
+    batch: Any
+    deliver: Callable[[], dict[str, Any] | None]
+    """Counts it as delivered; the state to be told from then on, None for what the source says."""
+
+
+class _Copied(NamedTuple):
+    """A batch whose copies are under way."""
+
+    batch: Any
+    tensors: list[torch.Tensor]
+    event: torch.cuda.Event
+
+
+class _Copies:
+    """Copies to one CUDA device, on a stream of their own.
+
+    The pinned memory is torch's: it keeps what was freed, and gives it to somebody else only once
+    the copies from it are over (`CachingHostAllocator`), so a few buffers are used in turns.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        self._cuda, self._device = torch.cuda, device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def begin(self, batch: Any) -> _Copied:
+        """Begin to copy. In any thread."""
+        tensors: list[torch.Tensor] = []
+
+        def copy(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.device.type == "cpu":
+                tensor = tensor if tensor.is_pinned() else tensor.pin_memory()
+            tensors.append(tensor.to(self._device, non_blocking=True))
+            return tensors[-1]
+
+        with self._cuda.stream(self._stream):
+            copied = moved(batch, copy)
+            return _Copied(copied, tensors, self._stream.record_event())
+
+    def end(self, copied: _Copied) -> Any:
+        """The batch for work on the current stream of this thread; does not wait."""
+        current = self._cuda.current_stream(self._device)
+        current.wait_event(copied.event)
+        for tensor in copied.tensors:  # so its memory is not given away before that work is over
+            tensor.record_stream(current)
+        return copied.batch
+
+
+class _Ahead(Iterator[T]):
+    """One batch ahead of the consumer, in a thread."""
+
+    def __init__(self, told: DeviceBatches[T], begun: Iterator[T], copies: _Copies) -> None:
+        self._told, self._copies = told, copies
+        pull = _deferring(begun) if hasattr(begun, "take") else _remembering(told, begun)
+
+        def load(_: int) -> tuple[_Copied, _Pulled] | None:
+            pulled = pull()
+            return None if pulled is None else (copies.begin(pulled.batch), pulled)
+
+        self._prefetcher = ThreadPrefetcher(load, count(), depth=1, threads=1)
+
+    def __next__(self) -> T:
+        found = self._prefetcher.next()
+        if found is None:
+            raise StopIteration
+        copied, pulled = found
+        batch: T = self._copies.end(copied)
+        self._told._state = pulled.deliver()
+        return batch
+
+
+def _deferring(begun: Any) -> Callable[[], _Pulled | None]:
+    """Of a loader, whose position moves when it is told to."""
+
+    def pull() -> _Pulled | None:
+        try:
+            taken = begun.take()
+        except StopIteration:
+            return None
+
+        def deliver() -> None:
+            begun.deliver(taken)
+
+        return _Pulled(taken.batch, deliver)
+
+    return pull
+
+
+def _remembering(told: DeviceBatches[T], begun: Iterator[T]) -> Callable[[], _Pulled | None]:
+    """Of any other source: its state after each batch is kept until that one is delivered."""
+    source = told._batches
+    has_state = hasattr(source, "state_dict")
+    told._state = _state_of(source) if has_state else None
+
+    def pull() -> _Pulled | None:
+        try:
+            batch = next(begun)
+        except StopIteration:
+            return None
+        state = _state_of(source) if has_state else None
+        return _Pulled(batch, lambda: state)
+
+    return pull
+
+
+def _state_of(source: object) -> dict[str, Any]:
+    if not hasattr(source, "state_dict"):
+        raise DataError(f"{type(source).__name__} has no state to save")
+    return dict(source.state_dict())
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,310 @@
+"""The loader: a stream of batches whose whole state is one position."""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias, get_args
+
+from data.errors import DataError
+from data.order.rank_shares import Tail, Uneven
+from data.order.sample_order import MAX_POSITION
+from data.read.bad_samples import BadSampleBudget, Policy
+from data.read.batch import Batch, BatchTimes, SampleContext
+from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
+from data.read.batches.batch_plan import BatchPlan, SamplePlan, Topology
+from data.read.batches.grouped_prefetch import GroupedPrefetcher
+from data.read.batches.inline_reads import InlineReadDecision
+from data.read.batches.parallel_open import await_verification
+from data.read.batches.shard_prefetch import ShardPrefetcher, has_remote_shards
+from data.read.cache_capacity import check_caches
+from data.read.dataset import Dataset
+from data.read.freed_memory import keep_freed_memory
+from data.read.loader_metrics import LoaderMeter, Usage
+from data.read.processes.process_prefetch import ProcessPrefetcher, StartMethod
+from data.read.sample_stream import (
+    SampleStream,
+    SingleStream,
+    live_shards,
+    mean_bytes,
+    order_of,
+    store_counts,
+)
+from data.read.sequences.packed_batches import Packing, PackPlan
+from data.read.shards.local_file_samples import WHOLE_BYTES, Sample
+from data.read.shards.open_descriptors import SHARDS
+
+_GROUP = 256  # samples
+_GROUP_BYTES = 4 << 20
+
+
+class Loader(Iterable[Batch]):
+    """Delivers this rank's share of each global step of `global_batch` samples, for ever.
+
+    Every sample comes exactly once per epoch over all ranks. `rank` and `world_size` are those of
+    the data-parallel group. `transform(sample, context)` and `collate(items)` run in `threads`
+    reader threads (so they must be thread-safe), which work at most `prefetch` batches ahead; one
+    batch is one thread's work. Small batches that nothing is done to go in groups of up to 256
+    samples; and of small samples, that do not wait for a disk, a consumer which does nothing else
+    reads by itself while the threads rest, see `InlineReadDecision`. With 0 threads it always does:
+    to debug. Or in `workers` processes instead, each at most `prefetch` batches ahead: for Python
+    that does not let other threads run. None of these, nor the world size, changes the order.
+
+    Args:
+        dataset: one that is open, or a `SampleStream` such as `mixed` makes; `seed`, `streams`,
+        `window`
+            and `shuffle` are then its own affair.
+        streams, window: as of `data.order.sample_order.Order`: samples are shuffled among so many
+            times so many shards.
+        uneven: where world_size does not divide global_batch, see `share`.
+        tail: what becomes of the end of an epoch, see `step_at`.
+        epochs: after which it ends; None: never.
+        pack: documents of tokens are packed into sequences; `global_batch` counts these.
+        errors, most_errors, most_errors_in_a_row: as of `BadSampleBudget`.
+        downloads: shards that are fetched at a time, where they are not files of this machine.
+        start_method: how workers begin, see `ProcessPrefetcher`.
+
+    Raises DataError for an argument that makes no sense.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | SampleStream,
+        *,
+        global_batch: int,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        streams: int = 48,
+        window: int = 8,
+        shuffle: bool = True,
+        transform: Callable[[Sample, SampleContext], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        prefetch: int = 2,
+        threads: int = 2,
+        uneven: Uneven = "error",
+        tail: Tail = "straddle",
+        epochs: int | None = None,
+        pack: Packing | None = None,
+        errors: Policy = "raise",
+        most_errors: int = 100,
+        most_errors_in_a_row: int = 10,
+        downloads: int = 4,
+        workers: int = 0,
+        start_method: StartMethod = "spawn",
+    ) -> None:
+        if isinstance(dataset, Dataset):
+            order = order_of(dataset, seed=seed, streams=streams, window=window, shuffle=shuffle)
+            stream: SampleStream = SingleStream(dataset, order)
+        else:
+            stream = dataset
+        if prefetch < 1 or threads < 0 or downloads < 1:
+            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
+        if workers < 0 or start_method not in get_args(StartMethod):
+            raise DataError(
+                f"workers must be 0 or more, start_method one of {get_args(StartMethod)};"
+                f" got {workers}, {start_method!r}"
+            )
+        if epochs is not None and epochs < 1:
+            raise DataError(f"epochs must be at least 1, or None for no end; got {epochs}")
+        if pack is not None and errors == "substitute":
+            raise DataError('errors="substitute": no other document has the length; take "skip"')
+        self._faults = BadSampleBudget(errors, most_errors, most_errors_in_a_row)
+        self._transform, self._collate = transform, collate
+        topology = Topology(global_batch, rank, world_size, uneven, tail, epochs)
+        self._plan: BatchPlan = (
+            SamplePlan(stream, topology) if pack is None else PackPlan.of(stream, topology, pack)
+        )
+        self._prefetch, self._threads, self._downloads = prefetch, threads, downloads
+        self._workers, self._start_method = workers, start_method
+        self._position = 0
+        self._began = False
+        self._current: weakref.ref[_Iteration] | None = None
+        self._meter = LoaderMeter()
+        self.wait_s = 0.0
+        """Seconds the consumer waited for the last delivered batch."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go on at the first batch not yet delivered. Ends an earlier iteration of this loader."""
+        self._end("another iteration of this loader has begun")
+        self._began = True
+        iteration = _Iteration(self)
+        self._current = weakref.ref(iteration)
+        return iteration
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch, over all ranks."""
+        return self._plan.stream.samples
+
+    @property
+    def usage(self) -> Usage:
+        """Where the time has gone so far."""
+        iteration = self._current() if self._current else None
+        ready = iteration.ready if iteration is not None else 0
+        return self._meter.usage(ready=ready, counts=self.store_counts)
+
+    @property
+    def store_counts(self) -> dict[str, float]:
+        """What the node stores that it reads from have done for this process, in sum: the counters
+        of `data.cache.cache_metrics.CacheMetrics` by their names."""
+        return store_counts(self._plan.stream)
+
+    @property
+    def bytes_read(self) -> int:
+        """Sample bytes of all batches this loader has delivered."""
+        return self.usage.bytes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands: the same on every rank; under 200 bytes as JSON for a dataset.
+
+        `position` counts the samples of all ranks in the batches delivered so far.
+        """
+        return {**self._plan.identity, "position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; world size and batch size may be others than then.
+
+        Raises FingerprintError if it belongs to another stream, DataError if it is no state of a
+        loader or iteration has begun.
+        """
+        if self._began:
+            raise DataError("load_state_dict came after iteration began; call it before")
+        told = dict(state)
+        position = told.pop("position", None)
+        if told.get("within"):
+            raise DataError(
+                "the state is of a StreamingDataset, inside a step: only that one can go on there"
+            )
+        told.pop("until", None)  # the end of a pass, at which a StreamingDataset stood
+        if type(position) is not int or not 0 <= position < MAX_POSITION:
+            raise DataError(f"not a loader's state: position is {position!r}")
+        self._plan = self._plan.resumed(told, position)
+        self._position = position
+
+    def close(self) -> None:
+        """Stop the reader threads or processes and wait for them. Iterating again goes on here."""
+        self._end("the loader was closed")
+
+    def _end(self, reason: str) -> None:
+        iteration = self._current() if self._current else None
+        if iteration is not None:
+            iteration.close(reason)
+        self._current = None
+
+
+class PreparedBatch(NamedTuple):
+    """A batch that is made, and not delivered."""
+
+    batch: Batch
+    times: BatchTimes
+    after: int
+    """The position once it is delivered."""
+    wait_s: float
+
+
+class _Iteration(Iterator[Batch]):
+    """One pass over a loader. The loader refers to it weakly, so dropping it ends its threads."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._meter = loader._meter
+        keep_freed_memory()
+        self._prefetcher = self._begun(loader)
+        self._ahead = self._walk_ahead(loader)
+        for dataset in loader._plan.stream.datasets:
+            dataset.manifest.release()
+        self._last_s = time.perf_counter()
+
+    @property
+    def ready(self) -> int:
+        return self._prefetcher.ready
+
+    def close(self, reason: str) -> None:
+        self._prefetcher.close(reason)
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def __next__(self) -> Batch:
+        return self.deliver(self.take())
+
+    def take(self) -> PreparedBatch:
+        """Wait for the next batch, and do not count it as delivered yet: so somebody may be ahead
+        of the consumer, as `to_device` is."""
+        began_s = time.perf_counter()
+        try:
+            batch, times, after = self._prefetcher.next()
+        except StopIteration:
+            await_verification(self._loader._plan.stream)
+            raise
+        return PreparedBatch(batch, times, after, time.perf_counter() - began_s)
+
+    def deliver(self, taken: PreparedBatch) -> Batch:
+        """What was taken first, and was not delivered yet, is the consumer's: the position moves.
+
+        Does nothing but that once this iteration has ended.
+        """
+        batch, times, after, wait_s = taken
+        now_s = time.perf_counter()
+        loader = self._loader
+        loader._position = after
+        loader.wait_s = wait_s
+        self._meter.delivered(batch, times, wait_s=wait_s, elapsed_s=now_s - self._last_s)
+        self._last_s = now_s
+        return batch
+
+    @staticmethod
+    def _begun(loader: Loader) -> "_Made":
+        """What makes the batches. It must not refer to the iteration."""
+        plan = loader._plan
+        SHARDS.check(live_shards(plan.stream, plan.topology.streams(plan.stream)))
+        made = BatchFetcher(plan.stream, loader._transform, loader._collate, loader._faults)
+        fetcher, work = plan.fetcher(made), plan.work(loader._position)
+        if loader._workers:
+            return ProcessPrefetcher(
+                fetcher,
+                work,
+                workers=loader._workers,
+                depth=loader._prefetch,
+                start=loader._start_method,
+            )
+        most, alone = _grouping(loader)
+        return GroupedPrefetcher(
+            lambda work: (*fetcher.fetch(work), work.share.after),
+            work,
+            most=most,
+            depth=loader._prefetch,
+            threads=loader._threads,
+            alone=alone,
+        )
+
+    @staticmethod
+    def _walk_ahead(loader: Loader) -> ShardPrefetcher | None:
+        plan = loader._plan
+        if not has_remote_shards(plan.stream):
+            return None
+        of = weakref.ref(loader)
+        last = loader._position
+
+        def reading() -> int:
+            it = of()
+            return plan.reading(last if it is None else it._position)
+
+        of_rank, end = plan.topology.streams(plan.stream), plan.topology.end(plan.stream)
+        check_caches(plan.stream, of_rank)
+        return ShardPrefetcher(plan.stream, reading, of_rank, end=end, downloads=loader._downloads)
+
+
+def _grouping(loader: Loader) -> tuple[int, InlineReadDecision | None]:
+    """How many batches one thread makes before it hands them over, and who decides whether the
+    consumer reads by itself: several, and somebody, only if they are small, nothing of the user's
+    is done to them and no shard is far, so that nobody waits for it."""
+    plan = loader._plan
+    own = loader._transform or loader._collate or isinstance(plan, PackPlan)
+    if own or loader._threads == 0 or has_remote_shards(plan.stream):
+        return 1, None
+    rows, mean = -(-plan.topology.batch // plan.topology.world), mean_bytes(plan.stream)
+    most = max(1, min(_GROUP // rows, int(_GROUP_BYTES // (rows * mean))))
+    return most, InlineReadDecision() if mean <= WHOLE_BYTES else None
+
+
+_Made: TypeAlias = GroupedPrefetcher[BatchWork, tuple[Batch, BatchTimes, int]] | ProcessPrefetcher

@@ -1,0 +1,142 @@
+"""One reader process, as the process sees it that consumes its batches."""
+
+import os
+import signal
+from collections import deque
+from contextlib import suppress
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.reduction import recv_handle, send_handle
+
+from data.errors import ReaderProcessError
+from data.read.batches.batch_fetcher import BatchWork
+from data.read.processes.reader_process import BatchResult, ForkInheritance, serve
+from data.read.processes.shared_memory_slot import PickleLayout, SharedMemorySlot
+
+_LOOK_S = 1.0  # how often a process is looked after whose end nobody may have told of
+_GONE_S = 1.0  # until the kernel has cleared away what was killed
+
+
+class ReaderWorker:
+    """Makes batches, in the order in which they are asked for, `depth` at most at a time."""
+
+    def __init__(
+        self,
+        number: int,
+        context: ForkContext | SpawnContext,
+        depth: int,
+        inherited: ForkInheritance | None,
+    ) -> None:
+        self._depth = depth
+        self._connection, self._its_end = context.Pipe()
+        if inherited is not None:
+            inherited.connections.extend((self._connection, self._its_end))
+        self._process = context.Process(
+            target=serve,
+            args=(self._its_end, os.getpid(), depth, inherited),
+            name=f"hpckit-reader-{number}",
+            daemon=True,
+        )
+        self._slots: list[SharedMemorySlot] = []
+        self._made: deque[tuple[PickleLayout, bool]] = deque()
+        self._taken = 0
+
+    def start(self, setup: SharedMemorySlot, parcel: PickleLayout) -> None:
+        """Start it, bound to the life of the calling thread. Raises OSError."""
+        self._process.start()
+        self._its_end.close()
+        with suppress(ConnectionError):  # dead already, which is told with its first batch
+            send_handle(self._connection, setup.fd, self.pid)
+            self._connection.send(parcel)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"reader process {self._process.name} (pid {self.pid})"
+
+    @property
+    def ready(self) -> int:
+        """Batches that are there."""
+        try:
+            while len(self._slots) == self._depth and self._connection.poll():
+                self._made.append(self._connection.recv())
+        except (EOFError, OSError):  # told when the next batch is asked for
+            pass
+        return len(self._made)
+
+    def ask(self, work: BatchWork | None) -> None:
+        """Have one more made; None: have it settle, see `settle`, which is taken like a batch."""
+        with suppress(ConnectionError):  # it is dead, which is told when this batch is asked for
+            self._connection.send(work)
+
+    def take(self) -> tuple[BatchResult, bool]:
+        """The next one, and whether its slot had to grow; waits for it.
+
+        The same one until `done`. Raises ReaderProcessError if it will not come, for the process
+        has ended; OSError after `end`.
+        """
+        while len(self._slots) < self._depth:
+            self._await()
+            try:
+                self._slots.append(SharedMemorySlot(recv_handle(self._connection)))
+            except (EOFError, RuntimeError, ConnectionError) as error:
+                raise self._dead() from error
+        if not self._made:
+            self._await()
+            try:
+                self._made.append(self._connection.recv())
+            except (EOFError, ConnectionError) as error:
+                raise self._dead() from error
+        parcel, grown = self._made[0]
+        return self._slots[self._taken % self._depth].take(parcel), grown
+
+    def done(self) -> None:
+        """The batch that was taken is out of its slot."""
+        self._made.popleft()
+        self._taken += 1
+
+    def kill(self) -> None:
+        """End it at once, if it was started; does not wait."""
+        self._connection.close()
+        if self._process.pid is not None:
+            self._process.kill()
+
+    def leave(self) -> None:
+        """Have it end with the batch that it makes now."""
+        self._connection.close()
+
+    def end(self, grace_s: float) -> None:
+        """Wait until it has ended; kill it if that takes longer."""
+        self._process.join(grace_s)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join(_GONE_S)
+
+    def _await(self) -> None:
+        """Until there is something to receive."""
+        while not self._connection.poll():
+            # A child of the process may hold open what tells of its end; so ask, too
+            ended = self._process.exitcode is not None
+            ready = wait([self._connection, self._process.sentinel], 0 if ended else _LOOK_S)
+            if self._connection not in ready and (ready or ended):
+                raise self._dead()
+
+    def _dead(self) -> ReaderProcessError:
+        self._process.join(_GONE_S)
+        return ReaderProcessError(self.name, self._process.exitcode, _why(self))
+
+
+def _why(worker: ReaderWorker) -> str:
+    code = worker._process.exitcode
+    if code == -signal.SIGKILL:
+        return "if nobody killed it, the machine or the job was out of memory"
+    if len(worker._slots) < worker._depth:
+        return (
+            "this was before its first batch, and it has printed why to this process's errors; a"
+            ' script that starts training when it is imported needs `if __name__ == "__main__":`'
+        )
+    return "it may have printed why to this process's errors"

@@ -1,0 +1,73 @@
+"""Errors that go from one process to another, with their causes and where they came from."""
+
+import pickle
+import traceback
+from typing import NamedTuple
+
+from data.errors import DataError
+
+_MOST = 8  # causes of causes
+
+
+class RemoteErrorRecord(NamedTuple):
+    """An error as plain values."""
+
+    pickled: bytes | None
+    """The error itself; None for one that cannot be pickled."""
+    kind: str
+    text: str
+    trace: str
+    """Where it was raised, as Python prints it; empty if it never was."""
+    cause: "RemoteErrorRecord | None"
+
+
+def record_error(error: BaseException, most: int = _MOST) -> RemoteErrorRecord:
+    """What is to be sent of an error."""
+    cause = error.__cause__
+    trace = "".join(traceback.format_tb(error.__traceback__))
+    return RemoteErrorRecord(
+        _pickled(error),
+        f"{type(error).__module__}.{type(error).__qualname__}",
+        _text(error),
+        trace,
+        record_error(cause, most - 1) if cause is not None and most > 0 else None,
+    )
+
+
+def rebuild_error(carried: RemoteErrorRecord, where: str) -> BaseException:
+    """The error, of its own type if that can be, with a note of where it came from.
+
+    Args:
+        where: for people: what process that was.
+    """
+    error = _loaded(carried)
+    if carried.trace:
+        error.add_note(f"In {where}:\n{carried.trace.rstrip()}")
+    if carried.cause is not None:
+        error.__cause__ = rebuild_error(carried.cause, where)
+    return error
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        return pickle.dumps(error, 5)
+    except Exception:  # noqa: BLE001 (the user's class may raise anything; its text is sent)
+        return None
+
+
+def _loaded(carried: RemoteErrorRecord) -> BaseException:
+    problem = f"{carried.kind}: {carried.text}"
+    if carried.pickled is None:
+        return DataError(problem)
+    try:
+        found = pickle.loads(carried.pickled)  # noqa: S301 (of a process that this one started)
+    except Exception:  # noqa: BLE001 (as above: many classes cannot be made of their own args)
+        return DataError(problem)
+    return found if isinstance(found, BaseException) else DataError(problem)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 (as above)
+        return f"its text cannot be had: {type(broken).__name__}"

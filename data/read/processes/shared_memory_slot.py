@@ -1,0 +1,142 @@
+"""Shared memory that takes one object at a time from one process to another.
+
+The object is pickled by protocol 5 (PEP 574) straight into the memory, and the bytes of its arrays
+are put behind it as they are. The memory is a memfd: it has no name, nobody else can open it, and
+the kernel frees it with the last process that has it, however that one ends.
+"""
+
+import mmap
+import os
+import pickle
+from itertools import accumulate
+from typing import Any, NamedTuple, SupportsIndex
+
+from data.read.processes.tensor_pickles import reductions
+
+_ALIGNED = 64  # bytes, as much as vector instructions ask for
+_PAGE = 1 << 16
+_IN_LINE = 1 << 10  # bytes of an array below which it costs less to pickle it
+
+
+class PickleLayout(NamedTuple):
+    """Where an object lies in a slot."""
+
+    pickled: int
+    """Bytes of its pickle, at the beginning."""
+    buffers: tuple[int, ...]
+    """Bytes of each buffer that follows, aligned."""
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """[begin, end) of each buffer."""
+        begins = accumulate(self.buffers, lambda at, size: _up(at + size), initial=self._first)
+        return [(at, at + size) for at, size in zip(begins, self.buffers, strict=False)]
+
+    @property
+    def end(self) -> int:
+        return max(self.pickled, *(end for _, end in self.spans)) if self.buffers else self.pickled
+
+    @property
+    def _first(self) -> int:
+        return _up(self.pickled)
+
+
+class SharedMemorySlot:
+    """Owns the descriptor `fd` of the memory. One process puts, then another takes, in turns.
+
+    Objects are unpickled, so only processes that trust each other may share one.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.grown = 0
+        """How often it proved too small, after it held something."""
+        self._memory: mmap.mmap | None = None
+
+    @classmethod
+    def make(cls) -> "SharedMemorySlot":
+        """An empty one. Raises OSError."""
+        fd = os.memfd_create("hpckit-batch", os.MFD_CLOEXEC)
+        os.fchmod(fd, 0o600)
+        return cls(fd)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def put(self, thing: object) -> PickleLayout:
+        """Replace what is there; the slot grows as needed.
+
+        Raises OSError if there is no memory, and whatever pickling raises.
+        """
+        before = self.size
+        buffers: list[memoryview] = []
+
+        def aside(buffer: pickle.PickleBuffer) -> bool:
+            view = buffer.raw()
+            if view.nbytes >= _IN_LINE:
+                buffers.append(view)
+            return view.nbytes < _IN_LINE
+
+        writer = _Writer(self)
+        pickler = pickle.Pickler(writer, 5, buffer_callback=aside)
+        pickler.dispatch_table = reductions()
+        pickler.dump(thing)
+        parcel = PickleLayout(writer.at, tuple(view.nbytes for view in buffers))
+        memory = self.reserved(parcel.end)
+        for view, (begin, end) in zip(buffers, parcel.spans, strict=True):
+            memory[begin:end] = view
+        self.grown += 0 < before < self.size
+        return parcel
+
+    def take(self, parcel: PickleLayout) -> Any:
+        """The object, with copies of its arrays: the slot is free for the next one."""
+        with memoryview(self._mapped(parcel.end)) as view:
+            buffers = [bytearray(view[begin:end]) for begin, end in parcel.spans]
+            return pickle.loads(  # noqa: S301 (this process started the one that put it there)
+                view[: parcel.pickled], buffers=buffers
+            )
+
+    def borrow(self, parcel: PickleLayout) -> Any:
+        """The object, its arrays in this memory for as long as they live; who writes to them
+        writes to a page of his own. Nothing may be put any more."""
+        view = memoryview(mmap.mmap(self.fd, max(parcel.end, 1), access=mmap.ACCESS_COPY))
+        buffers = [view[begin:end] for begin, end in parcel.spans]
+        return pickle.loads(  # noqa: S301 (put there by the process that started this one)
+            view[: parcel.pickled], buffers=buffers
+        )
+
+    def reserved(self, size: int) -> mmap.mmap:
+        """The memory, of `size` bytes at least. Raises OSError if there is no more."""
+        if size > self.size or self._memory is None:
+            room = max(-(-(size + size // 4) // _PAGE) * _PAGE, _PAGE)
+            # pages that could not be had would kill whoever writes to them
+            os.posix_fallocate(self.fd, 0, room)
+        return self._mapped(size)
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        if self._memory is None or len(self._memory) < size:
+            self._memory = mmap.mmap(self.fd, self.size)
+        return self._memory
+
+
+class _Writer:
+    """A file that a pickle is written to."""
+
+    def __init__(self, slot: SharedMemorySlot) -> None:
+        self._slot = slot
+        self.at = 0
+
+    def write(self, piece: Any) -> SupportsIndex:
+        with memoryview(piece) as view:
+            end = self.at + view.nbytes
+            self._slot.reserved(end)[self.at : end] = view
+            self.at = end
+            return view.nbytes
+
+
+def _up(at: int) -> int:
+    return -(-at // _ALIGNED) * _ALIGNED

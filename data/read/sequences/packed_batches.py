@@ -1,0 +1,233 @@
+"""Documents of tokens packed into sequences of equal length, and delivered batch by batch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from data.errors import DataError, FingerprintError
+from data.order.document_boundaries import boundaries
+from data.order.keyed_permutation import Ints
+from data.order.rank_shares import RankShare, take, take_weighted
+from data.order.sequence_packing import PACK, Long, PackStep, SequencePack, SequencePacker
+from data.read.batches.batch_fetcher import BatchFetcher, BatchRows, BatchWork
+from data.read.batches.batch_plan import Topology
+from data.read.sample_stream import SampleStream
+from data.read.sequences.packed_sequences import PackedSequence, sequences
+from data.read.sequences.position_token_counts import TokenCounts
+from data.read.sequences.stored_tokens import stored_tokens
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How documents become sequences of `length` tokens; `data.order.sequence_packing` has the
+    method.
+
+    The transform makes a document's tokens, shape (tokens,), of a sample; without one they are read
+    the way that they were counted ("npy", "bin:uint16"). There must be as many as the index says.
+
+    Args:
+        block: documents that are packed at a time; the more, the less padding.
+        long: what becomes of documents that are longer: they are "split", "cut" or "skip"ped.
+        pad: the token that fills a sequence up.
+        dtype: of the sequences.
+        vocab: tokens have to be below it; None: any will do.
+    """
+
+    length: int
+    block: int = 32768
+    long: Long = "split"
+    pad: int = 0
+    dtype: str = "int64"
+    vocab: int | None = None
+
+    @classmethod
+    def of_state(cls, name: str) -> "Packing":
+        """That of a state's field `pack`. Raises DataError if it is none."""
+        made, *fields = name.split()
+        said = dict(field.partition("=")[::2] for field in fields)
+        if made != PACK or not {"length", "block", "long"} <= said.keys():
+            raise DataError(f"the state is of the packing {name!r}, not {PACK}")
+        try:
+            return cls(int(said["length"]), int(said["block"]), cast("Long", said["long"]))
+        except ValueError as error:
+            raise DataError(f"not a loader's state: pack is {name!r}") from error
+
+
+class PackedPieces(NamedTuple):
+    """What the sequences of a batch are made of; columns of shape (pieces,), by sequence."""
+
+    packs: int
+    """Sequences."""
+    pack: list[int]
+    row: list[int]
+    """Which document of the batch."""
+    start: list[int]
+    length: list[int]
+    tokens: list[int]
+    """Of each document, as the index says; shape (documents,)."""
+
+
+@dataclass(frozen=True)
+class PackFetcher(BatchFetcher):
+    """Makes a batch of sequences. Each document is read and transformed once per batch."""
+
+    packing: Packing
+
+    def _check(self, rows: BatchRows, work: BatchWork) -> None:
+        assert isinstance(work.extra, PackedPieces)
+        _, shards, samples = work.places
+        for row, (document, tokens) in enumerate(zip(rows.samples, work.extra.tokens, strict=True)):
+            if row in rows.errors:
+                continue
+            found = np.asarray(document)
+            if problem := self._problem(found, tokens):
+                place = (rows.datasets[row], int(shards[row]), int(samples[row]))
+                error = self._said(rows.positions[row], *place, DataError(problem))
+                rows.errors[row] = error
+            rows.samples[row] = found
+
+    def _problem(self, found: npt.NDArray[Any], tokens: int) -> str | None:
+        """Why an array is not the document's tokens."""
+        if found.shape != (tokens,):
+            return (
+                f"{tokens} tokens by the index, and an array of shape {found.shape}: index the"
+                " dataset again, and count what the transform gives"
+            )
+        if found.dtype.kind not in "iu":
+            return f"its tokens are of type {found.dtype}, not whole numbers"
+        room = np.iinfo(self.packing.dtype)
+        if found.size and not room.min <= int(found.min()) <= int(found.max()) <= room.max:
+            return f"tokens {found.min()}..{found.max()} do not fit {self.packing.dtype}"
+        vocab = self.packing.vocab
+        if found.size and vocab is not None and not 0 <= int(found.min()) <= found.max() < vocab:
+            return f"tokens {found.min()}..{found.max()} are not of a vocabulary of {vocab}"
+        return None
+
+    def _items(self, rows: BatchRows, work: BatchWork, kept: list[int] | None) -> list[Any]:
+        assert isinstance(work.extra, PackedPieces)
+        pieces, packing = work.extra, self.packing
+        documents = dict(zip(kept or range(len(rows.samples)), rows.samples, strict=True))
+        tokens = np.full((pieces.packs, packing.length), packing.pad, packing.dtype)
+        lengths: list[list[int]] = [[] for _ in range(pieces.packs)]
+        columns = (pieces.pack, pieces.row, pieces.start, pieces.length)
+        for pack, row, start, length in zip(*columns, strict=True):
+            if (document := documents.get(row)) is not None:
+                at = sum(lengths[pack])
+                tokens[pack, at : at + length] = document[start : start + length]
+                lengths[pack].append(length)
+        return [
+            PackedSequence(line, boundaries(of, packing.length))
+            for line, of in zip(tokens, lengths, strict=True)
+        ]
+
+    def _mask(self, work: BatchWork, kept: list[int] | None) -> npt.NDArray[np.bool_]:
+        return work.share.mask  # of sequences, which stay when they lose a document
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """Sequences in the order of their packs: a position is a cursor of `SequencePacker`."""
+
+    stream: SampleStream
+    topology: Topology
+    packing: Packing
+    packer: SequencePacker
+    counts: TokenCounts
+
+    @classmethod
+    def of(cls, stream: SampleStream, topology: Topology, packing: Packing) -> "PackPlan":
+        """Raises DataError for what makes no sense, and for documents without token counts."""
+        counts = TokenCounts(stream)
+        try:
+            packer = SequencePacker(
+                stream, counts, length=packing.length, block=packing.block, long=packing.long
+            )
+            nothing = np.zeros(topology.batch, np.int64)
+            take(nothing, topology.rank, topology.world, topology.uneven)
+            np.full(1, packing.pad, np.iinfo(np.dtype(packing.dtype)).dtype)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise DataError(str(error)) from error
+        return cls(stream, topology, packing, packer, counts)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {**self.stream.identity, "pack": self.packer.identity}
+
+    def work(self, position: int) -> Iterator[BatchWork]:
+        epochs = self.topology.epochs
+        end = None if epochs is None else self.packer.cursor_of_epoch(epochs)
+        while end is None or position < end:
+            step = self._step(position)
+            if end is not None and all(of.positions[0] >= self._end for of in step.packs):
+                return
+            yield self._work(step)
+            position = step.after
+
+    def fetcher(self, fetcher: BatchFetcher) -> BatchFetcher:
+        return PackFetcher(
+            fetcher.stream,
+            fetcher.transform or stored_tokens(self.stream),
+            fetcher.collate or sequences,
+            fetcher.faults,
+            self.packing,
+        )
+
+    def reading(self, position: int) -> int:
+        return self.packer.reached(position)
+
+    def resumed(self, state: Mapping[str, Any], position: int) -> "PackPlan":
+        """New weights of a mixture count from the next block on: this one is packed."""
+        told = dict(state)
+        name = told.pop("pack", None)
+        if name != self.packer.identity:
+            raise FingerprintError({"pack": (name, self.packer.identity)})
+        stream = self.stream.resumed(told, self.packer.border(position))
+        return PackPlan.of(stream, self.topology, self.packing)
+
+    @property
+    def _end(self) -> int:
+        end = self.topology.end(self.stream)
+        assert end is not None
+        return end
+
+    def _step(self, position: int) -> PackStep:
+        try:
+            return self.packer.step(position, self.topology.batch, self.topology.tail)
+        except ValueError as error:
+            raise DataError(str(error)) from error
+
+    def _work(self, step: PackStep) -> BatchWork:
+        of = self.topology
+        streams = np.array([pack.stream for pack in step.packs])
+        taken, mask, weight = take_weighted(streams, step.mask, of.rank, of.world, of.uneven)
+        packs = [step.packs[number] for number in taken.tolist()]
+        positions, rows = _documents(packs)
+        places = self.stream.locate(positions)
+        pieces = _pieces(packs, rows, self.counts.at(places))
+        return BatchWork(RankShare(positions, mask, float(weight), step.after), places, pieces)
+
+
+def _documents(packs: list[SequencePack]) -> tuple[Ints, Ints]:
+    """(positions of the documents, each once, as they come first; the document of each piece)."""
+    every = _joined([pack.positions for pack in packs])
+    distinct, first, which = np.unique(every, return_index=True, return_inverse=True)
+    come = np.argsort(first)
+    return distinct[come], np.argsort(come)[which]
+
+
+def _pieces(packs: list[SequencePack], rows: Ints, tokens: Ints) -> PackedPieces:
+    return PackedPieces(
+        packs=len(packs),
+        pack=np.repeat(np.arange(len(packs)), [pack.positions.size for pack in packs]).tolist(),
+        row=rows.tolist(),
+        start=_joined([pack.starts for pack in packs]).tolist(),
+        length=_joined([pack.lengths for pack in packs]).tolist(),
+        tokens=tokens.tolist(),
+    )
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

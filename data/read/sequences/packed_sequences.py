@@ -1,0 +1,48 @@
+"""What a loader delivers of packed documents: sequences, and where their documents begin."""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.order.document_boundaries import Boundaries
+
+Tokens: TypeAlias = npt.NDArray[Any]
+
+
+class PackedSequence(NamedTuple):
+    """One sequence: what `collate` is given a list of."""
+
+    tokens: Tokens
+    """Shape (length,)."""
+    boundaries: Boundaries
+
+
+class Sequences(NamedTuple):
+    """A batch of B sequences of L tokens, made by the default `collate`."""
+
+    tokens: Tokens
+    """Shape (B, L)."""
+    document_ids: npt.NDArray[np.int32]
+    """Shape (B, L): tokens attend to equal ids of their sequence only; -1 is padding."""
+    position_ids: npt.NDArray[np.int32]
+    """Shape (B, L): each document counts from 0."""
+    cu_seqlens: npt.NDArray[np.int32]
+    """Where each document begins in the B * L tokens end to end, then B * L; padding counts as a
+    document."""
+    max_seqlen: int
+    """Of all documents, in tokens."""
+
+
+def sequences(packed: list[PackedSequence]) -> Sequences:
+    """The default `collate`. All must be of one length."""
+    lines = [one.boundaries for one in packed]
+    length = len(packed[0].tokens)
+    begins = [line.cu_seqlens[:-1] + number * length for number, line in enumerate(lines)]
+    return Sequences(
+        tokens=np.stack([one.tokens for one in packed]),
+        document_ids=np.stack([line.document_ids for line in lines]),
+        position_ids=np.stack([line.position_ids for line in lines]),
+        cu_seqlens=np.append(np.concatenate(begins), len(packed) * length).astype(np.int32),
+        max_seqlen=max(line.max_seqlen for line in lines),
+    )

@@ -1,0 +1,73 @@
+"""How many tokens the documents at some positions have, from the indexes of their shards."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from data.errors import DataError
+from data.order.keyed_permutation import Ints
+from data.read.sample_stream import SampleLocations, SampleStream
+
+_KEPT = 2048  # shards whose counts are kept: 4 bytes a document
+_AT_A_TIME = 16  # indexes that are opened: of a store that is far away each takes a round trip
+
+_Shard: TypeAlias = tuple[int, int]  # number of its dataset, number in it
+
+
+class TokenCounts:
+    """Gives the number of tokens at each position of a stream, of shape (positions,).
+
+    Raises DataError for a dataset without token counts.
+    """
+
+    def __init__(self, stream: SampleStream) -> None:
+        for dataset in stream.datasets:
+            if dataset.manifest.n_tokens is None:
+                raise DataError(
+                    f"{dataset.manifest.place} has no token counts, which packing needs: index the"
+                    " dataset with `hpckit data index --tokens` and open its manifest"
+                )
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._known: OrderedDict[_Shard, npt.NDArray[np.uint32]] = OrderedDict()
+
+    def __call__(self, positions: Ints) -> Ints:
+        return self.at(self._stream.locate(positions))
+
+    def at(self, places: SampleLocations) -> Ints:
+        """The same, of what lies at `places`. May be called from many threads."""
+        datasets, shards, samples = places
+        counts = np.empty(samples.size, np.int64)
+        if not samples.size:
+            return counts
+        by_shard = np.lexsort((shards, datasets))
+        pairs = np.stack([datasets[by_shard], shards[by_shard]], axis=1)
+        borders = np.flatnonzero(np.any(np.diff(pairs, axis=0, prepend=-1), axis=1))
+        wanted = [(int(dataset), int(shard)) for dataset, shard in pairs[borders]]
+        with self._lock:
+            self._learn(wanted)
+            for shard, part in zip(wanted, np.split(by_shard, borders[1:]), strict=True):
+                self._known.move_to_end(shard)
+                counts[part] = self._known[shard][samples[part]]
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return counts
+
+    def _learn(self, shards: Sequence[_Shard]) -> None:
+        missing = [shard for shard in shards if shard not in self._known]
+        if missing:
+            with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="hpckit-data-index") as pool:
+                self._known.update(zip(missing, pool.map(self._counts, missing), strict=True))
+
+    def _counts(self, shard: _Shard) -> npt.NDArray[np.uint32]:
+        dataset = self._stream.datasets[shard[0]]
+        index = dataset.manifest.open_shard(shard[1], source=dataset.store.sources)
+        counts = index.n_tokens
+        if counts is None:
+            raise DataError(f"the index of {dataset.manifest.urls[shard[1]]} has no token counts")
+        return np.array(counts)

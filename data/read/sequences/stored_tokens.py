@@ -1,0 +1,38 @@
+"""Tokens as they lie in shards, for datasets whose tokens are counted by what lies there."""
+
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+
+from data.errors import DataError
+from data.read.batch import SampleContext
+from data.read.sample_stream import SampleStream
+from data.read.sequences.packed_sequences import Tokens
+from data.read.shards.local_file_samples import Sample
+
+
+@dataclass(frozen=True)
+class StoredTokens:
+    """A transform: the numbers of a sample's member `extension`, "npy" or raw ones of a type."""
+
+    extension: str
+    dtype: str | None
+
+    def __call__(self, sample: Sample, context: SampleContext) -> Tokens:
+        if self.dtype is None:
+            return np.asarray(np.load(BytesIO(sample[self.extension]), allow_pickle=False)).ravel()
+        return np.frombuffer(sample[self.extension], np.dtype(self.dtype).newbyteorder("<"))
+
+
+def stored_tokens(stream: SampleStream) -> StoredTokens:
+    """What reads tokens the way that the stream's datasets count them. Raises DataError."""
+    ways = {dataset.manifest.tokens for dataset in stream.datasets}
+    (way,) = ways if len(ways) == 1 else ("",)
+    extension, _, detail = (way or "").partition(":")
+    if way == "npy" or (extension != "json" and detail):
+        return StoredTokens(extension, detail or None)
+    raise DataError(
+        f"tokens are counted by {sorted(map(str, ways))}, which does not say where they lie:"
+        " packing needs a transform that makes them"
+    )

@@ -1,0 +1,107 @@
+"""As `direct`, where the index knows what each member holds: that is compared, and no header, as
+what has the right bytes is the right member. It costs no more than headers do."""
+
+from os import pread
+
+from xxhash import xxh3_64_intdigest
+
+from data.cache.files.file_handle import FileHandle
+from data.index.shard.shard_index import ShardIndex
+from data.index.tar.content_checksums import LOW
+from data.read.shards.local_file_samples import WHOLE_BYTES, Direct, Keys, Sample
+from data.read.shards.piece_reads import Contents, Piece, SampleReader
+
+
+def comparing_reader(
+    index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
+) -> SampleReader:
+    """Of an index that has checksums of contents. What goes wrong is left to `otherwise`, which
+    reads a sample by itself. The file stays open for as long as this is there."""
+    is_small = index.bytes <= WHOLE_BYTES * len(index)
+    make = _one_by_one if is_small else _together
+    return make(index, key_of, url, file, otherwise)
+
+
+def _together(
+    index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
+) -> SampleReader:
+    """All samples of a batch are read before the first is made, see `pieces`."""
+    columns, names, fd = index.columns, index.extensions, file.fd
+    firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
+    sums, extensions = columns["content"].data, columns["extension"].data
+
+    def ask_alone(i: int, pieces: list[Piece], _: FileHandle = file) -> None:
+        """Where each sample has one member: number i."""
+        pieces.append((fd, offsets[i], sizes[i], sums[i]))
+
+    def make_alone(i: int, contents: Contents) -> tuple[Sample, int]:
+        content = next(contents)
+        if content is None:
+            return otherwise(i)
+        return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, len(content)
+
+    def ask(i: int, pieces: list[Piece], _: FileHandle = file) -> None:
+        for member in range(firsts[i], firsts[i + 1]):
+            pieces.append((fd, offsets[member], sizes[member], sums[member]))
+
+    def make(i: int, contents: Contents) -> tuple[Sample, int]:
+        first, end = firsts[i], firsts[i + 1]
+        found = [next(contents) for _ in range(first, end)]
+        sample: Sample = {"__key__": key_of(i), "__url__": url}
+        total = 0
+        for member, content in enumerate(found, first):
+            if content is None:
+                return otherwise(i)
+            sample[names[extensions[member]]] = content
+            total += len(content)
+        return sample, total
+
+    # all have a member, so where there are as many, each has one
+    return (
+        SampleReader(make_alone, ask_alone) if len(sizes) == len(index) else SampleReader(make, ask)
+    )
+
+
+def _one_by_one(
+    index: ShardIndex, key_of: Keys, url: str, file: FileHandle, otherwise: Direct
+) -> SampleReader:
+    """Each sample is read as it is made: less work for small ones, of which a consumer does best to
+    read them by itself, see `Alone`."""
+    columns, names, fd = index.columns, index.extensions, file.fd
+    firsts, offsets, sizes = (columns[name].data for name in ("first", "offset", "size"))
+    sums, extensions = columns["content"].data, columns["extension"].data
+
+    def several(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
+        first, end = firsts[i], firsts[i + 1]
+        begin = offsets[first]
+        span = offsets[end - 1] + sizes[end - 1] - begin
+        sample: Sample = {"__key__": key_of(i), "__url__": url}
+        total = 0
+        try:
+            block = pread(fd, span, begin) if span <= WHOLE_BYTES else None
+            for member in range(first, end):
+                at, length = offsets[member], sizes[member]
+                if block is None:
+                    content = pread(fd, length, at)
+                else:
+                    content = block[at - begin : at - begin + length]
+                if xxh3_64_intdigest(content) & LOW != sums[member] or len(content) != length:
+                    return otherwise(i)
+                sample[names[extensions[member]]] = content
+                total += length
+        except OSError:  # said, and got around if that can be, by the shard
+            return otherwise(i)
+        return sample, total
+
+    def alone(i: int, _: Contents, __: FileHandle = file) -> tuple[Sample, int]:
+        """As `several`, where each sample has one member: number i."""
+        length = sizes[i]
+        try:
+            content = pread(fd, length, offsets[i])
+        except OSError:
+            return otherwise(i)
+        if xxh3_64_intdigest(content) & LOW != sums[i] or len(content) != length:
+            return otherwise(i)
+        return {"__key__": key_of(i), "__url__": url, names[extensions[i]]: content}, length
+
+    return SampleReader(alone if len(sizes) == len(index) else several)

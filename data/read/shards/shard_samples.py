@@ -1,0 +1,167 @@
+"""A shard that is open: its index and its bytes, made into samples."""
+
+import builtins
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, TypeAlias
+from zlib import crc32
+
+from data.cache.cached_shard import CachedShard
+from data.errors import DamagedShardError, ShardError
+from data.index.shard.shard_index import ShardIndex
+from data.index.tar.content_checksums import content_sum
+from data.index.tar.tar_header import BLOCK
+from data.read.shards.checksum_samples import comparing_reader
+from data.read.shards.local_file_samples import WHOLE_BYTES, Sample, direct_reader, keys_of
+from data.read.shards.open_descriptors import SHARDS
+from data.read.shards.piece_reads import SampleReader, at_once
+
+Check: TypeAlias = Literal["auto", "content", "headers"]
+"""What of each member a read compares with the index: the bytes of it, or the tar header before it;
+auto: its bytes, where the index has their checksum."""
+
+_TODO = "fetch it again; if that was meant, index the dataset again (`hpckit data index --hash`)"
+
+
+class ShardSamples:
+    """Samples of one shard; thread-safe. Its index stays, its file is let go of by `release`.
+
+    Args:
+        reopen: opens the shard anew, after each `release`.
+        check: what a read compares with the index, which must have it.
+    """
+
+    def __init__(
+        self,
+        index: ShardIndex,
+        reopen: Callable[[], CachedShard],
+        url: str,
+        shard: CachedShard,
+        check: Check = "auto",
+    ) -> None:
+        self.index = index
+        self.used = True
+        self._reopen, self._url = reopen, url
+        self._shard: CachedShard | None = shard
+        self._direct: SampleReader | None = None  # once all of it lies in a file of this machine
+        self._repairs = 0
+        self._lock = threading.Lock()
+        columns = index.columns
+        self._first = columns["first"].data
+        self._offset, self._size = columns["offset"].data, columns["size"].data
+        self._header = columns["header"].data
+        compares = check != "headers" and index.has_content_sums
+        self._sums = columns["content"].data if compares else None
+        self._extension = columns["extension"].data
+        self._names = index.extensions
+        self._key = keys_of(index)
+        SHARDS.hold(self)
+
+    @property
+    def bytes(self) -> int:
+        """Of the index, in memory."""
+        return sum(column.nbytes for column in self.index.columns.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a descriptor, as far as is known."""
+        return self._shard is not None
+
+    @property
+    def reader(self) -> SampleReader:
+        """`read`, faster where the file is known: to be used for a batch, then asked for again."""
+        self.used = True
+        shard = self._shard
+        return self._direct or at_once(self.read, waits=shard is not None and not shard.local)
+
+    def read(self, i: int) -> tuple[Sample, int]:
+        """Sample i, each member checked, and how many bytes that are.
+
+        Raises IndexError; ShardError if the shard is not what its index says, FetchError if it
+        cannot be had.
+        """
+        if not 0 <= i < len(self.index):
+            raise IndexError(f"sample {i} is not in 0..{len(self.index) - 1}")
+        with suppress(_OtherBytesError):
+            return self._read(i)
+        repairs = self._repairs
+        try:  # once more: it may be the memory of this process that was wrong
+            return self._read(i)
+        except _OtherBytesError as error:
+            self._repair(error, repairs)
+        try:
+            return self._read(i)
+        except _OtherBytesError as error:
+            raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from error
+
+    def _read(self, i: int) -> tuple[Sample, int]:
+        members = range(self._first[i], self._first[i + 1])
+        last = members[-1]
+        begin = self._offset[members[0]] - BLOCK
+        size = self._offset[last] + self._size[last] - begin
+        block = self._pread(begin, size) if size <= WHOLE_BYTES else None
+
+        def read(at: int, length: int) -> builtins.bytes:
+            if block is None:
+                return self._pread(at, length)
+            return block[at - begin : at - begin + length]
+
+        sample: Sample = {"__key__": self._key(i), "__url__": self._url}
+        total = 0
+        for member in members:
+            at, length = self._offset[member], self._size[member]
+            if self._sums is None and crc32(read(at - BLOCK, BLOCK)) != self._header[member]:
+                raise _OtherBytesError(at - BLOCK, "the tar header here is not the indexed one")
+            content = read(at, length)
+            if self._sums is not None and content_sum(content) != self._sums[member]:
+                raise _OtherBytesError(at, "the bytes of the member here are not the indexed ones")
+            sample[self._names[self._extension[member]]] = content
+            total += length
+        return sample, total
+
+    def release(self) -> None:
+        """Let go of the file; who still reads is not disturbed."""
+        self._direct = self._shard = None
+
+    def _pread(self, offset: int, size: int) -> "builtins.bytes":
+        shard = self._opened()
+        file = shard.whole_file() if self._direct is None else None
+        if file is not None and self._shard is shard:
+            args = self.index, self._key, self._url, file, self._indirect
+            direct = self._sums is None
+            self._direct = at_once(direct_reader(*args)) if direct else comparing_reader(*args)
+        return shard.pread(offset, size, compares=self._sums is not None)
+
+    def _opened(self) -> CachedShard:
+        shard = self._shard
+        if shard is None:
+            with self._lock:
+                shard = self._shard = self._shard or self._reopen()
+            SHARDS.hold(self)
+        return shard
+
+    def _indirect(self, i: int) -> tuple[Sample, int]:
+        self._direct = None
+        return self.read(i)
+
+    def _repair(self, error: "_OtherBytesError", repairs: int) -> None:
+        """Have the shard fetched once more, if that was not done since the read began."""
+        shard = self._opened()
+        with self._lock:
+            if self._repairs != repairs:
+                return
+            self._direct = None
+            try:
+                shard.quarantine(str(error))
+            except DamagedShardError as damaged:
+                raise ShardError(self._url, error.offset, f"{error}; {_TODO}") from damaged
+            self._repairs += 1
+
+
+class _OtherBytesError(Exception):
+    """What lies at `offset` is not what was indexed."""
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(f"{problem}: the shard was changed, or is damaged")
+        self.offset = offset

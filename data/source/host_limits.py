@@ -1,0 +1,91 @@
+"""How much is asked of one host at a time: requests under way, and bytes per second."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from data.errors import DataError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one process, for each host.
+
+    A quarter of the requests is kept for short ones: what a sample waits for is not to stand behind
+    whole shards.
+    """
+
+    requests: int = 32
+    bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.requests < 1:
+            raise DataError(f"requests per host must be at least 1, got {self.requests}")
+        if self.bytes_per_s is not None and self.bytes_per_s <= 0:
+            raise DataError(f"bytes per second must be above 0, got {self.bytes_per_s}")
+
+    @property
+    def streams(self) -> int:
+        """How many of the requests may be whole shards; at least one."""
+        return max(1, self.requests - max(1, self.requests // 4))
+
+
+class HostTokenBucket:
+    """Lets `rate` bytes per second through; after a pause, up to one second's worth at once."""
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        self._rate = rate
+        self._tokens = rate
+        self._at_s = now_s
+
+    def take(self, size: int, now_s: float) -> float:
+        """Take `size` bytes; how many seconds to wait before using them."""
+        self._tokens = min(self._rate, self._tokens + (now_s - self._at_s) * self._rate)
+        self._at_s = now_s
+        self._tokens -= size
+        return max(0.0, -self._tokens / self._rate)
+
+
+class HostLimiter:
+    """The limits of one host. Thread-safe."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._slots = threading.BoundedSemaphore(limits.requests)
+        self._streams = threading.BoundedSemaphore(limits.streams)
+        self._lock = threading.Lock()
+        rate = limits.bytes_per_s
+        self._bucket = None if rate is None else HostTokenBucket(rate, time.monotonic())
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Hold one of the host's slots."""
+        with self._slots:
+            yield
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Hold a slot for a whole shard, which may take long."""
+        with self._streams, self._slots:
+            yield
+
+    def delay_s(self, size: int) -> float:
+        """Count `size` bytes; seconds to wait for them."""
+        if self._bucket is None:
+            return 0.0
+        with self._lock:
+            return self._bucket.take(size, time.monotonic())
+
+
+class HostLimiters:
+    """The limits of all hosts. Thread-safe."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._hosts: dict[str, HostLimiter] = {}
+        self._lock = threading.Lock()
+
+    def of(self, host: str) -> HostLimiter:
+        with self._lock:
+            return self._hosts.setdefault(host, HostLimiter(self._limits))

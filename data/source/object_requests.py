@@ -1,0 +1,162 @@
+"""GETs by obstore, one try each, for S3 and http alike."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import BaseError, NotSupportedError
+
+from data.source.address import masked
+from data.source.protocol import (
+    ObjectVersion,
+    PermanentSourceError,
+    TransientSourceError,
+    check_tag,
+)
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+    from obstore.store import ClientConfig, ObjectStore
+
+PIECE = 1 << 16  # bytes of a stream that are lost where a connection breaks, at most
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
+_PASSING = (408, 409, 425, 429)
+_EPOCH = datetime.fromtimestamp(0, UTC)  # what obstore says where a server says nothing
+_MOST = timedelta(days=7)  # of one whole answer, whose silences alone are limited
+
+# obstore has one set of threads per process, which a fork loses: the child would wait for ever
+_used_by: int | None = None
+
+
+class NoRangesError(Exception):
+    """The server gives whole objects only."""
+
+
+def connection(stall_s: float, plain: bool) -> "ClientConfig":
+    """Settings of a client: connecting and every silence within an answer take `stall_s` at most.
+
+    Args:
+        plain: whether http:// is allowed.
+    """
+    return {
+        "allow_http": plain,
+        "connect_timeout": timedelta(seconds=min(10.0, stall_s)),
+        "read_timeout": timedelta(seconds=stall_s),
+        "timeout": _MOST,
+    }
+
+
+def head(store: "ObjectStore", key: str) -> ObjectVersion:
+    """What a HEAD request says."""
+    with _judged():
+        return _origin(obstore.head(store, key))
+
+
+def first_byte(store: "ObjectStore", key: str) -> ObjectVersion:
+    """What the answer to a GET of one byte says: signed URLs hold for GET alone."""
+    with _judged():
+        try:
+            return _origin(obstore.get(store, key, options={"range": (0, 1)}).meta)
+        except NotSupportedError:
+            return _origin(obstore.get(store, key).meta)
+
+
+def read(store: "ObjectStore", key: str, start: int, size: int, tag: str | None) -> bytes:
+    """Bytes [start, start + size). Raises NoRangesError."""
+    if size == 0:
+        return b""
+    with _judged():
+        result = _get(store, key, start, start + size, tag)
+        data = bytes(result.bytes())
+    if len(data) != size:
+        total = result.meta["size"]
+        if start + size > total:
+            raise PermanentSourceError(f"it ends at byte {total}, {start + size} were wanted")
+        raise TransientSourceError(f"{len(data)} bytes came of {size}")
+    return data
+
+
+def stream(store: "ObjectStore", key: str, start: int, tag: str | None) -> Iterator[bytes]:
+    """From `start` to the end. Raises NoRangesError if `start` is not 0."""
+    with _judged():
+        result = _get(store, key, start, None, tag)
+        total, come = result.meta["size"], start
+        for piece in result.stream(min_chunk_size=PIECE):
+            come += len(piece)
+            yield bytes(piece)
+    if come != total:
+        raise TransientSourceError(f"the answer ended at byte {come} of {total}")
+
+
+def _get(
+    store: "ObjectStore", key: str, start: int, end: int | None, tag: str | None
+) -> "GetResult":
+    try:
+        if end is not None:
+            result = obstore.get(store, key, options={"range": (start, end)})
+        elif start:
+            result = obstore.get(store, key, options={"range": {"offset": start}})
+        else:
+            result = obstore.get(store, key)
+    except NotSupportedError as error:
+        raise NoRangesError from error
+    check_tag(tag, _origin(result.meta).tag)
+    if result.range[0] != start:
+        raise TransientSourceError(
+            f"bytes from {start} were asked for, from {result.range[0]} came"
+        )
+    return result
+
+
+def _origin(meta: "ObjectMeta") -> ObjectVersion:
+    tag = meta["e_tag"] or None
+    if tag is None and meta["last_modified"] != _EPOCH:
+        tag = f"{meta['last_modified'].timestamp():.0f}-{meta['size']}"
+    return ObjectVersion(meta["size"], tag)
+
+
+@contextmanager
+def _judged() -> Iterator[None]:
+    """Errors of obstore become passing or final ones; no query of a URL is shown."""
+    _check_process()
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PermanentSourceError("404 Not Found: there is no such object") from error
+    except (BaseError, OSError) as error:
+        raise judge(str(error), type(error).__name__) from error
+
+
+def judge(text: str, kind: str) -> Exception:
+    """A PassingError or FinalError from what obstore says of an error of the kind `kind`."""
+    text = text.partition("\n\nDebug source:")[0]
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status is None:
+        what = f"{kind}: {masked(text)}"
+        final = kind in ("UnauthenticatedError", "PermissionDeniedError")
+        return (
+            PermanentSourceError(f"{what}; check the credentials")
+            if final
+            else TransientSourceError(what)
+        )
+    number = int(status[1])
+    what = f"{number} {code[1]}" if code else f"status {number}"
+    if number in _PASSING or (number >= 500 and number != 501):
+        return TransientSourceError(what)
+    advice = {401: "check the credentials", 403: "check credentials and permissions"}
+    return PermanentSourceError(f"{what}; {advice[number]}" if number in advice else what)
+
+
+def _check_process() -> None:
+    global _used_by
+    _used_by = _used_by or os.getpid()
+    if _used_by != os.getpid():
+        raise PermanentSourceError(
+            "this process was forked from one that had fetched already, which the client library"
+            " does not survive; start processes by 'spawn' or 'forkserver', or fork earlier"
+        )

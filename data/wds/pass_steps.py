@@ -1,0 +1,94 @@
+"""The global steps of a pass over the stream, and what a rank takes of each: pure functions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from data.errors import DataError
+from data.order.rank_shares import RankShare, StreamedOrder, take
+from data.wds.ranks_and_workers import DataParallelRank
+
+Tail: TypeAlias = Literal["straddle", "partial", "drop"]
+
+
+@dataclass(frozen=True)
+class PassSteps:
+    """Steps of `size` positions of all ranks, in passes of `length` positions.
+
+    Where an epoch of the stream ends within a step: "straddle" goes on in the next epoch; "partial"
+    makes the last step of each epoch smaller, or larger by less than one sample a rank, so that no
+    rank is left without a sample; "drop" leaves those samples out. Raises DataError for numbers
+    that cannot be.
+    """
+
+    stream: StreamedOrder
+    size: int
+    ranks: DataParallelRank
+    tail: Tail
+    length: int | None
+    """Of a pass; passes begin at its multiples. None: a pass never ends."""
+
+    def __post_init__(self) -> None:
+        if self.tail not in get_args(Tail):
+            raise DataError(f"tail must be one of {get_args(Tail)}, got {self.tail!r}")
+        if self.size < 1 or self.size % self.ranks.world:
+            raise DataError(
+                f"a global batch of {self.size} cannot be shared evenly by {self.ranks.world}"
+                f" ranks: take a multiple of {self.ranks.world}"
+            )
+        if self.length is not None and self.length < 1:
+            raise DataError(f"a pass of {self.length} samples is none")
+        if self.tail == "drop" and self.size > self.stream.samples:
+            raise DataError(
+                f"every sample would be dropped: an epoch has {self.stream.samples}, a global"
+                f' batch {self.size}; take a smaller batch or tail="straddle"'
+            )
+
+    def until(self, position: int) -> int | None:
+        """Where the pass that is at `position` ends, and the next one begins."""
+        if self.length is None:
+            return None
+        end = (position // self.length + 1) * self.length
+        if self.tail == "straddle":
+            return position - (position - end) // self.size * self.size
+        return end
+
+    def after(self, position: int) -> tuple[int, int]:
+        """(where the step at `position` really begins, where it ends)."""
+        left = self.stream.samples - position % self.stream.samples
+        if self.tail == "straddle" or left == self.size:
+            return position, position + self.size
+        if self.tail == "drop":
+            begin = position + left if left < self.size else position
+            return begin, begin + self.size
+        if left < self.ranks.world:
+            raise DataError(
+                f"{left} samples are left of the epoch at position {position}, too few for"
+                f' {self.ranks.world} ranks: take tail="straddle", or fewer ranks'
+            )
+        over = left - self.size
+        size = left if over < self.ranks.world else self.size
+        return position, position + size
+
+    def advance(self, position: int, steps: int) -> int:
+        """Where one is `steps` steps on."""
+        for _ in range(steps):
+            position = self.after(position)[1]
+        return position
+
+    def begins(self, position: int, until: int | None) -> Iterator[tuple[int, int]]:
+        """(begin, end) of the steps from `position` on."""
+        while until is None or position < until:
+            begin, position = self.after(position)
+            if until is not None and begin >= until:
+                return
+            yield begin, position
+
+    def share(self, begin: int, end: int) -> RankShare:
+        """What this rank takes of a step, of which `begin` and `end` are positions."""
+        positions = np.arange(begin, end, dtype=np.int64)
+        rank, world = self.ranks
+        taken, mask = take(self.stream.stream_of(positions), rank, world, "ragged")
+        return RankShare(positions[taken], mask, len(taken) * world / (end - begin), end)

@@ -1,0 +1,89 @@
+"""What a pipeline is told, and what follows from it."""
+
+from dataclasses import dataclass, field
+
+from data.errors import DataError
+from data.read.bad_samples import BadSampleBudget, Policy
+from data.read.sample_stream import SampleStream
+from data.wds import ranks_and_workers
+from data.wds.pass_steps import PassSteps, Tail
+from data.wds.pipeline_source import PipelineInput
+from data.wds.ranks_and_workers import DataParallelRank
+from data.wds.stages.stage_kinds import Stage
+from data.wds.stages.stage_plan import StagePlan, plan_of
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """Of one pipeline, which holds no position. Fields as of `StreamingDataset`."""
+
+    origin: PipelineInput
+    global_batch: int | None
+    rank: int | None
+    world_size: int | None
+    tail: Tail | None
+    errors: Policy | None
+    read_errors: Policy
+    most_errors: int
+    most_errors_in_a_row: int
+    exact: bool
+    seeded: bool
+    prefetch: int
+    threads: int
+    downloads: int
+    stages: tuple[Stage, ...] = ()
+    items: int | None = None
+    """Of a pass, on each rank; None: it is told by `epochs`."""
+    epochs: int | None = 1
+    """Of the stream, in a pass; None: it never ends."""
+    plan: StagePlan = field(init=False)
+    """Of the exact pipeline; without stages if it is none."""
+
+    def __post_init__(self) -> None:
+        if min(self.prefetch, self.threads + 1, self.downloads) < 1:
+            raise DataError("prefetch and downloads must be at least 1, threads at least 0")
+        for told in (self.items, self.epochs, self.global_batch):
+            if told is not None and told < 1:
+                raise DataError(f"expected a number of at least 1, got {told}")
+        object.__setattr__(self, "plan", plan_of(self.stages) if self.exact else StagePlan())
+
+    @property
+    def ranks(self) -> DataParallelRank:
+        """This process among all. Raises DataError."""
+        return ranks_and_workers.ranks(self.rank, self.world_size)
+
+    def faults(self, policy: Policy) -> BadSampleBudget:
+        return BadSampleBudget(policy, self.most_errors, self.most_errors_in_a_row)
+
+    def steps(self, stream: SampleStream) -> PassSteps:
+        """The steps of this pipeline over a stream. Raises DataError for what cannot be."""
+        ranks, batching = self.ranks, self.plan.batching
+        size = self.global_batch
+        if batching is not None:
+            size = size or batching.size * ranks.world
+            if size != batching.size * ranks.world:
+                raise DataError(
+                    f"batched({batching.size}) on {ranks.world} ranks makes global batches of"
+                    f" {batching.size * ranks.world}, and global_batch is {size}: take"
+                    f" batched({size / ranks.world:g})"
+                )
+        elif self.plan.filters and ranks.world > 1:
+            raise DataError(
+                f"samples are left out and not batched: the {ranks.world} ranks would not keep"
+                " step; add batched() after select() and rsample(), or take exact=False"
+            )
+        if self.items is not None and self.tail not in (None, "straddle"):
+            raise DataError(f'with_epoch() needs tail="straddle", got {self.tail!r}')
+        size = size or ranks.world
+        if self.items is not None:
+            length: int | None = self.items * size
+        else:
+            length = None if self.epochs is None else self.epochs * stream.samples
+        return PassSteps(stream, size, ranks, self.tail or self._usual_tail(), length)
+
+    def _usual_tail(self) -> Tail:
+        """As webdataset would have it."""
+        if self.items is not None or self.epochs is None:
+            return "straddle"
+        batching = self.plan.batching
+        return "partial" if batching is None or batching.partial else "drop"

@@ -1,0 +1,213 @@
+"""The source half of a pipeline: the stream, and this process's share of its steps, read ahead."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data.cache.node_store import NodeStore
+from data.index.manifest import Manifest
+from data.index.shard_access import is_url
+from data.index.shard_listing import Shards
+from data.order.rank_shares import RankShare
+from data.read.bad_samples import BadSampleBudget
+from data.read.batch import Batch, BatchTimes
+from data.read.batches.batch_fetcher import BatchFetcher, BatchWork
+from data.read.batches.grouped_prefetch import GroupedPrefetcher
+from data.read.batches.inline_reads import InlineReadDecision
+from data.read.batches.parallel_open import await_verification
+from data.read.batches.shard_prefetch import ShardPrefetcher, has_remote_shards
+from data.read.dataset import Dataset, open_dataset
+from data.read.sample_stream import (
+    MixedStream,
+    SampleLocations,
+    SampleStream,
+    SingleStream,
+    live_shards,
+    mean_bytes,
+    order_of,
+)
+from data.read.shards.local_file_samples import WHOLE_BYTES
+from data.read.shards.open_descriptors import SHARDS
+from data.read.shards.shard_samples import Check
+from data.source.sources import Sources
+from data.wds.pass_steps import PassSteps
+from data.wds.pipeline_cursor import Cursor
+
+_LOCATED = 4096  # positions that are located at a time
+_BLOCK = 32  # samples at least that a thread reads at a time
+
+
+@dataclass(frozen=True)
+class PipelineInput:
+    """What is read and in what order, before it is opened."""
+
+    shards: Shards | Dataset | SampleStream
+    cache: str | Path | None = None
+    cache_bytes: int = 0
+    sources: Sources | None = None
+    seed: int = 0
+    streams: int = 48
+    window: int = 8
+    shuffle: bool = True
+    check: Check = "auto"
+    manifest: Manifest | None = None
+    """Of the shards, once they were opened: another process need not index them again."""
+
+    @property
+    def far(self) -> bool:
+        """Whether to open it takes requests."""
+        if isinstance(self.shards, str | Path):
+            return is_url(str(self.shards))
+        if isinstance(self.shards, Sequence):
+            return any(is_url(str(shard)) for shard in self.shards)
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was given open."""
+        return not isinstance(self.shards, str | Path | Sequence)
+
+    def open(self) -> SampleStream:
+        """The stream. Raises DataError."""
+        shards = self.shards
+        if isinstance(shards, Dataset):
+            return self._ordered(shards)
+        if not isinstance(shards, str | Path | Sequence):
+            return shards
+        if self.manifest is None:
+            opened = open_dataset(
+                shards,
+                cache=self.cache,
+                cache_bytes=self.cache_bytes,
+                sources=self.sources,
+                check=self.check,
+            )
+            return self._ordered(opened)
+        folder = Path(self.cache or ".")
+        budget = self.cache_bytes if self.cache else 0
+        store = NodeStore(folder, budget, sources=self.sources or Sources())
+        return self._ordered(Dataset(self.manifest, store, self.check))
+
+    def opened_as(self, stream: SampleStream) -> "PipelineInput":
+        """For another process, which is not to index the shards again."""
+        return replace(self, manifest=stream.datasets[0].manifest)
+
+    def _ordered(self, dataset: Dataset) -> SampleStream:
+        order = order_of(
+            dataset,
+            seed=self.seed,
+            streams=self.streams,
+            window=self.window,
+            shuffle=self.shuffle,
+        )
+        return SingleStream(dataset, order)
+
+
+def after_fork(stream: SampleStream) -> SampleStream:
+    """The same, with none of the locks that threads of the parent may have held."""
+    datasets = [Dataset(each.manifest, each.store, each.check) for each in stream.datasets]
+    if isinstance(stream, SingleStream):
+        return SingleStream(datasets[0], stream.order)
+    if isinstance(stream, MixedStream):
+        return MixedStream(datasets, stream.orders, stream.mixture)
+    return stream
+
+
+class ShareRead(NamedTuple):
+    """This rank's share of one step, as bytes."""
+
+    batch: Batch
+    times: BatchTimes
+    share: RankShare
+    begin: int
+    """The position of the step; `share.after` is that of the next one."""
+
+
+@dataclass(frozen=True)
+class ShareReader:
+    """Reads shares of steps ahead in threads."""
+
+    stream: SampleStream
+    steps: PassSteps
+    faults: BadSampleBudget
+    depth: int
+    threads: int
+    downloads: int
+
+    @property
+    def fetcher(self) -> BatchFetcher:
+        return BatchFetcher(self.stream, None, None, self.faults)
+
+    def read(self, cursor: Cursor, stride: int) -> Generator[ShareRead, None, None]:
+        """Every `stride`-th step from `cursor` to its `until`. Close it to end its threads."""
+        fetch, at = self.fetcher.fetch, _At(cursor.position)
+        streams = self.stream.streams_of(*self.steps.ranks, self.steps.size)
+        SHARDS.check(live_shards(self.stream, streams))
+        most = -(-_BLOCK * self.steps.ranks.world // self.steps.size)
+        is_far = has_remote_shards(self.stream)
+        is_small = not is_far and mean_bytes(self.stream) <= WHOLE_BYTES
+        made: GroupedPrefetcher[tuple[BatchWork, int], ShareRead] = GroupedPrefetcher(
+            lambda found: ShareRead(*fetch(found[0]), found[0].share, found[1]),
+            self._works(cursor, stride),
+            most=most if self.threads else 1,
+            depth=self.depth,
+            threads=self.threads,
+            alone=InlineReadDecision() if is_small else None,
+        )
+        ahead = None
+        if is_far:
+            ahead = ShardPrefetcher(
+                self.stream,
+                lambda: at.position,
+                streams,
+                end=cursor.until,
+                downloads=self.downloads,
+            )
+        try:
+            while (found := _next(made.next)) is not None:
+                at.position = found.begin
+                yield found
+            await_verification(self.stream)
+        finally:
+            made.close("the iteration was closed")
+            if ahead is not None:
+                ahead.close()
+
+    def read_one(self, position: int) -> Any:
+        """The sample at a position, which may stand in for another. Raises as
+        `BatchFetcher.fetch`."""
+        positions = np.array([position])
+        share = RankShare(positions, np.ones(1, dtype=bool), 1.0, position + 1)
+        batch, _ = self.fetcher.fetch(BatchWork(share, self.stream.locate(positions)))
+        return batch.data[0] if batch.data else None
+
+    def _works(self, cursor: Cursor, stride: int) -> Iterator[tuple[BatchWork, int]]:
+        begins = self.steps.begins(cursor.position, cursor.until)
+        begins = islice(begins, cursor.skip, None, stride)
+        count = max(1, _LOCATED * self.steps.ranks.world // self.steps.size)
+        while block := list(islice(begins, count)):
+            shares = [self.steps.share(begin, end) for begin, end in block]
+            places = self.stream.locate(np.concatenate([share.positions for share in shares]))
+            at = 0
+            for (begin, _), share in zip(block, shares, strict=True):
+                part = slice(at, at + len(share.positions))
+                at = part.stop
+                yield BatchWork(share, SampleLocations(*(column[part] for column in places))), begin
+
+
+class _At:
+    """Where the consumer is."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+def _next(call: Callable[[], ShareRead]) -> ShareRead | None:
+    try:
+        return call()
+    except StopIteration:
+        return None

@@ -1,0 +1,54 @@
+"""Which rank of how many, and which worker of a `DataLoader`, without importing torch."""
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from data.errors import DataError
+
+
+class DataParallelRank(NamedTuple):
+    """This process among those that share each global step."""
+
+    rank: int
+    world: int
+
+
+class LoaderWorker(NamedTuple):
+    """This process among the workers of a `DataLoader`."""
+
+    id: int
+    workers: int
+    seed: int
+    """The same for all workers that were started together."""
+
+
+def ranks(rank: int | None, world: int | None) -> DataParallelRank:
+    """As given; else of torch.distributed if it is up; else of RANK and WORLD_SIZE; else one.
+
+    Raises DataError for what cannot be.
+    """
+    if (rank is None) != (world is None):
+        raise DataError("give both rank and world_size, or neither")
+    found = DataParallelRank(rank, world) if rank is not None and world is not None else _found()
+    if not 0 <= found.rank < found.world:
+        raise DataError(f"rank must be in 0..world_size-1, got {found.rank} of {found.world}")
+    return found
+
+
+def worker() -> LoaderWorker | None:
+    """None outside of a worker."""
+    data = sys.modules.get("torch.utils.data")
+    info: Any = data.get_worker_info() if data is not None else None
+    return None if info is None else LoaderWorker(info.id, info.num_workers, info.seed - info.id)
+
+
+def _found() -> DataParallelRank:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return DataParallelRank(distributed.get_rank(), distributed.get_world_size())
+    told = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    try:
+        return DataParallelRank(int(told[0]), int(told[1]))
+    except ValueError as error:
+        raise DataError(f"RANK={told[0]!r} and WORLD_SIZE={told[1]!r} are not numbers") from error

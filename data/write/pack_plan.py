@@ -1,0 +1,107 @@
+"""Which files of a folder become which samples: the plan of a pack, before any byte is read."""
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import groupby, pairwise
+from pathlib import Path
+
+from blake3 import blake3
+
+from data.errors import DataError
+from data.index.tar.member_names import RESERVED_EXTENSIONS, is_meta, split_name
+
+
+@dataclass(frozen=True, order=True)
+class SourceFile:
+    """A file to pack: its sample's key, its extension, its path relative to the source."""
+
+    key: str
+    extension: str
+    name: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class FolderPlan:
+    """The samples of a pack, sorted by key, and how many files were passed over for each reason."""
+
+    samples: tuple[tuple[SourceFile, ...], ...]
+    skipped: dict[str, int]
+
+    @property
+    def digest(self) -> str:
+        """BLAKE3 (hex) of names, sizes and modification times: equal for an unchanged source."""
+        lines = (repr((f.name, f.size, f.mtime_ns)) for sample in self.samples for f in sample)
+        return blake3("\n".join(lines).encode()).hexdigest()
+
+
+def plan_folder(source: Path, suffixes: Sequence[str], exclude: Sequence[str]) -> FolderPlan:
+    """List the files under `source` that end in one of `suffixes` (all, if none) as samples.
+
+    `exclude` are glob patterns for basenames and for paths relative to `source`. Hidden files and
+    folders are passed over. Links to files are read as files, links to folders not followed.
+    Raises DataError if there is nothing to pack or two files would be one member; OSError.
+    """
+    wrong = [suffix for suffix in suffixes if not suffix.startswith(".")]
+    if wrong:
+        raise DataError(f"suffixes must begin with a dot, got {wrong}")
+    if not source.is_dir():
+        raise DataError(f"cannot pack {source}: it is not a folder")
+    skipped: Counter[str] = Counter()
+    files = sorted(_select(source, tuple(s.lower() for s in suffixes), exclude, skipped))
+    if not files:
+        raise DataError(
+            f"nothing to pack in {source}: looked for {list(suffixes) or 'all files'}"
+            f" without {list(exclude)}, passed over {dict(skipped)}"
+        )
+    for one, two in pairwise(files):
+        if (one.key, one.extension) == (two.key, two.extension):
+            raise DataError(
+                f"{one.name} and {two.name} in {source} would be the same member of a sample"
+                " (extensions are lower-cased); rename or exclude one"
+            )
+    samples = tuple(tuple(group) for _, group in groupby(files, key=lambda file: file.key))
+    return FolderPlan(samples, dict(sorted(skipped.items())))
+
+
+def _select(
+    source: Path, suffixes: tuple[str, ...], exclude: Sequence[str], skipped: Counter[str]
+) -> Iterator[SourceFile]:
+    for name in _walk(source, exclude, skipped):
+        if suffixes and not name.lower().endswith(suffixes):
+            continue
+        status = (source / name).stat()
+        split = split_name(name)
+        if not stat.S_ISREG(status.st_mode):
+            skipped["not a file"] += 1
+        elif is_meta(name) or (split and split[1] in RESERVED_EXTENSIONS):
+            skipped["reserved name"] += 1
+        elif split is None or not split[1]:
+            skipped["no extension"] += 1
+        else:
+            yield SourceFile(*split, name, status.st_size, status.st_mtime_ns)
+
+
+def _walk(source: Path, exclude: Sequence[str], skipped: Counter[str]) -> Iterator[str]:
+    """Relative names of all entries that are no folders. Following no folder link, it must end."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(source / folder) as entries:
+            for entry in entries:
+                name = f"{folder}{entry.name}"
+                if entry.name.startswith("."):
+                    skipped["hidden"] += 1
+                elif any(fnmatchcase(entry.name, p) or fnmatchcase(name, p) for p in exclude):
+                    skipped["excluded"] += 1
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{name}/")
+                elif entry.is_dir():
+                    skipped["link to a folder"] += 1
+                else:
+                    yield name

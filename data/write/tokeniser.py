@@ -1,0 +1,81 @@
+"""Text to tokens while it is packed, by the `tokenizer.json` of Hugging Face's tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from blake3 import blake3
+
+from data.errors import DataError
+from data.write.pack_report import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+"""How GPT, Llama 3, Llama 2 and Gemma call the token after the last one of a document."""
+
+
+class Tokeniser:
+    """Makes members `.npy` of texts, each a vector of uint16, or uint32 for large vocabularies."""
+
+    def __init__(self, path: Path, end: str | None = None) -> None:
+        """
+        Args:
+            path: a `tokenizer.json`.
+            end: the token that ends each document; None: the one of `ENDS` that there is.
+
+        Raises:
+            DataError: the library is missing, the file is no tokenizer, or has no such token.
+        """
+        self.content = content = _read(path)
+        """Of the file."""
+        self._tokenizer = _parsed(path, content)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        ids = self._tokenizer.get_vocab()
+        last = max(ids.values())
+        self.vocabulary = Vocabulary(last + 1, _end(path, ids, end), blake3(content).hexdigest())
+        self._dtype = np.uint16 if last <= np.iinfo(np.uint16).max else np.uint32
+
+    def members(self, texts: Sequence[str]) -> list[bytes]:
+        """The tokens of each text and its end, without those that a model would want in front."""
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._member(encoding.ids) for encoding in found]
+
+    def _member(self, ids: list[int]) -> bytes:
+        content = BytesIO()
+        np.save(content, np.array([*ids, self.vocabulary.end], self._dtype), allow_pickle=False)
+        return content.getvalue()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"the tokenizer {path} cannot be read: {error.strerror}") from error
+
+
+def _parsed(path: Path, content: bytes) -> Tokenizer:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise DataError("tokens are made by tokenizers: pip install tokenizers") from error
+    try:
+        return Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises nothing more special
+        raise DataError(f"{path} is no tokenizer.json: {error}") from error
+
+
+def _end(path: Path, ids: dict[str, int], wanted: str | None) -> int:
+    found = [name for name in ((wanted,) if wanted is not None else ENDS) if name in ids]
+    if len(found) == 1:
+        return ids[found[0]]
+    if wanted is not None:
+        raise DataError(f"{path} has no token {wanted!r} to end documents with")
+    there = f"several of {', '.join(found)}" if found else f"none of {', '.join(ENDS)}"
+    raise DataError(f"{path} has {there}: say which token ends a document (--end)")

@@ -1,0 +1,44 @@
+"""What a site wants in the environment of its workers. Handed over as it is, never by a shell."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from checkpointing import CheckpointError
+from checkpointing.service.spool.spool_folder import make
+from hpckit.config.spec import SlurmSpec
+
+log = logging.getLogger(__name__)
+
+
+def variables_of(slurm: SlurmSpec | None) -> dict[str, str]:
+    """All of them, on this node."""
+    if slurm is None:
+        return {}
+    caches = cache_variables(slurm.scratch) if slurm.scratch is not None else {}
+    return caches | site_variables(slurm)
+
+
+def site_variables(slurm: SlurmSpec) -> dict[str, str]:
+    """Those that the spec alone tells."""
+    found = {name: str(value) for name, value in slurm.env.items()}
+    if slurm.interface is not None:
+        found |= dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), slurm.interface)
+    return found
+
+
+def cache_variables(scratch: str) -> dict[str, str]:
+    """Compilers' caches in a folder of this node's disk that is this user's alone: code is loaded
+    from there. Empty where there can be none, which costs time and nothing else."""
+    folder = Path(scratch) / f"hpckit-cache-{os.getuid()}"
+    try:
+        make(folder)
+    except (CheckpointError, OSError) as error:
+        log.warning("no caches in cluster.slurm.scratch: %s", error)
+        return {}
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }

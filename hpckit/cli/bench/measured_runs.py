@@ -1,0 +1,73 @@
+"""Runs that are only made to be measured: started, waited for, and cleared away."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpckit.cli.common.command_errors import CommandError
+from hpckit.config.spec import PackSpec, RunSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.events.event_log import Event, read_events
+from hpckit.report.overview import Queue, look
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import RunDir, lock_paths, run_directory
+from hpckit.rundir.lock import hold_all
+from hpckit.submit.job_submission import SubmitError, submit, submit_job
+from hpckit.submit.preflight.checks import preflight
+from hpckit.submit.prepare import prepare
+from hpckit.submit.run_cancellation import cancel_run
+
+_TICK_S = {"local": 1.0, "slurm": 3.0}  # looking costs some 20 ms, and asks Slurm
+_CANCEL_S = 120.0
+
+
+def check(
+    specs: Sequence[RunSpec], project: Project, pack: Callable[[PackSpec, Path], None]
+) -> None:
+    """Look at what all of these runs need, before any of them is started.
+
+    Raises:
+        SpecError: something is missing.
+    """
+    found = [
+        problem
+        for spec in specs
+        for problem in preflight(spec, run_directory(spec, Path.cwd()), project, pack).problems
+    ]
+    if found:
+        raise SpecError(list(dict.fromkeys(found)))
+
+
+def train(spec: RunSpec, overrides: Sequence[str], project: Project) -> list[Event]:
+    """The events of such a run, to its end. Its checkpoints are removed. Ctrl-C ends it too.
+
+    Raises:
+        SpecError: Slurm does not take it.
+        CommandError: it did not come to its end.
+    """
+    run = run_directory(spec, Path.cwd())
+    with hold_all(lock_paths(spec, run), "hpckit bench scaling"):
+        number = prepare(run, spec, overrides, project)
+    try:
+        submit(run, number) if spec.cluster.kind == "local" else submit_job(run, spec, number)
+    except SubmitError as error:
+        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+    try:
+        _wait(run, _TICK_S[spec.cluster.kind])
+    except KeyboardInterrupt:
+        cancel_run(look(run, Queue()), saves=False, within_s=_CANCEL_S, say=lambda text: None)
+        raise
+    finally:
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+    return list(read_events(run.events))
+
+
+def _wait(run: RunDir, tick_s: float) -> None:
+    while (it := look(run, Queue())).is_alive:
+        time.sleep(tick_s)
+    if it.word != "done":
+        reason = (it.verdict or {}).get("reason", it.problem or "")
+        raise CommandError(f"{run.name}: {it.word}: {reason}\n    hpckit why {run.path}")

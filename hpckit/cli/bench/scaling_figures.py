@@ -1,0 +1,128 @@
+"""How a model scales, from what runs on several worlds recorded. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Any
+
+from hpckit.cli.bench.world_shapes import WorldShape
+from hpckit.events.event_log import Event
+
+WARM_UP = 5
+"""Steps that are left out: of the first ones, some wait for memory, caches and compilers."""
+EFFICIENT = 0.8
+"""Share of perfect scaling that still counts as good."""
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """A model on a world."""
+
+    model: str
+    world: WorldShape
+    global_batch: int
+    step_s: float
+    """Median."""
+    tokens_per_s: float | None
+    communication: float | None
+    """Share of traced steps in which nothing but collectives ran; None: none was traced."""
+    data_wait: float
+    """Share of the time that was waited for data."""
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.global_batch / self.step_s
+
+    def efficiency(self, first: ScalingPoint) -> float:
+        """Samples per second of a rank, over those of a rank of `first`."""
+        mine, its = (one.samples_per_s / one.world.ranks for one in (self, first))
+        return mine / its
+
+
+def point(
+    model: str, world: WorldShape, global_batch: int, events: Iterable[Event]
+) -> ScalingPoint:
+    """Of a run that came to its end.
+
+    Raises:
+        ValueError: too few of its steps were recorded.
+    """
+    steps = [e for e in events if e.kind == "step" and e["step"] > WARM_UP]
+    plain = [e for e in steps if "traced_step_s" not in e.fields]
+    if not plain:
+        raise ValueError(f"no step after the first {WARM_UP} was recorded")
+    traced = [e for e in steps if e.get("traced_step_s")]
+    step_s = median(e["step_s"] for e in plain)
+    tokens = [e["tokens_per_s"] * e["step_s"] for e in plain if e.get("tokens_per_s")]
+    shares = [e["communication_exposed_s"] / e["traced_step_s"] for e in traced]
+    waits = [e.get("data_wait_s", 0.0) / e["step_s"] for e in plain]
+    return ScalingPoint(
+        model=model,
+        world=world,
+        global_batch=global_batch,
+        step_s=step_s,
+        tokens_per_s=mean(tokens) / step_s if tokens else None,
+        communication=mean(shares) if shares else (0.0 if world.ranks == 1 else None),
+        data_wait=mean(waits),
+    )
+
+
+def by_model(points: Sequence[ScalingPoint]) -> dict[str, list[ScalingPoint]]:
+    """Each model's, from the fewest ranks on."""
+    found: dict[str, list[ScalingPoint]] = {}
+    for one in sorted(points, key=lambda one: one.world.ranks):
+        found.setdefault(one.model, []).append(one)
+    return {model: found[model] for model in dict.fromkeys(one.model for one in points)}
+
+
+def conclusion(points: Sequence[ScalingPoint]) -> str:
+    """Of one model: how far it scales well, and where communication outweighs all else."""
+    first, last = points[0], points[-1]
+    if first is last:
+        return f"only {_ranks(first)}: nothing to compare"
+    said = [_reach(points), _cross_over(points)]
+    fastest = max(points, key=lambda one: one.samples_per_s)
+    if fastest is not last:
+        said.append(f"slower on {_ranks(last)} than on {fastest.world.ranks}")
+    return "; ".join(said)
+
+
+def _reach(points: Sequence[ScalingPoint]) -> str:
+    good = points[0]
+    for one in points[1:]:
+        if one.efficiency(points[0]) < EFFICIENT:
+            break
+        good = one
+    if good is points[0]:
+        return f"below {EFFICIENT:.0%} of perfect from {_ranks(points[1])} on"
+    return f"at {EFFICIENT:.0%} of perfect or more up to {_ranks(good)}"
+
+
+def _cross_over(points: Sequence[ScalingPoint]) -> str:
+    heavy = [one for one in points if one.communication is not None and one.communication > 0.5]
+    if heavy:
+        return f"communication takes more than half of a step from {_ranks(heavy[0])} on"
+    known = [one for one in points[1:] if one.communication is not None]
+    if not known:
+        return "no step of several ranks was traced: --steps is too small"
+    return f"communication stays below half of a step up to {_ranks(known[-1])}"
+
+
+def _ranks(one: ScalingPoint) -> str:
+    return f"{one.world.ranks} rank{'' if one.world.ranks == 1 else 's'}"
+
+
+def records(points: Sequence[ScalingPoint]) -> list[dict[str, Any]]:
+    """For programs."""
+    return [
+        {
+            **asdict(one),
+            "ranks": one.world.ranks,
+            "samples_per_s": one.samples_per_s,
+            "efficiency": one.efficiency(own[0]),
+        }
+        for own in by_model(points).values()
+        for one in own
+    ]

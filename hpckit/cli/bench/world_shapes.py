@@ -1,0 +1,97 @@
+"""The worlds that a model is trained on to see how it scales, and the overrides that make them.
+Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpckit.config.parallel_degrees import degrees
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError
+
+
+@dataclass(frozen=True, order=True)
+class WorldShape:
+    """Nodes, and the ranks of each."""
+
+    nodes: int
+    workers: int
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.workers
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.workers}"
+
+
+@dataclass(frozen=True)
+class ScalingWorkload:
+    """How much is trained."""
+
+    steps: int
+    is_strong: bool
+    """Whether all worlds share the same global batch, instead of each rank having as much to do."""
+
+
+def parse_world(text: str) -> WorldShape:
+    """Of "nodes x workers", as in 2x8.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text.strip())
+    if not found:
+        raise ValueError(f"{text!r} is no world; NODESxWORKERS is one, as in 2x8")
+    return WorldShape(int(found[1]), int(found[2]))
+
+
+def doubling(nodes: int, workers: int) -> list[WorldShape]:
+    """From one rank to all of a node, then from one node to `nodes`."""
+    return [
+        *(WorldShape(1, count) for count in _doubled(workers)),
+        *(WorldShape(count, workers) for count in _doubled(nodes)[1:]),
+    ]
+
+
+def _doubled(most: int) -> list[int]:
+    below = [1 << power for power in range((most - 1).bit_length())]
+    return [*below, most]
+
+
+def overrides_of(
+    spec: RunSpec,
+    typed: Sequence[str],
+    model: str,
+    world: WorldShape,
+    sizes: ScalingWorkload,
+    root: str,
+) -> list[str]:
+    """What launch.py would be given, for `spec` as typed, but on this world.
+
+    Raises:
+        SpecError: the degrees of `parallel` do not fit.
+    """
+    return [
+        *typed,
+        *(f"model={model}", f"name=scaling-{model.replace('_', '-')}-{world}", f"root={root}"),
+        *(f"launch.nodes={world.nodes}", f"launch.gpus_per_node={world.workers}"),
+        *("launch.continuation=none", f"train.steps={sizes.steps}", "train.log_every=1"),
+        *("train.trace_share=0.2", "optim.warmup_steps=0"),
+        *(f"checkpoint.{key}=null" for key in ("every_steps", "every_minutes", "mtbf_hours")),
+        *("checkpoint.max_unsaved_minutes=null", "checkpoint.url=null", "checkpoint.local=null"),
+        f"train.global_batch={_global_batch(spec, world, sizes)}",
+    ]
+
+
+def _global_batch(spec: RunSpec, world: WorldShape, sizes: ScalingWorkload) -> int:
+    if sizes.is_strong:
+        return spec.train.global_batch
+    try:
+        found = degrees(spec.parallel, world.ranks)
+        # the ranks of a pipeline have parts of a model, and as many micro-batches to be as busy
+        return spec.train.micro_batch * found.data * found.pipeline
+    except ValueError as error:
+        raise SpecError([f"{world}: {error}"]) from None

@@ -1,0 +1,190 @@
+"""From what the user calls a checkpoint to the checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from checkpointing.errors import DamagedError, FormatError
+from checkpointing.format.object_keys import SaveId
+from checkpointing.format.store_records import CheckpointMark
+from checkpointing.retention import Best
+from checkpointing.store import catalog, pins_and_labels
+from checkpointing.store.catalog import CatalogEntry, CheckpointInfo
+from checkpointing.store.store import Store
+from hpckit.cli.ckpt.store_location import StoreLocation
+from hpckit.cli.common.command_output import listing, when
+from hpckit.cli.common.store_errors import CommandUsageError
+
+_ID = re.compile(r"\d{1,10}(-[0-9a-f]{0,8})?")
+_STATES = ("committed", "partial")
+
+
+@dataclass(frozen=True)
+class CheckpointMatch:
+    """What was found, and what to say about it."""
+
+    info: CheckpointInfo
+    remark: str | None = None
+
+
+def pick(
+    infos: Sequence[CheckpointInfo], named: Mapping[str, CheckpointMark], text: str, where: str
+) -> CheckpointMatch:
+    """The checkpoint of a run that `text` names.
+
+    Args:
+        infos: what there is, unfinished and damaged ones too; ordered by step and time.
+        named: marks, by name.
+        where: place and run, for messages.
+
+    Raises:
+        RefusedError: there is none, or several; says what there is.
+    """
+    whole = [info for info in infos if info.state in _STATES]
+    if text == "latest":
+        if not whole:
+            raise CommandUsageError(f"no checkpoint in {where}")
+        return CheckpointMatch(max(whole, key=lambda info: (info.step, info.created)))
+    marked = [info for info in infos if text in named and info.id == named[text].id]
+    if marked or (
+        text in named and text != pins_and_labels.BEST
+    ):  # which may be looked for by its metric
+        return _one(marked, infos, text, where)
+    if text == "best" or text.startswith("best:"):
+        return CheckpointMatch(_best(whole, text, where))
+    if text.isascii() and text.isdecimal() and len(text) <= 20:
+        same = [info for info in infos if info.step == int(text)]
+        if same:
+            return _newest(same)
+    matching = [info for info in infos if _ID.fullmatch(text) and info.id.startswith(text)]
+    return _one(matching, infos, text, where)
+
+
+def checkpoint_label(info: CheckpointInfo) -> str:
+    """A checkpoint by what tells it from others of its step."""
+    origin = f"imported from {info.source}, " if info.source else ""
+    return f"{info.id} ({origin}{when(info.created, exact=True)})"
+
+
+def _newest(same: Sequence[CheckpointInfo]) -> CheckpointMatch:
+    """Of one step, saved once or more."""
+    usable = [info for info in same if info.state in _STATES] or same
+    chosen = max(usable, key=lambda info: info.created)
+    others = [checkpoint_label(info) for info in same if info is not chosen]
+    taken = checkpoint_label(chosen)
+    remark = f"step {chosen.step} was saved {len(same)} times: taking {taken}, the newest"
+    return CheckpointMatch(chosen, f"{remark}; also: {listing(others)}" if others else None)
+
+
+def _one(
+    found: Sequence[CheckpointInfo], infos: Sequence[CheckpointInfo], text: str, where: str
+) -> CheckpointMatch:
+    if len(found) > 1:
+        ids = listing([checkpoint_label(info) for info in found])
+        raise CommandUsageError(f"{text!r} is the beginning of {len(found)} ids in {where}: {ids}")
+    if not found:
+        whole = {info.step for info in infos if info.state in _STATES}
+        steps = listing([str(step) for step in sorted(whole, reverse=True)])
+        there = f"there are the steps {steps}" if whole else "there are none"
+        raise CommandUsageError(
+            f"no checkpoint {text!r} in {where}; {there}, and latest, best and best:METRIC"
+        )
+    return CheckpointMatch(found[0])
+
+
+def _best(infos: Sequence[CheckpointInfo], text: str, where: str) -> CheckpointInfo:
+    metrics = sorted({name for info in infos for name in info.metrics})
+    there = f"metrics there are: {listing(metrics)}" if metrics else "no checkpoint has any metric"
+    _, metric, mode = _parse_best(text)
+    if not metric and len(metrics) == 1:
+        metric = metrics[0]
+    if metric not in metrics:
+        problem = f"nobody knows {metric!r}" if metric else "best by which metric? best:METRIC"
+        raise CommandUsageError(f"{text!r} in {where}: {problem}; {there}")
+    newest_first = sorted(infos, key=lambda i: (i.step, i.created), reverse=True)
+    best = Best(metric, mode).reasons(newest_first)
+    if not best:
+        raise CommandUsageError(f"{text!r} in {where}: every checkpoint's {metric} is NaN")
+    return next(info for info in infos if info.id in best)
+
+
+def _parse_best(text: str) -> tuple[str, str, Literal["min", "max"]]:
+    head, _, metric = text.partition(":")
+    if metric.endswith(":max"):
+        return head, metric.removesuffix(":max"), "max"
+    return head, metric.removesuffix(":min"), "min"
+
+
+@dataclass(frozen=True)
+class SelectedCheckpoint:
+    """A checkpoint that can be worked with."""
+
+    place: StoreLocation
+    found: CatalogEntry
+
+    @property
+    def store(self) -> Store:
+        return self.place.store
+
+    @property
+    def run(self) -> str:
+        return self.found.stored.save.run
+
+    @property
+    def save(self) -> SaveId:
+        return self.found.stored.save
+
+
+def choose(place: StoreLocation, text: str, note: Callable[[str], None]) -> SelectedCheckpoint:
+    """The checkpoint of the place's run that `text` names.
+
+    Args:
+        note: told what the user should know, as that a step was saved twice.
+
+    Raises:
+        RefusedError: there is none.
+        DamagedError: there is, but its manifest cannot be read.
+    """
+    return SelectedCheckpoint(place, _found(place, choose_any(place, text, note)))
+
+
+def choose_any(place: StoreLocation, text: str, note: Callable[[str], None]) -> CheckpointInfo:
+    """As `choose`, but a damaged or unfinished one will do."""
+    run = place.only_run()
+    where = f"{place.store.url}, run {run}"
+    named, problems = readable_marks(place.store, run)
+    for problem in problems:
+        note(f"warning: {problem}")
+    picked = pick(catalog.list_checkpoints(place.store, run, refused={}), named, text, where)
+    if picked.remark:
+        note(picked.remark)
+    return picked.info
+
+
+def _found(place: StoreLocation, info: CheckpointInfo) -> CatalogEntry:
+    if info.state == "incomplete":
+        raise CommandUsageError(
+            f"step {info.step} ({info.id}) is no checkpoint: {info.problem}. If all ranks had "
+            f"finished, `hpckit ckpt repair {place.text} --adopt` commits it"
+        )
+    found, problems = catalog.committed(place.store, info.run)
+    for candidate in found:
+        if candidate.stored.save == info.save:
+            return candidate
+    if problem := problems.get(info.save):
+        raise DamagedError(
+            f"step {info.step} ({info.id}) is damaged: {problem}. `hpckit ckpt repair "
+            f"{place.text} {info.id} --from OTHER` can take the manifest from another store"
+        )
+    raise CommandUsageError(f"step {info.step} ({info.id}) was removed just now")
+
+
+def readable_marks(store: Store, run: str) -> tuple[Mapping[str, CheckpointMark], list[str]]:
+    """The marks of a run, and what is wrong with them if they cannot be read: none, then."""
+    try:
+        return pins_and_labels.marks(store, run), []
+    except (DamagedError, FormatError) as error:
+        return {}, [f"no marks are known: {error}"]

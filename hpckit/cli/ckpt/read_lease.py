@@ -1,0 +1,33 @@
+"""Keeping a checkpoint from being pruned while a command reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from checkpointing.store.catalog import CatalogEntry
+from checkpointing.store.sessions.read_lease import leased
+from checkpointing.store.store import Store
+from hpckit.cli.common.store_errors import CommandUsageError
+
+
+@contextmanager
+def read_lease(store: Store, found: CatalogEntry, note: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lease on the checkpoint for the length of the block, if the store can be written.
+
+    Raises:
+        RefusedError: it was removed before the lease was there.
+    """
+    save = found.stored.save
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(leased(store, found.stored, note))
+        except FileNotFoundError:
+            raise CommandUsageError(f"step {save.step} ({save.id}) was removed just now") from None
+        yield
+
+
+def is_there(store: Store, found: CatalogEntry) -> bool:
+    """Whether the manifest still is."""
+    manifests = store.manifests(found.stored.save.run)
+    return any(stored.key == found.stored.key for stored in manifests)

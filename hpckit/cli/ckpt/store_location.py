@@ -1,0 +1,171 @@
+"""From what the user calls a place to a store, and a run in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing.format import object_keys
+from checkpointing.runs import local_folder
+from checkpointing.store.store import Store
+from checkpointing.store_url import meant_url
+from hpckit.cli.common.command_output import listing
+from hpckit.cli.common.store_errors import CommandUsageError
+
+
+@dataclass(frozen=True)
+class StoreLocation:
+    """An open store, and the run that the user means, if that is known."""
+
+    text: str  # as the user wrote it
+    store: Store
+    run: str | None
+    runs: tuple[str, ...]  # that there are, sorted
+    is_guess: bool = False  # the run is the directory's own, one of several in the store
+
+    def only_run(self) -> str:
+        """The run to work on.
+
+        Raises:
+            RefusedError: there is none, or nobody knows which of several.
+        """
+        if self.run is not None:
+            return self.run
+        if not self.runs:
+            raise CommandUsageError(
+                f"{self.store.url} is a store without checkpoints: nothing to look at"
+            )
+        if len(self.runs) > 1:
+            raise CommandUsageError(
+                f"{self.store.url} has {len(self.runs)} runs: say which with --run: "
+                f"{listing(self.runs)}"
+            )
+        return self.runs[0]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Where a store may be."""
+
+    url: str
+    run: str | None = None  # asked for by the place itself
+    likely: str | None = None  # meant, if there are several
+
+
+@contextmanager
+def opened(
+    text: str, run: str | None = None, *, create: bool | None = None, may_be_new: bool = False
+) -> Iterator[StoreLocation]:
+    """The place, for the length of the block.
+
+    Args:
+        text: a store, a run in a store, or a run directory.
+        run: what the user said with --run.
+        create: make a store where there is none; None: the command has no option for that.
+        may_be_new: the run need not be there.
+
+    Raises:
+        RefusedError: there is no store, or no such run.
+        StoreError: out of reach.
+    """
+    store, candidate = _open(text, create)
+    try:
+        runs = run_names(store)
+        which = _which(candidate, run, runs, store.url, may_be_new)
+        yield StoreLocation(text, store, which, runs, which not in (None, run, candidate.run))
+    finally:
+        store.close()
+
+
+def run_names(store: Store) -> tuple[str, ...]:
+    """Runs that have checkpoints, or have begun to save one; sorted."""
+    found = set()
+    for entry in store.storage.list(object_keys.RUNS):
+        parsed = object_keys.parse_manifest(entry.key) or object_keys.parse_part(entry.key)
+        if parsed is not None:
+            found.add(parsed[0].run)
+    return tuple(sorted(found))
+
+
+def _open(text: str, create: bool | None) -> tuple[Store, _Candidate]:
+    if not text:
+        raise CommandUsageError("no place given: name a store, a run in it, or a run directory")
+    if meant := meant_url(text):
+        raise CommandUsageError(f"{text} is no path and no URL; did you mean {meant}?")
+    from hpckit.system.store_timeouts import interactive_store_options
+
+    for candidate in _candidates(text):
+        try:
+            return Store.open(candidate.url, options=interactive_store_options()), candidate
+        except FileNotFoundError:
+            continue
+    if create:
+        return Store.open(text, options=interactive_store_options(), create=True), _Candidate(text)
+    raise CommandUsageError(_nothing_at(text, can_create=create is not None))
+
+
+def _nothing_at(text: str, can_create: bool) -> str:
+    folder = local_folder(text)
+    if folder is not None and (folder / "submissions").is_dir():
+        return f"{text} is a run that has not saved a checkpoint yet; hpckit why {text} tells more"
+    if folder is not None and (below := Path("runs", text) / "submissions").is_dir():
+        return f"no checkpoint store at {text}; did you mean the run {below.parent}?"
+    is_there = folder is None or folder.exists()
+    why = f"it has no {object_keys.STORE}" if is_there else "nothing is there"
+    return (
+        f"no checkpoint store at {text}: {why}. Give the folder or URL of a store, a run in it as "
+        "STORE/runs/RUN, or a run directory (with checkpoints/ in it)"
+        f"{'; --create makes a new store there' if can_create else ''}"
+    )
+
+
+def _candidates(text: str) -> Iterator[_Candidate]:
+    from hpckit.system.local_folders import RUN_IN_STORE
+
+    folder = local_folder(text)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise CommandUsageError(f"{text} is a file; a store or run directory is a folder")
+    yield _Candidate(text)
+    if folder is not None:
+        yield _Candidate(str(folder / "checkpoints"), likely=folder.name)
+    if match := RUN_IN_STORE.fullmatch(text if folder is None else str(folder)):
+        yield _Candidate(match[1], run=match[2])
+    if folder is not None and (folder / "submissions").is_dir():
+        yield from _elsewhere(folder)
+
+
+def _elsewhere(folder: Path) -> Iterator[_Candidate]:
+    """The store that a run directory's spec names."""
+    from hpckit.config.spec_parser import SpecError, read_spec
+    from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
+
+    directory = RunDir(folder)
+    numbers = directory.submission_numbers()
+    if not numbers:
+        return
+    try:
+        spec = read_spec(directory.spec(numbers[-1]))
+    except (SpecError, OSError) as error:
+        raise CommandUsageError(
+            f"{folder} is a run directory, but where its checkpoints are cannot be read: {error}; "
+            "give the store itself"
+        ) from None
+    yield _Candidate(checkpoint_root(spec, directory), likely=run_name(spec))
+
+
+def _which(
+    candidate: _Candidate, asked: str | None, runs: tuple[str, ...], url: str, may_be_new: bool
+) -> str | None:
+    if candidate.run and asked and candidate.run != asked:
+        raise CommandUsageError(
+            f"the place names the run {candidate.run!r}, but --run says {asked!r}"
+        )
+    run = asked or candidate.run
+    if run is not None and run not in runs and not may_be_new:
+        there = f"there are: {listing(runs)}" if runs else "it has none yet"
+        raise CommandUsageError(f"no run {run!r} in {url}; {there}")
+    if run is None and len(runs) > 1 and candidate.likely in runs:
+        return candidate.likely
+    return run

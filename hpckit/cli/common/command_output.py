@@ -1,0 +1,169 @@
+"""What a command prints: tables and lines for people, or one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from hpckit.text.json_values import plain
+from hpckit.text.quantities import clean as clean
+from hpckit.text.quantities import decimal as decimal
+from hpckit.text.quantities import size as size
+from hpckit.text.quantities import speed as speed
+from hpckit.text.quantities import took as took
+
+PIPE_WIDTH = 200  # columns where there is no terminal to ask: programs rather have long lines
+_NAME = 12  # columns of the name of a fact
+
+Cell = str | Text
+
+
+class CommandOutput:
+    """Where a command writes. Results go to standard output, all else to standard error."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._out, self._err = _console(sys.stdout), _console(sys.stderr)
+
+    @property
+    def is_narrow(self) -> bool:
+        return self._out.width < 100
+
+    def line(self, text: Cell = "") -> None:
+        """A line of the result, for people."""
+        if not self.as_json:
+            self._out.print(text if isinstance(text, Text) else clean(text), soft_wrap=True)
+
+    def fact(self, name: str, text: Cell) -> None:
+        """A named line of the result, folded under itself."""
+        if self.as_json:
+            return
+        head, shown = Text(f"{name:<{_NAME}}", style="bold"), text
+        if isinstance(shown, str):
+            room = max(self._out.width - _NAME, 30)
+            folded = textwrap.wrap(
+                clean(shown), room, break_long_words=False, break_on_hyphens=False
+            )
+            shown = Text(("\n" + " " * _NAME).join(folded))
+        self.line(head + shown)
+
+    def dim(self, text: str) -> None:
+        """A line of the result that is less important."""
+        self.line(Text(clean(text), style="dim"))
+
+    def table(self, table: Table) -> None:
+        if not self.as_json:
+            self._out.print(table)
+
+    def document(self, body: dict[str, Any]) -> None:
+        """The result, for programs: at the end of a command, once."""
+        if self.as_json:
+            print(json.dumps(plain(body), indent=2, allow_nan=False), flush=True)
+
+    def note(self, text: str) -> None:
+        """Something that the user should know, but did not ask for."""
+        self._err.print(clean(text), soft_wrap=True)
+
+    def is_asking(self) -> bool:
+        """Whether there is somebody to ask."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
+    @contextmanager
+    def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        """A bar of bytes on a terminal; gives a function that is told bytes, from any thread."""
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=self._err,
+            transient=True,
+            disable=not self._err.is_terminal,
+        )
+        with bar:
+            task = bar.add_task(clean(what), total=total or None)
+            yield lambda n: bar.advance(task, n)
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """As `progress`, of things instead of bytes."""
+        bar = Progress(console=self._err, transient=True, disable=not self._err.is_terminal)
+        with bar:
+            task = bar.add_task(clean(what), total=total)
+            yield lambda n: bar.advance(task, n)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """A sign of life on a terminal, where nobody knows how much there is to do."""
+        if self._err.is_terminal:
+            with self._err.status(clean(what)):
+                yield
+        else:
+            yield
+
+
+def table(*columns: str, right: Sequence[str] = (), folded: Sequence[str] = ()) -> Table:
+    """An empty table in the style of all commands: numbers right, long texts folded."""
+    made = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=name not in folded,
+            overflow="fold" if name in folded else "ellipsis",
+        )
+    return made
+
+
+def ratio(raw: float, stored: float) -> str:
+    """How many times smaller it is stored: "1.42x"."""
+    if stored <= 0:
+        return ""
+    times = raw / stored
+    return f"{times:.2f}x" if times < 100 else f"{times:,.0f}x"
+
+
+def when(unix_s: float, *, exact: bool = False) -> str:
+    """Local time: short in tables, to the second in prose."""
+    if exact:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+    return time.strftime("%b %d %H:%M", time.localtime(unix_s))
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def listing(names: Sequence[str], most: int = 12) -> str:
+    """Names in a row, not too many."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def count(n: int, noun: str) -> str:
+    """ "1 checkpoint", "2 checkpoints"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _console(stream: IO[str]) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)

@@ -1,0 +1,48 @@
+"""How far a command has come: a bar on a terminal, a line now and then in a job's log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress
+
+from hpckit.cli.common.command_output import CommandOutput, size, speed
+
+_EVERY_S = 15.0
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; gives a function that is told (done, total)."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def progress_report(
+    what: str, out: CommandOutput, fetched: Callable[[], int]
+) -> Iterator[Callable[[int, int], None]]:
+    """As `progress_bar`; where there is no terminal, a line every quarter of a minute instead.
+
+    Args:
+        fetched: bytes so far.
+    """
+    began_s = told_s = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told_s
+        bar(done, total)
+        now_s = time.monotonic()
+        if not terminal and now_s - told_s >= _EVERY_S:
+            told_s = now_s
+            rate = speed(fetched(), now_s - began_s) or "nothing fetched"
+            out.note(f"{what}: {done:,} of {total:,} shards, {size(fetched())}, {rate}")
+
+    terminal = Console(stderr=True).is_terminal
+    with progress_bar(what) as bar:
+        yield tell

@@ -1,0 +1,75 @@
+"""The argument RUN of the commands on runs: a directory, or a run's name below ./runs."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hpckit.rundir.directory import RunDir
+
+ROOT = Path("runs")
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """For the shell: names below ./runs that begin so."""
+    return [name for name in run_names(ROOT) if name.startswith(incomplete)]
+
+
+RunPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="The run's directory, or its name below ./runs.",
+        autocompletion=complete_run,
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead, for programs.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def submitted_run(path: Path) -> RunDir:
+    """The run that is meant.
+
+    Raises:
+        FileNotFoundError: there is none, or nothing of it was submitted.
+    """
+    from hpckit.rundir.directory import find_run
+
+    is_name = len(path.parts) == 1 and not path.exists()
+    try:
+        found = find_run(ROOT / path if is_name and (ROOT / path).is_dir() else path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}; {_those_there(path)}") from None
+    if not found.submission_numbers():
+        raise FileNotFoundError(f"{found.path} holds no submission; start it with hpckit launch")
+    return found
+
+
+def run_names(root: Path) -> list[str]:
+    """The runs in the folder `root`, those that began last first."""
+    try:
+        found = [path for path in root.iterdir() if (path / "submissions").is_dir()]
+        found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:  # it is not there, or goes away just now
+        return []
+    return [path.name for path in found]
+
+
+def _those_there(path: Path) -> str:
+    """What may have been meant."""
+    root = ROOT if len(path.parts) == 1 else path.parent
+    names = run_names(root)
+    typed = {name: name for name in names} | {name.rpartition("-")[0]: name for name in names}
+    near = difflib.get_close_matches(path.name, typed, n=3, cutoff=0.7)
+    meant = [name for name in names if name.startswith(path.name)] or [typed[one] for one in near]
+    whole = [name if root == ROOT else str(root / name) for name in dict.fromkeys(meant[:3])]
+    if whole:
+        return f"did you mean {' or '.join(whole)}?"
+    where = root.resolve()
+    return f"hpckit status lists those in {where}" if names else f"there is no run in {where}"

@@ -1,0 +1,58 @@
+"""From what goes wrong to what is said and the exit status: no user sees a traceback."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from checkpointing.errors import CheckpointError, DamagedError, SaveError, StoreError
+from hpckit.cli.common.command_output import CommandOutput
+from hpckit.cli.common.exit_status import FOUND, OUT_OF_REACH, REFUSED
+
+DAMAGED, USAGE = FOUND, REFUSED
+
+
+class CommandUsageError(Exception):
+    """What was asked for makes no sense, or is not there; the text says what to do instead."""
+
+
+def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """A command as typer wants it, of one that returns its exit status and raises freely."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        out = CommandOutput(arguments["json"])
+        try:
+            code = command(**arguments)
+        except BrokenPipeError:
+            raise  # the reader has seen enough; typer knows what to do
+        except (CommandUsageError, CheckpointError, OSError) as error:
+            code = exit_code(error)
+            out.note(f"error: {error}")
+            out.document({"error": str(error), "exit": code})
+        if code:
+            raise typer.Exit(code)
+
+    return run
+
+
+def repair_advice(place: str) -> str:
+    """What to do about damage, for those who have just been told of it."""
+    return (
+        f"next: `hpckit ckpt repair {place}` looks for intact copies of what is damaged (--from "
+        "names other stores to look in)"
+    )
+
+
+def exit_code(error: Exception) -> int:
+    """1: damage; 2: what was asked for; 3: the store or the machine."""
+    if isinstance(error, DamagedError):
+        return DAMAGED
+    if isinstance(error, StoreError | SaveError):
+        return OUT_OF_REACH
+    usage = (CommandUsageError, CheckpointError)
+    files = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+    return USAGE if isinstance(error, (*usage, *files, PermissionError)) else OUT_OF_REACH

@@ -1,0 +1,37 @@
+"""Keys of the terminal, as they are struck."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+UP, DOWN = "\x1b[A", "\x1b[B"
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
+_MOST = 256  # bytes at once: of keys that were struck while nobody looked
+Read = Callable[[float], str]
+
+
+@contextmanager
+def terminal_key_reader() -> Iterator[Read]:
+    """Within the block, what waits for so many seconds at most gives the next key; "" if there is
+    none. Ctrl-C stays an interrupt."""
+    handle = sys.stdin.fileno()
+    waiting: list[str] = []
+    before = termios.tcgetattr(handle)
+    tty.setcbreak(handle)
+
+    def read(within_s: float) -> str:
+        if not waiting and select.select([handle], [], [], max(0.0, within_s))[0]:
+            waiting.extend(_KEY.findall(os.read(handle, _MOST).decode(errors="replace")))
+        return waiting.pop(0) if waiting else ""
+
+    try:
+        yield read
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)

@@ -1,0 +1,159 @@
+"""From what a user calls shards to a dataset, and from a loader's state to its order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpckit.cli.common.command_output import listing
+from hpckit.cli.common.store_errors import CommandUsageError
+
+if TYPE_CHECKING:
+    from data.cache.node_store import CacheLocal
+    from data.order.sample_order import Order
+    from data.read.dataset import Dataset
+    from data.read.sample_stream import SingleStream
+
+STREAMS, WINDOW = 48, 8  # of `Loader`
+_MOST_BYTES = 16 << 20  # of a file with a state
+
+
+def open_shards(
+    shards: Sequence[str],
+    cache: Path | None = None,
+    cache_bytes: int = 0,
+    cache_local: CacheLocal = False,
+) -> Dataset:
+    """The dataset of what was given on a command line. Raises DataError."""
+    from data.read.dataset import open_dataset
+
+    given: str | list[str] = shards[0] if len(shards) == 1 else list(shards)
+    return open_dataset(given, cache=cache, cache_bytes=cache_bytes, cache_local=cache_local)
+
+
+@dataclass(frozen=True)
+class OrderOverrides:
+    """What of an order was said on the command line; None: nothing."""
+
+    seed: int | None = None
+    streams: int | None = None
+    window: int | None = None
+
+    @property
+    def said(self) -> dict[str, int]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def order_of(
+    dataset: Dataset, state: Mapping[str, Any] | None, knobs: OrderOverrides
+) -> SingleStream:
+    """The stream that a loader over `dataset` reads, in the order of `state` if there is one.
+
+    Raises RefusedError if the state is no loader's, or says otherwise than the command line;
+    FingerprintError if it belongs to other shards.
+    """
+    from data.order.sample_order import NATURAL, ORDER
+    from data.read.sample_stream import SingleStream
+    from data.read.stream_identity import check_same
+
+    if state is None:
+        return SingleStream(dataset, _order(dataset, knobs.said))
+    name = state.get("order")
+    if name not in (ORDER, NATURAL):
+        more = ": a mixture's samples cannot be told from one dataset" if name == "mix-1" else ""
+        raise CommandUsageError(
+            f"the state is of the order {name!r}, not {ORDER} or {NATURAL}{more}"
+        )
+    told = {field: value for field, value in state.items() if field not in ("position", "pack")}
+    for field, value in knobs.said.items():
+        if told.get(field, value) != value:
+            raise CommandUsageError(
+                f"--{field} {value}, but the state says {told[field]}: leave it out"
+            )
+    fields = {field: _natural(told, field) for field in ("seed", "streams", "window", "remix")}
+    given = {field: value for field, value in fields.items() if value is not None}
+    made = SingleStream(dataset, _order(dataset, given, shuffle=name == ORDER))
+    check_same(told, made.identity)
+    return made
+
+
+def position_of(state: Mapping[str, Any]) -> int:
+    """Where a loader's state stands. Raises RefusedError."""
+    found = _natural(state, "position")
+    if found is None:
+        raise CommandUsageError(
+            "the state has no position: it is not what a loader's state_dict() gave"
+        )
+    return found
+
+
+def read_state(text: str) -> dict[str, Any]:
+    """A loader's state of JSON, of a file with JSON, or of one of the parts of such a document.
+
+    Raises RefusedError if there is none, or more than one.
+    """
+    try:
+        found = json.loads(_content(text))
+    except (ValueError, RecursionError) as error:
+        raise CommandUsageError(f"--state: not JSON: {error}") from None
+    return only_state(dict(states_in(found)), "--state")
+
+
+def only_state(states: Mapping[str, dict[str, Any]], where: str) -> dict[str, Any]:
+    """The one of several. Raises RefusedError if it is not one."""
+    if len(states) != 1:
+        what = f"{len(states)} states of loaders: {listing(sorted(states))}" if states else "none"
+        raise CommandUsageError(
+            f"{where}: expected what one loader's state_dict() gave, found {what}"
+        )
+    return next(iter(states.values()))
+
+
+def states_in(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(path, state) of each loader's state in nested dicts and lists."""
+    if isinstance(tree, dict) and "order" in tree and "position" in tree:
+        yield path or ".", tree
+    elif isinstance(tree, dict | list):
+        for name, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from states_in(part, f"{path}/{name}")
+
+
+def _content(text: str) -> str:
+    if text.lstrip().startswith("{"):
+        return text
+    try:
+        if text == "-":
+            return sys.stdin.read(_MOST_BYTES)
+        with Path(text).open(encoding="utf-8") as file:
+            return file.read(_MOST_BYTES)
+    except OSError as error:
+        raise CommandUsageError(f"--state: {text}: {error.strerror}") from None
+
+
+def _natural(state: Mapping[str, Any], field: str) -> int | None:
+    value = state.get(field)
+    if value is not None and (type(value) is not int or value < 0):
+        raise CommandUsageError(f"the state's {field} is {value!r}, not a natural number")
+    return value
+
+
+def _order(dataset: Dataset, given: Mapping[str, int], shuffle: bool = True) -> Order:
+    from data.order.sample_order import Order
+
+    if len(dataset) == 0:
+        raise CommandUsageError(f"there are no samples in the {len(dataset.manifest)} shards")
+    try:
+        return Order(
+            dataset.manifest.samples,
+            seed=given.get("seed", 0),
+            streams=given.get("streams", STREAMS),
+            window=given.get("window", WINDOW),
+            remix_every=given.get("remix", 0),
+            shuffle=shuffle,
+        )
+    except ValueError as error:
+        raise CommandUsageError(str(error)) from None

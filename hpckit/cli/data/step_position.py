@@ -1,0 +1,182 @@
+"""Where in its stream of samples a run was at some step: of its events, or of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpckit.cli.common.command_output import listing
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.cli.data.dataset_opening import only_state, position_of, states_in
+
+if TYPE_CHECKING:
+    from hpckit.cli.ckpt.store_location import StoreLocation
+    from hpckit.report.history import TrainingAttempt
+
+
+@dataclass(frozen=True)
+class StepPosition:
+    """The beginning of a global step."""
+
+    state: dict[str, Any]
+    """A loader's, of the same stream."""
+    position: int
+    batch: int | None
+    """Samples of the step; None: not known."""
+    step: int
+    """Number of the step in its run, from 1."""
+    later: int = 0
+    """Steps that it is later than the position: of packed documents, which do not say how far on a
+    step is."""
+
+
+@dataclass(frozen=True)
+class SavedLoaderState:
+    """What a checkpoint says: `step` steps are done, and `state` is the loader's then."""
+
+    step: int
+    state: dict[str, Any]
+
+
+def find_step_position(
+    place: str, run: str | None, step: int | None, batch: int | None
+) -> StepPosition:
+    """Step `step` of a run; None: the one after its newest checkpoint.
+
+    Args:
+        place: a store, a run in it, or a run directory.
+        batch: what the user says that a step has; else it is found out.
+
+    Raises RefusedError if it cannot be told; StoreError, DamagedError.
+    """
+    from hpckit.cli.ckpt.store_location import opened
+
+    with opened(place, run) as at:
+        name = at.only_run()
+        saved = _saved(at, name, step)
+        where = f"run {name} of {at.store.url}"
+    if step is None:
+        step = saved[0].step + 1
+    lives = _lives(Path(place))
+    if "pack" in saved[0].state:
+        return of_packed(lives, saved, step, batch)
+    told = of_lives(lives, step)
+    if told is not None:
+        position, size = told
+        return StepPosition(saved[0].state, position, batch or size, step)
+    found = of_checkpoints(saved, step, batch)
+    if found is None:
+        steps = listing([str(one.step) for one in saved])
+        raise CommandUsageError(
+            f"step {step} of {where}: from its checkpoints at {steps} one cannot tell how many "
+            "samples a step has: say it with --global-batch"
+        )
+    return found
+
+
+def of_lives(lives: Sequence[TrainingAttempt], step: int) -> tuple[int, int] | None:
+    """(position, batch) of step `step`; None if no life tells.
+
+    The last life that began before it counts: what earlier ones did of it was done again.
+    """
+    life = _life(lives, step)
+    if life is None or life.position is None or life.global_batch is None:
+        return None
+    return life.position + (step - 1 - life.start_step) * life.global_batch, life.global_batch
+
+
+def of_packed(
+    lives: Sequence[TrainingAttempt],
+    saved: Sequence[SavedLoaderState],
+    step: int,
+    batch: int | None,
+) -> StepPosition:
+    """Step `step` of packed documents, from where its life began or the checkpoint before it.
+
+    Raises RefusedError if neither is known.
+    """
+    state, life = saved[0].state, _life(lives, step)
+    if life is not None and life.position is not None:
+        later = step - 1 - life.start_step
+        return StepPosition(state, life.position, batch or life.global_batch, step, later)
+    before = next((one for one in saved if one.step < step), None)
+    if before is None:
+        raise CommandUsageError(
+            f"step {step}: no checkpoint before it says where its documents begin"
+        )
+    return StepPosition(state, position_of(before.state), batch, step, step - 1 - before.step)
+
+
+def _life(lives: Sequence[TrainingAttempt], step: int) -> TrainingAttempt | None:
+    return next((life for life in reversed(lives) if life.start_step < step), None)
+
+
+def of_checkpoints(
+    saved: Sequence[SavedLoaderState], step: int, batch: int | None
+) -> StepPosition | None:
+    """Step `step` as checkpoints, newest first, tell it; None if they do not.
+
+    The batch may change only where a run resumes, so it is even between neighbours, unless there
+    were checkpoints between that are gone: then positions need not divide.
+    """
+    before = next((one for one in saved if one.step < step), None)
+    after = next((one for one in reversed(saved) if one.step >= step), None)
+    base = before or after
+    if base is None:
+        return None
+    if batch is None and before and after:
+        passed = position_of(after.state) - position_of(before.state)
+        if passed % (after.step - before.step):
+            return None
+        batch = passed // (after.step - before.step)
+    steps = step - 1 - base.step
+    if steps and batch is None:
+        return None
+    position = position_of(base.state) + steps * (batch or 0)
+    return StepPosition(base.state, position, batch, step) if position >= 0 else None
+
+
+def _saved(at: StoreLocation, run: str, step: int | None) -> list[SavedLoaderState]:
+    """What the checkpoints next to a step say, newest first. Raises RefusedError if none does."""
+    from checkpointing.store import catalog
+
+    found, problems = catalog.committed(at.store, run)
+    by_step = sorted(found, key=lambda one: -one.stored.save.step)
+    if step is not None:
+        later = [one for one in by_step if one.stored.save.step >= step]
+        earlier = [one for one in by_step if one.stored.save.step < step]
+        by_step = [*later[-1:], *earlier[:1]]
+    else:
+        by_step = by_step[:1]
+    if not by_step:
+        more = f", {len(problems)} are damaged" if problems else ""
+        raise CommandUsageError(f"no checkpoint of run {run} in {at.store.url}{more}")
+    return [SavedLoaderState(one.stored.save.step, _loader_state(one)) for one in by_step]
+
+
+def _loader_state(found: Any) -> dict[str, Any]:
+    """The loader's state in a checkpoint."""
+    from checkpointing.format.values.json_values import decode, readable
+
+    states: dict[str, dict[str, Any]] = {}
+    for name, item in found.document.items.items():
+        if item.tensors == 0:
+            for path, value in found.document.table(name).values.items():
+                # not all of it: other values may be of classes that only the program has declared
+                found_in = states_in(readable(value), path)
+                states.update((place, decode(state)) for place, state in found_in)
+    return only_state(states, f"step {found.stored.save.step} ({found.stored.save.id})")
+
+
+def _lives(folder: Path) -> Sequence[TrainingAttempt]:
+    """Of a run directory; none of anything else."""
+    from hpckit.events.event_log import read_events
+    from hpckit.report.history import build_history
+    from hpckit.rundir.directory import RunDir
+
+    events = RunDir(folder).events
+    if not (folder / "submissions").is_dir() or not events.is_file():
+        return ()
+    return build_history(read_events(events)).lives

@@ -1,0 +1,101 @@
+"""Exporting one of hpckit's own models so that Hugging Face's transformers loads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from checkpointing.errors import FormatError
+from checkpointing.interop.atomic_files import new_files
+from checkpointing.interop.safetensors.model_files import export_safetensors
+from checkpointing.runs import local_folder
+from checkpointing.store.checkpoint import Checkpoint
+from hpckit.cli.common.store_errors import CommandUsageError
+from hpckit.config.entry_points import LANGUAGE_MODEL
+from hpckit.config.rules.experts import experts_of
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError, read_spec
+from hpckit.rundir.directory import RunDir
+from hpckit.trainer.models.huggingface_names import config, forms
+
+if TYPE_CHECKING:
+    from hpckit.cli.model_export.merged_adapters import MergedAdapters
+
+
+def export_huggingface(
+    checkpoint: Checkpoint,
+    place: str,
+    folder: Path,
+    item: str,
+    shard_bytes: int,
+    on_bytes: Callable[[int], None],
+) -> list[Path]:
+    """Write the weights and what describes them; the files. Adapters are added to what they adapt.
+
+    Raises:
+        RefusedError: the model is not known here.
+    """
+    spec = model_of(place)
+    size, merging = decoder_of(spec), _merging(checkpoint, item, spec)
+    item = "model" if merging else item  # an average of adapters has nothing else
+    file = folder / "config.json"
+    if file.exists():
+        raise FileExistsError(f"{file} is there already: choose another folder")
+    try:
+        paths = export_safetensors(
+            checkpoint,
+            folder,
+            items=[item],
+            forms=forms(size, item),
+            change=merging,
+            left_out=merging.names if merging else (),
+            max_shard_bytes=shard_bytes,
+            on_bytes=on_bytes,
+        )
+    except FormatError as error:
+        raise CommandUsageError(f"not a model as {place} describes it: {error}") from error
+    dtypes = {spec.dtype for spec in checkpoint.tensors([item]).values()}
+    with new_files([file]) as (output,):
+        output.write_at(0, json.dumps(config(size, dtypes.pop()), indent=2).encode() + b"\n")
+    return [*paths, file]
+
+
+def _merging(checkpoint: Checkpoint, item: str, spec: RunSpec) -> MergedAdapters | None:
+    if spec.lora is None:
+        return None
+    from hpckit.cli.model_export.merged_adapters import MergedAdapters  # torch, which takes seconds
+
+    return MergedAdapters(checkpoint, item, spec.lora)
+
+
+def model_of(place: str) -> RunSpec:
+    """The spec of a run directory.
+
+    Raises:
+        RefusedError: it is none, or not of a model of hpckit's.
+    """
+    folder = local_folder(place)
+    numbers = RunDir(folder).submission_numbers() if folder is not None else []
+    if folder is None or not numbers:
+        raise CommandUsageError(
+            f"{place} is no run directory, and a store does not know which model it holds: "
+            "give the directory of the run"
+        )
+    try:
+        spec = read_spec(RunDir(folder).spec(numbers[-1]))
+    except (SpecError, OSError) as error:
+        raise CommandUsageError(f"{place}: which model it trains cannot be read: {error}") from None
+    if spec.entry != LANGUAGE_MODEL:
+        raise CommandUsageError(
+            f"{place} trains a model of its own ({spec.entry}); --format safetensors exports "
+            "its tensors by their names"
+        )
+    if experts_of(spec.model) is not None:
+        raise CommandUsageError(
+            f"{place} trains a model with experts (model.experts), which transformers knows no "
+            "architecture for; --format safetensors exports its tensors by their names"
+        )
+    return spec

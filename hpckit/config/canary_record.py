@@ -1,0 +1,104 @@
+"""Recorded values of a run's first steps, and where others differ from them. Without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import identity
+from hpckit.system.atomic_files import write_json
+
+NAMES = ("loss", "grad_norm")
+"""Metrics that count, where a training function logs them."""
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class CanaryRecord:
+    """What was recorded."""
+
+    identity: str
+    """Of the run without its canary."""
+    torch: str
+    world_size: int
+    device: str
+    steps: list[Values]
+    """Of step 1 and on."""
+
+    @property
+    def origin(self) -> str:
+        return f"torch {self.torch} on {self.world_size} ranks of {self.device}"
+
+    def write(self, path: Path) -> None:
+        """Put it into a file, whole or not at all."""
+        write_json(path, asdict(self))
+
+
+def read_golden(path: Path) -> CanaryRecord:
+    """Raises ValueError where there is none, or what is there is none."""
+    try:
+        return TypeAdapter(CanaryRecord).validate_python(
+            json.loads(path.read_text(encoding="utf-8"))
+        )
+    except FileNotFoundError:
+        raise ValueError(f"there is no {path}; debug.canary.mode=record makes it") from None
+    except (OSError, ValueError, ValidationError, RecursionError) as error:
+        raise ValueError(f"{path} holds no recorded values ({_first_line(error)})") from None
+
+
+def identity_of(spec: RunSpec) -> str:
+    """Of the run that a canary belongs to."""
+    none = dataclasses.replace(spec.debug.canary, mode=None, file=None)
+    return identity(dataclasses.replace(spec, debug=dataclasses.replace(spec.debug, canary=none)))
+
+
+def canary_problems(spec: RunSpec) -> list[str]:
+    """Why there is nothing that a canary could be checked against; empty if it can."""
+    canary = spec.debug.canary
+    if canary.mode != "check" or canary.file is None:
+        return []
+    try:
+        golden = read_golden(Path(canary.file))
+    except ValueError as error:
+        return [f"debug.canary.file: {error}"]
+    if golden.identity != identity_of(spec):
+        return [
+            f"debug.canary.file: {canary.file} was recorded of another experiment "
+            f"({golden.identity}, this is {identity_of(spec)}); record it again"
+        ]
+    if len(golden.steps) < canary.steps:
+        return [f"debug.canary.steps: {canary.file} holds {len(golden.steps)}"]
+    return []
+
+
+def difference(
+    golden: Sequence[Mapping[str, float]], step: int, seen: Mapping[str, float], tolerance: float
+) -> str | None:
+    """In which value step `step` (from 1) differs, and by how much; None if it does not."""
+    expected = golden[step - 1]
+    if expected.keys() != seen.keys():
+        return f"step {step} has {', '.join(seen)}, recorded were {', '.join(expected)}"
+    for name, value in expected.items():
+        if not math.isclose(seen[name], value, rel_tol=tolerance):  # nan is close to nothing
+            by = relative(seen[name], value)
+            return (
+                f"step {step}: {name} is {seen[name]:.9g}, recorded was {value:.9g}: {by:.2g} off"
+            )
+    return None
+
+
+def relative(one: float, other: float) -> float:
+    """Difference as a share of the larger of the two."""
+    return abs(one - other) / (max(abs(one), abs(other)) or 1.0)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

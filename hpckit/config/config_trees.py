@@ -1,0 +1,71 @@
+"""Config trees: hpckit's own `conf/`, and that of the user's project, which adds options to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hpckit.config.spec_parser import SpecError
+
+Groups = Mapping[str, list[str]]
+"""Options of each config group."""
+
+
+def packaged(name: str, what: str) -> Path:
+    """A folder that comes with hpckit and holds the file `what`: inside the installed package, or
+    beside it in a checkout.
+
+    Raises:
+        SpecError: neither has it.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / name, package.parent / name):
+        if (folder / what).is_file():
+            return folder
+    raise SpecError([f"no {name}/{what} in {package} or beside it; is the installation whole?"])
+
+
+def conf_dir() -> Path:
+    """hpckit's own config tree.
+
+    Raises:
+        SpecError: it is not there.
+    """
+    return packaged("conf", "config.yaml")
+
+
+def project_tree(root: Path) -> Path | None:
+    """The config tree of the project in `root`; None where it has none, or is hpckit's own."""
+    tree = root / "conf"
+    return tree if has_tree(root) and not tree.samefile(conf_dir()) else None
+
+
+def has_tree(root: Path) -> bool:
+    """Whether `root/conf` has a folder that is named like one of hpckit's groups."""
+    return any((root / "conf" / group.name).is_dir() for group in _folders(conf_dir()))
+
+
+def group_options(conf: Path, yours: Path | None = None) -> dict[str, list[str]]:
+    """Each config group of `conf` with its options, and those that `yours` adds; both sorted."""
+    trees = [conf] if yours is None else [conf, yours]
+    return {
+        group.name: sorted({f.stem for tree in trees for f in (tree / group.name).glob("*.yaml")})
+        for group in _folders(conf)
+    }
+
+
+def ambiguous(
+    choices: Mapping[str, str | Iterable[str] | None], conf: Path, yours: Path
+) -> list[str]:
+    """A line for each chosen option that both trees have, and not the same."""
+    found = []
+    for group, chosen in choices.items():
+        for option in [chosen] if isinstance(chosen, str) or chosen is None else list(chosen):
+            ours, theirs = (tree / group / f"{option}.yaml" for tree in (conf, yours))
+            if ours.is_file() and theirs.is_file() and ours.read_bytes() != theirs.read_bytes():
+                found.append(f"{group}: {theirs} has the name of one of hpckit's own; rename it")
+    return found
+
+
+def _folders(conf: Path) -> list[Path]:
+    return sorted(folder for folder in conf.iterdir() if folder.is_dir())

@@ -1,0 +1,54 @@
+"""The linear layers of a block of a model, by name. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hpckit.config.spec import DecoderSpec, GptSpec, LoraSpec
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """Its weight is (outputs, inputs)."""
+
+    outputs: int
+    inputs: int
+    divided: Literal[0, 1]
+    """The dimension of its weight that tensor parallelism divides."""
+
+
+def layers(model: DecoderSpec) -> dict[str, LinearLayer]:
+    """Those of any block."""
+    width = model.width
+    if isinstance(model, GptSpec):
+        return {
+            "attention.qkv": LinearLayer(3 * width, width, 0),
+            "attention.out": LinearLayer(width, width, 1),
+            "mlp.up": LinearLayer(4 * width, width, 0),
+            "mlp.down": LinearLayer(width, 4 * width, 1),
+        }
+    keys, hidden = width // model.heads * model.kv_heads, model.hidden
+    return {
+        "attention.query": LinearLayer(width, width, 0),
+        "attention.key": LinearLayer(keys, width, 0),
+        "attention.value": LinearLayer(keys, width, 0),
+        "attention.out": LinearLayer(width, width, 1),
+        "mlp.gate": LinearLayer(hidden, width, 0),
+        "mlp.up": LinearLayer(hidden, width, 0),
+        "mlp.down": LinearLayer(width, hidden, 1),
+    }
+
+
+def adapted(model: DecoderSpec, lora: LoraSpec) -> dict[str, LinearLayer]:
+    """Those that have adapters."""
+    return {
+        name: layer
+        for name, layer in layers(model).items()
+        if any(is_meant(name, asked) for asked in lora.layers)
+    }
+
+
+def is_meant(name: str, asked: str) -> bool:
+    """Whether `asked` is the name of a layer, or the beginning of it."""
+    return f"{name}.".startswith(f"{asked}.")

@@ -1,0 +1,68 @@
+"""Rules of what a site's file says. Pure, as `hpckit.config.rules.violations`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpckit.config.spec import ContainerSpec, SlurmSpec
+
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+# Options of sbatch that are said by other keys, or that the job would not work without.
+_TAKEN = {
+    **{"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"},
+    **{"reservation": "reservation", "exclude": "exclude", "time": "time_limit"},
+    **{"signal": "notice_s", "gpus-per-node": "gpus", "gres": "gpus", "mem": "memory"},
+    **{"cpus-per-task": "cpus_per_node", "exclusive": "exclusive"},
+}
+_OURS = {"nodes", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "dependency"}
+_OURS |= {"ntasks", "ntasks-per-node", "array", "wrap", "chdir", "export", "no-kill", "parsable"}
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SAID_BY = {
+    "NCCL_SOCKET_IFNAME": "cluster.slurm.interface",
+    "GLOO_SOCKET_IFNAME": "cluster.slurm.interface",
+    "OMP_NUM_THREADS": "launch.threads_per_worker",
+}
+_SET_BY_HPCKIT = {
+    *("CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+}
+_PREFIXES = ("HPCKIT_", "SLURM_", "SUBMITIT_", "TORCHELASTIC_")
+
+
+def site_violations(slurm: SlurmSpec) -> Iterator[str]:
+    """Everything about `slurm` that cannot work, one line each, the key first."""
+    for option in sorted(slurm.options):
+        key = f"cluster.slurm.options.{option}"
+        if option in _TAKEN:
+            yield f"{key}: say cluster.slurm.{_TAKEN[option]} instead"
+        elif option in _OURS:
+            yield f"{key}: hpckit sets this option itself"
+        elif not _OPTION.fullmatch(option):
+            yield f"{key}: write the long name of an option of sbatch, without dashes before it"
+    for name in sorted(slurm.env):
+        if problem := _variable(name):
+            yield f"cluster.slurm.env.{name}: {problem}"
+    if slurm.container is not None:
+        yield from _container(slurm.container)
+
+
+def _variable(name: str) -> str | None:
+    if not _VARIABLE.fullmatch(name):
+        return "is no name of an environment variable; write letters, digits and _"
+    if name in _SAID_BY:
+        return f"say {_SAID_BY[name]} instead"
+    if name in _SET_BY_HPCKIT or name.startswith(_PREFIXES):
+        return "hpckit, torchrun or Slurm sets this variable itself"
+    return None
+
+
+def _container(container: ContainerSpec) -> Iterator[str]:
+    key = "cluster.slurm.container"
+    if container.image.startswith("-"):
+        yield f"{key}.image: {container.image!r} would be read as an option"
+    if container.kind == "pyxis":
+        for word in container.options:
+            if not word.startswith("--container-"):
+                yield f"{key}.options: {word!r} is no option of pyxis like --container-writable"

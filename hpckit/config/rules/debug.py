@@ -1,0 +1,43 @@
+"""Whether what helps with finding out makes sense. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.last_step import last_step
+from hpckit.config.spec import RunSpec
+
+
+def debug_violations(spec: RunSpec) -> Iterator[str]:
+    """What does not, one line each, the key first."""
+    yield from _canary(spec)
+    yield from _profile(spec)
+    yield from _drill(spec)
+
+
+def _canary(spec: RunSpec) -> Iterator[str]:
+    canary = spec.debug.canary
+    if (canary.mode is None) != (canary.file is None):
+        what = "has no value" if canary.file is None else "must be null"
+        yield f"debug.canary.file: {what} where debug.canary.mode={canary.mode or 'null'}"
+    if canary.mode is not None and canary.steps > spec.train.steps:
+        yield (f"debug.canary.steps: {canary.steps} are more than train.steps={spec.train.steps}")
+
+
+def _profile(spec: RunSpec) -> Iterator[str]:
+    profile, steps = spec.debug.profile, last_step(spec)
+    if profile.start is not None and (last := profile.start + profile.steps - 1) > steps:
+        yield (
+            f"debug.profile.start: steps {profile.start} to {last} are not all among the {steps} "
+            "of the run"
+        )
+
+
+def _drill(spec: RunSpec) -> Iterator[str]:
+    drill, steps = spec.debug.drill, last_step(spec)
+    if list(drill.preempt_at) != sorted(set(drill.preempt_at)):
+        yield f"debug.drill.preempt_at: {list(drill.preempt_at)} must increase"
+    if drill.preempt_at and drill.preempt_at[-1] >= steps:
+        yield f"debug.drill.preempt_at: step {drill.preempt_at[-1]} is not before the last, {steps}"
+    if spec.cluster.kind == "slurm" and max(drill.nodes, default=0) > spec.launch.nodes:
+        yield f"debug.drill.nodes: a job has launch.nodes={spec.launch.nodes}, and never more"

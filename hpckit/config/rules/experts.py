@@ -1,0 +1,74 @@
+"""Rules of models with experts. Pure, as `hpckit.config.rules.violations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.parallel_degrees import ParallelDegrees
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import ExpertsSpec, GptSpec, ModelSpec, RunSpec
+
+UNIT = 8
+"""What the features of experts are multiples of: torch's grouped products take rows that begin at
+multiples of 16 bytes."""
+
+
+def experts_of(model: ModelSpec) -> ExpertsSpec | None:
+    """Those of a model that has some."""
+    return model.experts if isinstance(model, GptSpec) else None
+
+
+def expert_violations(spec: RunSpec) -> Iterator[str]:
+    """Everything that cannot work on any world."""
+    experts = experts_of(spec.model)
+    if experts is None:
+        if spec.parallel.expert > 1:
+            yield (
+                f"parallel.expert: {spec.parallel.expert} ranks would share experts, and this "
+                "model has none; take 1, or a model with experts, such as gpt2_moe"
+            )
+        return
+    if experts.per_token > experts.count:
+        yield (
+            f"model.experts.per_token: a token cannot go through {experts.per_token} of "
+            f"model.experts.count={experts.count}"
+        )
+    for name, size in (("width", decoder_of(spec).width), ("experts.hidden", experts.hidden)):
+        if size is not None and size % UNIT:
+            yield f"model.{name}: experts need it to be a multiple of {UNIT}, got {size}"
+    if experts.count % spec.parallel.expert:
+        yield (
+            f"parallel.expert: {spec.parallel.expert} ranks do not divide "
+            f"model.experts.count={experts.count}"
+        )
+    yield from _without_experts(spec)
+
+
+def expert_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
+    """What cannot work on a world of these degrees."""
+    if experts_of(spec.model) is None:
+        return
+    for name, ranks in (("tensor", found.tensor), ("pipeline", found.pipeline)):
+        if ranks > 1:
+            yield (
+                f"parallel.{name}: models with experts are not divided over {ranks} ranks so; "
+                "take parallel.expert, with a parallel such as fsdp"
+            )
+
+
+def _without_experts(spec: RunSpec) -> Iterator[str]:
+    """Levers that are for other models."""
+    if spec.precision.compute == "fp8":
+        yield "precision.compute: experts are not computed in fp8; take bf16"
+    if spec.memory.compile:
+        yield (
+            "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
+            "is known to the run alone; take false"
+        )
+    if spec.memory.recompute == "selective" and spec.parallel.expert > 1:
+        yield (
+            "memory.recompute: selective does not go with experts that ranks share, which FSDP "
+            "gathers inside of a block (parallel.expert); take full"
+        )
+    if spec.memory.offload:
+        yield "memory.offload: experts stay on the GPU, shared by parallel.expert; take false"

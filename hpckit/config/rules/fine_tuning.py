@@ -1,0 +1,48 @@
+"""Rules of what a run begins with, and of adapters. Pure, as `hpckit.config.rules.violations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.model_layers import adapted, is_meant, layers
+from hpckit.config.rules.experts import experts_of
+from hpckit.config.spec import DecoderSpec, ImageSpec, LoraSpec, RunSpec, StartSpec
+
+
+def tuning_violations(spec: RunSpec) -> Iterator[str]:
+    """What does not make sense, one line each, the key first."""
+    if isinstance(spec.model, ImageSpec):
+        for key in ("start", "lora"):
+            if getattr(spec, key) is not None:
+                yield f"{key}: goes with decoders alone, not with a {spec.model.kind}; take none"
+        return
+    if spec.start is not None:
+        yield from _start(spec.start)
+    if spec.lora is not None:
+        yield from _lora(spec.lora, spec.model)
+
+
+def _start(start: StartSpec) -> Iterator[str]:
+    if start.kind == "checkpoint" and start.item is None:
+        yield "start.item: has no value where start.kind=checkpoint"
+    if start.kind == "huggingface":
+        for name in ("step", "item"):
+            if getattr(start, name) is not None:
+                yield f"start.{name}: must be null where start.kind=huggingface"
+
+
+def _lora(lora: LoraSpec, model: DecoderSpec) -> Iterator[str]:
+    if experts_of(model) is not None:
+        yield "lora: models with experts take no adapters; take lora=none, or another model"
+        return
+    there = layers(model)
+    for asked in lora.layers:
+        if not any(is_meant(name, asked) for name in there):
+            yield (
+                f"lora.layers: a {model.kind} has no layer {asked!r}; there are {', '.join(there)}"
+            )
+    if not lora.layers:
+        yield f"lora.layers: names none; there are {', '.join(there)}"
+    for name, layer in adapted(model, lora).items():
+        if lora.rank > (least := min(layer.outputs, layer.inputs)):
+            yield f"lora.rank: {lora.rank} is more than {name} itself has, which is {least}"

@@ -1,0 +1,82 @@
+"""Whether a model makes sense, and is one that the training function trains. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.entry_points import BYTES_AND_END, IMAGES, LANGUAGE_MODEL
+from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ResnetSpec, RunSpec, VitSpec
+
+
+def decoder_of(spec: RunSpec) -> DecoderSpec:
+    """The model of a run that is known to train a decoder."""
+    assert isinstance(spec.model, DecoderSpec)
+    return spec.model
+
+
+def model_violations(spec: RunSpec) -> Iterator[str]:
+    """What does not, one line each, the key first."""
+    yield from _trained(spec)
+    match spec.model:
+        case ResnetSpec():
+            yield from _resnet(spec, spec.model)
+        case VitSpec():
+            yield from _vit(spec.model)
+        case _:
+            yield from _decoder(spec, spec.model)
+
+
+def _trained(spec: RunSpec) -> Iterator[str]:
+    """What hpckit's own training functions take; others see to it themselves."""
+    kind, are_images = spec.model.kind, isinstance(spec.model, ImageSpec)
+    if spec.entry == LANGUAGE_MODEL and are_images:
+        yield f"entry: {spec.entry} trains decoders, not a {kind}; take entry={IMAGES}"
+    if spec.entry == LANGUAGE_MODEL and spec.data.images is not None:
+        yield f"data.images: must be null where entry={spec.entry}"
+    if spec.entry == IMAGES and not are_images:
+        yield f"model.kind: {spec.entry} takes resnet or vit, not {kind}"
+    if spec.entry == IMAGES and spec.data.images is None:
+        yield f"data.images: has no value where entry={spec.entry}; take data=images"
+
+
+def _decoder(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
+    is_ours, of_bytes = spec.entry == LANGUAGE_MODEL, spec.data.text == "bytes"
+    if is_ours and of_bytes and model.vocab < BYTES_AND_END:
+        yield (
+            f"model.vocab: {model.vocab} is less than the {BYTES_AND_END} tokens that bytes of "
+            "text have"
+        )
+    if of_bytes and not spec.data.boundaries:
+        yield "data.boundaries: false goes with data.text=tokens; a window of bytes is one document"
+    if model.width % model.heads:
+        yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
+    if isinstance(model, LlamaSpec) and model.heads % model.kv_heads:
+        yield f"model.kv_heads: {model.kv_heads} do not divide model.heads={model.heads}"
+    if isinstance(model, LlamaSpec) and model.width // model.heads % 2:
+        yield (
+            f"model.heads: {model.heads} heads of model.width={model.width} have "
+            f"{model.width // model.heads} features each; positions turn pairs of them"
+        )
+
+
+def _resnet(spec: RunSpec, model: ResnetSpec) -> Iterator[str]:
+    sides = 2 ** (len(model.depths) + 1)  # the stem and its pool halve twice
+    if spec.train.micro_batch == 1 and model.image_size <= sides:
+        yield (
+            f"train.micro_batch: 1 sample of model.image_size={model.image_size} leaves one number "
+            f"of each channel to normalise; take 2 samples, or more than {sides} pixels"
+        )
+
+
+def _vit(model: VitSpec) -> Iterator[str]:
+    if model.width % model.heads:
+        yield f"model.heads: {model.heads} heads do not divide model.width={model.width}"
+    if model.image_size % model.patch:
+        yield (
+            f"model.patch: {model.patch} does not divide model.image_size={model.image_size} pixels"
+        )
+    if model.positions == "sincos" and model.width % 4:
+        yield (
+            f"model.width: {model.width} is no multiple of 4, as sines and cosines of rows and "
+            "columns need; or take model.positions=learned"
+        )

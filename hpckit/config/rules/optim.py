@@ -1,0 +1,46 @@
+"""Whether an optimizer and its schedule make sense. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.spec import OptimSpec, ResnetSpec, RunSpec
+
+
+def optim_violations(spec: RunSpec) -> Iterator[str]:
+    """What does not, one line each, the key first."""
+    optim = spec.optim
+    yield from _belongs("momentum", optim.momentum, "kind", optim.kind, {"muon", "sgd"})
+    for name in ("beta1", "beta2", "eps"):
+        value = getattr(optim, name)
+        yield from _belongs(name, value, "kind", optim.kind, {"adamw", "muon"})
+    if optim.kind == "muon" and isinstance(spec.model, ResnetSpec):
+        yield "optim.kind: the blocks of a resnet have no matrices for muon; take sgd or adamw"
+    yield from _belongs(
+        "min_lr_ratio", optim.min_lr_ratio, "schedule", optim.schedule, {"cosine", "linear", "wsd"}
+    )
+    yield from _belongs("decay_share", optim.decay_share, "schedule", optim.schedule, {"wsd"})
+    if (optim.base_batch is None) != (optim.scale is None):
+        what = "has no value" if optim.scale is None else "must be null"
+        yield f"optim.scale: {what} where optim.base_batch={optim.base_batch or 'null'}"
+    if optim.warmup_steps >= spec.train.steps:
+        yield (
+            f"optim.warmup_steps: {optim.warmup_steps} leaves none of "
+            f"train.steps={spec.train.steps} for training at full rate"
+        )
+    elif optim.warmup_steps + (decay := decay_steps(optim, spec.train.steps)) > spec.train.steps:
+        yield (
+            f"optim.decay_share: {decay} steps of decay begin before the {optim.warmup_steps} of "
+            f"optim.warmup_steps end, of train.steps={spec.train.steps}"
+        )
+
+
+def decay_steps(optim: OptimSpec, steps: int) -> int:
+    """Steps at the end of `steps` in which wsd decays: one at least; 0 for other schedules."""
+    return 0 if optim.decay_share is None else max(1, round(optim.decay_share * steps))
+
+
+def _belongs(key: str, value: object, to: str, chosen: str, takers: set[str]) -> Iterator[str]:
+    if (value is None) == (chosen in takers):
+        what = "has no value" if value is None else "must be null"
+        yield f"optim.{key}: {what} where optim.{to}={chosen}"

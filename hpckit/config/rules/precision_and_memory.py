@@ -1,0 +1,99 @@
+"""Rules of number formats and of what saves memory. Pure, as `hpckit.config.rules.violations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.parallel_degrees import ParallelDegrees
+from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ResnetSpec, RunSpec
+
+FP8_UNIT = 16
+"""What the sizes of products in fp8 are multiples of."""
+
+
+def masks_attention(spec: RunSpec) -> bool:
+    """Whether windows have several documents that do not see each other."""
+    return spec.data.text == "tokens" and spec.data.boundaries
+
+
+def precision_memory_violations(spec: RunSpec) -> Iterator[str]:
+    """Everything that cannot work on any world."""
+    memory, precision, device = spec.memory, spec.precision, spec.cluster.device
+    if precision.master == "bf16" and precision.compute not in ("bf16", "fp8"):
+        yield f"precision.master: bf16 goes with compute=bf16 or fp8, not {precision.compute}"
+    if precision.compute == "fp8" and isinstance(spec.model, DecoderSpec):
+        yield from _fp8(spec, spec.model)
+    if memory.offload and device == "cpu":
+        yield "memory.offload: with cluster.device=cpu all is in the host's memory anyway"
+    if memory.attention in ("efficient", "cudnn") and device == "cpu":
+        yield (
+            f"memory.attention: there is no {memory.attention} on cluster.device=cpu; "
+            "there are flash and math"
+        )
+    if masks_attention(spec) and memory.attention == "flash" and device == "cuda":
+        yield (
+            "memory.attention: flash has no mask on GPUs, which data.boundaries=true needs; take "
+            "auto, efficient, cudnn or math, or data.boundaries=false"
+        )
+    if isinstance(spec.model, ImageSpec):
+        yield from _of_decoders_alone(spec, spec.model)
+    elif memory.loss_chunks > spec.model.seq_len:
+        yield (
+            f"memory.loss_chunks: {memory.loss_chunks} are more than "
+            f"model.seq_len={spec.model.seq_len} positions"
+        )
+
+
+def precision_memory_violations_of_world(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
+    """What cannot work on a world of these degrees."""
+    if spec.memory.offload and found.pipeline > 1:
+        yield (
+            "memory.offload: the stages of a pipeline keep their parameters on the GPU for a whole "
+            "step; take a parallel without pipeline, such as fsdp"
+        )
+    if spec.memory.offload and found.replicate > 1 and found.shard == 1:
+        yield (
+            f"memory.offload: each of the {found.replicate} replicas would have all of the "
+            "optimizer's state in the host's memory; take a parallel that shards, such as fsdp"
+        )
+    if spec.memory.offload and spec.optim.kind == "muon" and found.data * found.tensor > 1:
+        yield (
+            "memory.offload: muon's ranks exchange matrices between their GPUs, and find them in "
+            "the host's memory; take optim=adamw, or memory.offload=false"
+        )
+    if spec.precision.compute == "fp8" and found.tensor > 1:
+        yield (
+            f"precision.compute: layers divided over {found.tensor} ranks (parallel.tensor) are "
+            "not computed in fp8; take bf16, or a parallel without tensor"
+        )
+
+
+def _of_decoders_alone(spec: RunSpec, model: ImageSpec) -> Iterator[str]:
+    """Levers that models of images have no use for, or not yet."""
+    memory, kind = spec.memory, model.kind
+    if spec.precision.compute == "fp8":
+        yield f"precision.compute: a {kind} is not computed in fp8; take bf16"
+    if memory.offload:
+        yield f"memory.offload: a {kind} stays on the GPU; take memory.offload=false"
+    if memory.loss_chunks > 1:
+        yield f"memory.loss_chunks: a {kind} has one label a sample; take 1"
+    if isinstance(model, ResnetSpec) and memory.recompute == "selective":
+        yield (
+            "memory.recompute: selective keeps attention and matrix products, of which a resnet "
+            "has none; take full or none"
+        )
+    if isinstance(model, ResnetSpec) and memory.attention != "auto":
+        yield f"memory.attention: a resnet has none to compute by {memory.attention}; take auto"
+
+
+def _fp8(spec: RunSpec, model: DecoderSpec) -> Iterator[str]:
+    if spec.cluster.device == "cpu":
+        yield "precision.compute: fp8 is computed on GPUs alone (Ada, Hopper or later); take bf16"
+    sizes = {"width": model.width, "seq_len": model.seq_len}
+    if isinstance(model, LlamaSpec):
+        sizes |= {"hidden": model.hidden}
+        sizes |= {"kv_heads": model.width // model.heads * model.kv_heads}
+    for name, size in sizes.items():
+        if size % FP8_UNIT:
+            what = "the features of all heads" if name == "kv_heads" else "it"
+            yield f"model.{name}: fp8 needs {what} to be a multiple of {FP8_UNIT}, got {size}"

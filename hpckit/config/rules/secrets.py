@@ -1,0 +1,56 @@
+"""Rules that keep secrets out of a spec: it is written to the run's directory, and shown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from data.source.address import has_secrets, masked
+from hpckit.config.spec import RunSpec
+
+_SECRET = re.compile(
+    r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)",
+    re.IGNORECASE,
+)
+_SHORTEST = 6  # shorter ones are no secrets, and may be part of any word
+
+
+def secret_violations(spec: RunSpec) -> Iterator[str]:
+    """Every key that holds a secret, one line each; no value is shown."""
+    for key, value in _urls(spec):
+        if value is not None and has_secrets(value):
+            yield (
+                f"{key}: has a password or a signature in it, and would be written to the run's "
+                "directory; give credentials in the environment or in files of your own"
+            )
+    slurm = spec.cluster.slurm
+    for name in sorted(slurm.env) if slurm is not None else ():
+        if _SECRET.search(name):
+            yield (
+                f"cluster.slurm.env.{name}: would be written to the run's directory; export it "
+                "before you submit, jobs get the environment that they are submitted from"
+            )
+
+
+def without_secrets(text: str, env: Mapping[str, str]) -> str:
+    """`text`, which somebody else wrote, without passwords in URLs and the secrets of `env`."""
+    for name, value in env.items():
+        if len(value) >= _SHORTEST and _SECRET.search(name):
+            text = text.replace(value, "…")
+    return masked(text)
+
+
+def _urls(spec: RunSpec) -> Iterator[tuple[str, str | None]]:
+    slurm = spec.cluster.slurm
+    yield "root", spec.root
+    yield "data.shards", spec.data.shards
+    yield "data.validation", spec.data.validation
+    yield "checkpoint.url", spec.checkpoint.url
+    yield "metrics.wandb.url", spec.metrics.wandb.url
+    yield "metrics.mlflow.uri", spec.metrics.mlflow.uri
+    if spec.data.pack is not None:
+        yield "data.pack.source", spec.data.pack.source
+    if spec.start is not None:
+        yield "start.path", spec.start.path
+    if slurm is not None and slurm.container is not None:
+        yield "cluster.slurm.container.image", slurm.container.image

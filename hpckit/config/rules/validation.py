@@ -1,0 +1,23 @@
+"""Whether validation makes sense. Pure, as `hpckit.config.rules.violations`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
+from hpckit.config.spec import RunSpec
+
+PREFIX = "val_"
+"""Of the names of metrics that come of it."""
+
+
+def validation_violations(spec: RunSpec) -> Iterator[str]:
+    """What does not, one line each, the key first."""
+    every, shards, best = spec.train.validate_every, spec.data.validation, spec.checkpoint.keep.best
+    is_ours = spec.entry in (LANGUAGE_MODEL, IMAGES)
+    if is_ours and every is not None and shards is None:
+        yield f"data.validation: has no value, which train.validate_every={every} needs"
+    if is_ours and every is None and shards is not None:
+        yield "data.validation: is read where train.validate_every has a value, and it is null"
+    if best is not None and best.startswith(PREFIX) and every is None:
+        yield f"checkpoint.keep.best: {best} comes of validation; give train.validate_every=..."

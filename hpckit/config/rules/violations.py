@@ -1,0 +1,122 @@
+"""Rules that span several keys of a spec. Pure: a spec in, a list of what is wrong with it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checkpointing import meant_url
+from hpckit.config.rules.cluster import site_violations
+from hpckit.config.rules.debug import debug_violations
+from hpckit.config.rules.experts import expert_violations
+from hpckit.config.rules.fine_tuning import tuning_violations
+from hpckit.config.rules.metrics import metrics_violations
+from hpckit.config.rules.model import model_violations
+from hpckit.config.rules.optim import optim_violations
+from hpckit.config.rules.precision_and_memory import precision_memory_violations
+from hpckit.config.rules.secrets import secret_violations
+from hpckit.config.rules.validation import validation_violations
+from hpckit.config.rules.world_size import degree_violations, world_size_violations
+from hpckit.config.spec import RunSpec
+
+
+def violations(spec: RunSpec) -> list[str]:
+    """Everything about `spec` that cannot work, one line each, the key first; empty if it can."""
+    found = [*_addresses(spec), *_cluster(spec), *_elastic(spec)]
+    found += [*model_violations(spec), *expert_violations(spec)]
+    found += [
+        *precision_memory_violations(spec),
+        *_worlds(spec),
+        *optim_violations(spec),
+        *_checkpoint(spec),
+    ]
+    found += [*tuning_violations(spec), *validation_violations(spec)]
+    found += [*metrics_violations(spec), *debug_violations(spec)]
+    return [*found, *secret_violations(spec)]
+
+
+def nodes_of_generation(spec: RunSpec, ordinal: int) -> int:
+    """Nodes of the `ordinal`-th generation (from 0) of a submission, as a drill may say."""
+    plan = spec.debug.drill.nodes
+    return plan[min(ordinal, len(plan) - 1)] if plan else spec.launch.nodes
+
+
+def planned_nodes(spec: RunSpec) -> set[int]:
+    """Every number of nodes that a generation has if none is lost."""
+    return {spec.launch.nodes, *spec.debug.drill.nodes}
+
+
+def fewest_nodes(spec: RunSpec) -> int:
+    """That the run goes on with."""
+    return spec.elastic.min_nodes or spec.launch.nodes
+
+
+def most_nodes(spec: RunSpec) -> int:
+    """That a job has, those that stand by among them."""
+    return max(planned_nodes(spec)) + spec.elastic.spares
+
+
+def is_elastic(spec: RunSpec) -> bool:
+    """Whether a job outlives the loss of a node."""
+    return spec.elastic.spares > 0 or fewest_nodes(spec) < spec.launch.nodes
+
+
+def fits(spec: RunSpec, nodes: int) -> bool:
+    """Whether so many nodes can share the model and a global batch evenly."""
+    return not list(world_size_violations(spec, nodes))
+
+
+def _addresses(spec: RunSpec) -> Iterator[str]:
+    """As a path it would lead below the folder where somebody happens to be."""
+    given = {
+        "root": spec.root,
+        "data.shards": spec.data.shards,
+        "data.validation": spec.data.validation,
+        "checkpoint.url": spec.checkpoint.url,
+        "start.path": spec.start and spec.start.path,
+    }
+    for key, text in given.items():
+        if text and (meant := meant_url(text)):
+            yield f"{key}: {text} is no path and no URL; did you mean {meant}?"
+
+
+def _cluster(spec: RunSpec) -> Iterator[str]:
+    cluster, slurm = spec.cluster, spec.cluster.slurm
+    if (cluster.kind == "slurm") != (slurm is not None):
+        what = "has no value" if slurm is None else "must be null"
+        yield f"cluster.slurm: {what} where cluster.kind={cluster.kind}"
+    if (cluster.kind == "slurm") != (cluster.address is None):
+        what = "has no value" if cluster.address is None else "must be null"
+        yield f"cluster.address: {what} where cluster.kind={cluster.kind}"
+    if slurm is not None:
+        yield from site_violations(slurm)
+
+
+def _elastic(spec: RunSpec) -> Iterator[str]:
+    if fewest_nodes(spec) > spec.launch.nodes:
+        yield (
+            f"elastic.min_nodes: {spec.elastic.min_nodes} is more than "
+            f"launch.nodes={spec.launch.nodes}"
+        )
+
+
+def _worlds(spec: RunSpec) -> Iterator[str]:
+    """Of every number of nodes that is planned, each thing once."""
+    if bad := list(degree_violations(spec.parallel)):
+        yield from bad
+        return
+    nodes = sorted(planned_nodes(spec) | {fewest_nodes(spec)})
+    yield from dict.fromkeys(
+        found for count in nodes for found in world_size_violations(spec, count)
+    )
+
+
+def _checkpoint(spec: RunSpec) -> Iterator[str]:
+    ckpt = spec.checkpoint
+    given = {
+        "every_steps": ckpt.every_steps,
+        "every_minutes": ckpt.every_minutes,
+        "mtbf_hours": ckpt.mtbf_hours,
+    }
+    names = [f"checkpoint.{name}" for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        yield f"{names[-1]}: give one of {', '.join(names)}, the others null"

@@ -1,0 +1,117 @@
+"""Whether so many ranks can share a model and a global batch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.config.batch_size import micro_batch_count, share_of_rank
+from hpckit.config.parallel_degrees import NAMES, ParallelDegrees, degrees, stage_count
+from hpckit.config.rules.experts import expert_violations_of_world
+from hpckit.config.rules.precision_and_memory import precision_memory_violations_of_world
+from hpckit.config.spec import DecoderSpec, ImageSpec, LlamaSpec, ParallelSpec, RunSpec
+
+
+def degree_violations(parallel: ParallelSpec) -> Iterator[str]:
+    """Those that no world has."""
+    for name in NAMES:
+        if getattr(parallel, name) == 0:
+            yield f"parallel.{name}: must be 1 or more, or -1 for the rest; got 0"
+
+
+def world_size_violations(spec: RunSpec, nodes: int) -> Iterator[str]:
+    """Why so many nodes cannot share the model or a global batch evenly; nothing if they can."""
+    workers = spec.launch.gpus_per_node
+    try:
+        found = degrees(spec.parallel, nodes * workers)
+    except ValueError as error:
+        yield (
+            f"parallel: {error} ({nodes} nodes x {workers} workers); change these degrees, "
+            "launch.nodes or launch.gpus_per_node"
+        )
+        return
+    if isinstance(spec.model, ImageSpec):
+        yield from _undivided(spec.model, found)
+    else:
+        yield from _layers(spec, spec.model, found)
+    yield from precision_memory_violations_of_world(spec, found)
+    yield from expert_violations_of_world(spec, found)
+    uneven = list(_batch(spec, nodes))
+    yield from uneven or _pipeline(spec, found)
+
+
+def _undivided(model: ImageSpec, found: ParallelDegrees) -> Iterator[str]:
+    """Models of images are spread over data alone."""
+    for name in ("tensor", "pipeline"):
+        if (ranks := getattr(found, name)) > 1:
+            yield (
+                f"parallel.{name}: a {model.kind} is not divided over {ranks} ranks; take a "
+                "parallel of data alone, such as ddp or fsdp"
+            )
+
+
+def _layers(spec: RunSpec, model: DecoderSpec, found: ParallelDegrees) -> Iterator[str]:
+    """Each rank gets whole heads, features and positions, and a stage at least one block."""
+    ranks = found.tensor
+    divided = {"heads": model.heads, "seq_len": model.seq_len}
+    if isinstance(model, LlamaSpec):
+        divided |= {"kv_heads": model.kv_heads, "hidden": model.hidden}
+    for name, size in divided.items():
+        if size % ranks:
+            yield (
+                f"parallel.tensor: {ranks} ranks do not divide model.{name}={size}; take a divisor"
+            )
+    stages = stage_count(spec.parallel, found.pipeline)
+    if model.layers < stages:
+        yield (
+            f"parallel.pipeline: {found.pipeline} ranks make {stages} stages "
+            f"({spec.parallel.schedule}), more than model.layers={model.layers}"
+        )
+
+
+def _batch(spec: RunSpec, nodes: int) -> Iterator[str]:
+    """What a rank takes is cut into micro-batches of equal size, so the loss is the same mean on
+    any world."""
+    if spec.elastic.scale_lr is not None:
+        nodes = spec.launch.nodes  # whose ranks' share stays
+    train, per_node = spec.train, spec.launch.gpus_per_node
+    world = nodes * per_node
+    found = degrees(spec.parallel, world)
+    what = f"{nodes} nodes x {per_node} workers = {world} ranks"
+    if found.model > 1:
+        what = f"{found.data} parts ({what}, {found.model} of which share one)"
+    if train.global_batch % found.data:
+        yield (
+            f"train.global_batch: {train.global_batch} samples do not divide over {what}; "
+            f"try {_multiples_near(train.global_batch, found.data)}"
+        )
+        return
+    share = train.global_batch // found.data
+    if share % min(train.micro_batch, share):
+        yield (
+            f"train.micro_batch: {train.micro_batch} does not divide the {share} samples of a "
+            f"rank ({train.global_batch} over {what}); try a divisor of {share}"
+        )
+
+
+def _pipeline(spec: RunSpec, found: ParallelDegrees) -> Iterator[str]:
+    """A schedule may need a number of micro-batches, to keep its stages busy."""
+    ranks, schedule = found.pipeline, spec.parallel.schedule
+    share = share_of_rank(spec, ranks * found.data * found.tensor)
+    parts = micro_batch_count(share, spec.train.micro_batch)
+    fewest = 1 if schedule == "gpipe" else ranks
+    if ranks > 1 and parts < fewest:
+        yield (
+            f"train.micro_batch: {share} samples of a rank make {parts} micro-batches of "
+            f"{spec.train.micro_batch}; a pipeline of {ranks} ranks ({schedule}) needs {fewest}: "
+            f"try {max(1, share // fewest)}"
+        )
+    elif ranks > 1 and schedule == "interleaved" and parts % (parts // ranks):
+        yield (
+            f"train.micro_batch: {parts} micro-batches of {spec.train.micro_batch} cannot be "
+            f"interleaved over a pipeline of {ranks} ranks; try a multiple of {ranks} of them"
+        )
+
+
+def _multiples_near(value: int, unit: int) -> str:
+    below = value - value % unit
+    return f"{below} or {below + unit}" if below else f"{unit}"

@@ -1,0 +1,74 @@
+"""The run's spec: one frozen dataclass per config group, one docstring per key.
+
+The values live in `conf/`; these files say what a key means, its type and its bounds. Nothing here
+has a default, so a spec always states everything it was made of. `hpckit.config.rules.violations`
+holds the rules that span groups, `hpckit.config.spec_parser` turns plain data into a `RunSpec` or a
+list of violations.
+"""
+
+from __future__ import annotations
+
+from hpckit.config.spec.checkpoint import CheckpointSpec, KeepSpec
+from hpckit.config.spec.cluster import ClusterSpec, ContainerSpec, LaunchSpec, SlurmSpec
+from hpckit.config.spec.data import DataSpec, ImagesSpec, PackSpec
+from hpckit.config.spec.debug import CanarySpec, DebugSpec, DrillSpec, ProfileSpec
+from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
+from hpckit.config.spec.lora import LoraSpec
+from hpckit.config.spec.memory import MemorySpec
+from hpckit.config.spec.metrics import MetricsSpec, MlflowSpec, PrometheusSpec, WandbSpec
+from hpckit.config.spec.model import (
+    MODEL_KINDS,
+    DecoderSpec,
+    ExpertsSpec,
+    GptSpec,
+    ImageSpec,
+    LlamaSpec,
+    ModelSpec,
+    ResnetSpec,
+    VitSpec,
+)
+from hpckit.config.spec.optim import OptimSpec
+from hpckit.config.spec.run import RunSpec
+from hpckit.config.spec.start import StartSpec
+from hpckit.config.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
+
+__all__ = [
+    "MODEL_KINDS",
+    "CanarySpec",
+    "CheckpointSpec",
+    "ClusterSpec",
+    "ContainerSpec",
+    "DataSpec",
+    "DebugSpec",
+    "DecoderSpec",
+    "DrillSpec",
+    "ElasticSpec",
+    "ExpertsSpec",
+    "GptSpec",
+    "HangSpec",
+    "HealthSpec",
+    "ImageSpec",
+    "ImagesSpec",
+    "KeepSpec",
+    "LaunchSpec",
+    "LlamaSpec",
+    "LoraSpec",
+    "MemorySpec",
+    "MetricsSpec",
+    "MlflowSpec",
+    "ModelSpec",
+    "OptimSpec",
+    "PackSpec",
+    "ParallelSpec",
+    "PrecisionSpec",
+    "ProfileSpec",
+    "PrometheusSpec",
+    "ResnetSpec",
+    "RetrySpec",
+    "RunSpec",
+    "SlurmSpec",
+    "StartSpec",
+    "TrainSpec",
+    "VitSpec",
+    "WandbSpec",
+]

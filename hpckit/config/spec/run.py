@@ -1,0 +1,54 @@
+"""All groups together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hpckit.config.spec.checkpoint import CheckpointSpec
+from hpckit.config.spec.cluster import ClusterSpec, LaunchSpec
+from hpckit.config.spec.data import DataSpec
+from hpckit.config.spec.debug import DebugSpec
+from hpckit.config.spec.fault_tolerance import ElasticSpec, HangSpec, HealthSpec, RetrySpec
+from hpckit.config.spec.field_types import GROUP, EntryPoint, RunName, Text
+from hpckit.config.spec.lora import LoraSpec
+from hpckit.config.spec.memory import MemorySpec
+from hpckit.config.spec.metrics import MetricsSpec
+from hpckit.config.spec.model import ModelSpec
+from hpckit.config.spec.optim import OptimSpec
+from hpckit.config.spec.start import StartSpec
+from hpckit.config.spec.training import ParallelSpec, PrecisionSpec, TrainSpec
+
+
+@dataclass(frozen=True, config=GROUP)
+class RunSpec:
+    """All that a run is made of."""
+
+    name: RunName
+    """Name of the run; with the hash of what identifies it, the name of its directory."""
+    entry: EntryPoint
+    """The training function, `module:function`; it is called with this spec."""
+    root: Text
+    """Folder of the run directories."""
+    cluster: ClusterSpec
+    launch: LaunchSpec
+    elastic: ElasticSpec
+    retry: RetrySpec
+    hang: HangSpec
+    health: HealthSpec
+    train: TrainSpec
+    model: Annotated[ModelSpec, Field(discriminator="kind")]
+    start: StartSpec | None
+    lora: LoraSpec | None
+    parallel: ParallelSpec
+    precision: PrecisionSpec
+    memory: MemorySpec
+    data: DataSpec
+    optim: OptimSpec
+    checkpoint: CheckpointSpec
+    metrics: MetricsSpec
+    debug: DebugSpec
+    app: dict[str, Any]
+    """Your own keys; hpckit hands them to `entry` and never looks inside."""

@@ -1,0 +1,237 @@
+"""Plain data (from Hydra or `spec.yaml`) to a validated `RunSpec`, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from hpckit.config import earlier_versions
+from hpckit.config.rules.violations import violations
+from hpckit.config.spec import MODEL_KINDS, RunSpec
+from hpckit.config.spec.field_types import FORMS
+
+# Keys that say where, how fast or how carefully, not what: they do not change a run's identity, so
+# the same experiment finds its directory again on another number of nodes.
+_NOT_IDENTITY = (
+    ("root",),
+    ("cluster",),
+    ("launch",),
+    ("elastic",),
+    ("retry",),
+    ("hang",),
+    ("health",),
+    ("parallel",),
+    ("memory",),
+    ("checkpoint",),
+    ("metrics",),
+    ("debug", "ledger"),
+    ("debug", "deterministic"),
+    ("debug", "canary", "steps"),
+    ("debug", "canary", "file"),
+    ("debug", "canary", "tolerance"),
+    ("debug", "profile"),
+    ("debug", "drill"),
+    ("train", "micro_batch"),
+    ("train", "log_every"),
+    ("train", "require_finite"),
+    ("train", "validate_every"),
+    ("train", "validate_samples"),
+    ("train", "trace_share"),
+    ("data", "validation"),
+    ("data", "prefetch"),
+    ("data", "threads"),
+    ("data", "cache"),
+    ("data", "cache_gb"),
+    ("data", "cache_local"),
+    ("data", "check"),
+)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without aliases, of which a few lines can make gigabytes: no spec is written with any."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, which no spec has")
+        return super().compose_node(parent, index)
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run; `violations` holds all reasons, one line each."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__("\n".join(found))
+        self.violations = found
+
+
+def parse_spec(values: Mapping[str, Any]) -> RunSpec:
+    """The spec that `values` (nested dicts and lists) describe.
+
+    Keys that they lack since they are of an earlier release are as they were then (`earlier`).
+    Unknown keys, wrong types and values out of bounds are all found together; rules that span keys
+    are looked at once each key is sound by itself.
+
+    Raises:
+        SpecError: with every violation found.
+    """
+    try:
+        whole = earlier_versions.completed(values, earlier_versions.ADDED)
+        with _without_plugins():
+            spec: RunSpec = TypeAdapter(RunSpec).validate_json(json.dumps(whole))
+    except ValidationError as error:
+        raise SpecError(list(_explain(error))) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError([f"config: holds a value that is no plain data ({error})"]) from None
+    if found := violations(spec):
+        raise SpecError(found)
+    return spec
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Plug-ins of pydantic have no part in a spec, and to look for some is to read about all that
+    is installed: some 25 ms. What runs later has them."""
+    name = "PYDANTIC_DISABLE_PLUGINS"
+    before = os.environ.get(name)
+    os.environ[name] = "__all__"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The spec in the YAML file at `path`, which an earlier release may have written.
+
+    Raises:
+        SpecError: the file is damaged, or not valid.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise SpecError([f"{path}: no YAML ({' '.join(str(error).split())})"]) from None
+    if not isinstance(values, dict):
+        raise SpecError([f"{path}: holds no spec"])
+    try:
+        return parse_spec(values)
+    except SpecError as error:
+        raise SpecError([f"{path}: {line}" for line in error.violations]) from None
+
+
+def spec_values(spec: RunSpec) -> dict[str, Any]:
+    """`spec` as nested plain dicts and lists; `parse_spec` gives it back."""
+    values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(spec)))
+    return values
+
+
+def dump_spec(spec: RunSpec) -> str:
+    """`spec` as YAML."""
+    return yaml.safe_dump(spec_values(spec), sort_keys=False)
+
+
+def identity(spec: RunSpec) -> str:
+    """Eight hex digits that change exactly when the experiment does; its name is no part of it."""
+    canonical = json.dumps(_experiment(spec), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def differences(spec: RunSpec, other: RunSpec) -> list[tuple[str, Any, Any]]:
+    """(key, value, other value) of what makes them two experiments."""
+    here, there = (dict(_flat(_experiment(one), "")) for one in (spec, other))
+    keys = dict.fromkeys([*here, *there])
+    return [(k, here.get(k), there.get(k)) for k in keys if here.get(k) != there.get(k)]
+
+
+def _experiment(spec: RunSpec) -> dict[str, Any]:
+    """Of the spec, what identifies the experiment."""
+    values = earlier_versions.reduced(spec_values(spec), earlier_versions.ADDED)
+    del values["name"]
+    for path in _NOT_IDENTITY:
+        *parents, last = path
+        where = values
+        for key in parents:
+            where = where.get(key, {})  # a group that came later may count for nothing
+        where.pop(last, None)
+    return values
+
+
+def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        loc = _without_tag([str(part) for part in item["loc"]])
+        key = ".".join(loc) or "config"
+        if item["type"] == "unexpected_keyword_argument":
+            if tuple(loc) in all_keys():
+                yield f"{key}: a {loc[0]} of this kind has no such key"
+            else:
+                yield f"{key}: unknown key{_suggestion(loc)}"
+        elif item["type"] == "union_tag_not_found":
+            yield f"{key}.kind: has no value"
+        elif item["type"] == "union_tag_invalid":
+            kinds = ", ".join(MODEL_KINDS)
+            yield f"{key}.kind: must be one of {kinds}, got {item['input']['kind']!r}"
+        elif item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            yield f"{key}: has no value"
+        elif item["type"] == "string_pattern_mismatch":
+            yield f"{key}: must be {FORMS[item['ctx']['pattern']]}; got {item['input']!r}"
+        else:
+            yield f"{key}: {_sentence(item['msg'])}, got {item['input']!r}"
+
+
+def _without_tag(loc: list[str]) -> list[str]:
+    """A place in the config: pydantic puts the kind of model after its group."""
+    is_tagged = len(loc) > 1 and loc[0] == "model" and tuple(loc[:2]) not in all_keys()
+    return [loc[0], *loc[2:]] if is_tagged and loc[1] in MODEL_KINDS else loc
+
+
+def _sentence(message: str) -> str:
+    return message.removeprefix("Input ").replace("should", "must", 1)
+
+
+def _suggestion(loc: list[str]) -> str:
+    """What the key may have meant: nearly the same in its group, or the same in another group."""
+    siblings = _keys_under(loc[:-1])
+    near = difflib.get_close_matches(loc[-1], siblings, n=1, cutoff=0.75)
+    if near:
+        return f"; did you mean {'.'.join([*loc[:-1], near[0]])}?"
+    elsewhere = [".".join(path) for path in all_keys() if path[-1] == loc[-1]]
+    if elsewhere:
+        return f"; did you mean {' or '.join(elsewhere)}?"
+    return f"; there are {', '.join(siblings)}" if siblings else ""
+
+
+def _keys_under(path: list[str]) -> list[str]:
+    return [key[-1] for key in all_keys() if list(key[:-1]) == path]
+
+
+def all_keys() -> list[tuple[str, ...]]:
+    """Every key of the spec, groups included, as paths, in the order of their definition."""
+    return list(dict.fromkeys(_walk(RunSpec, ())))
+
+
+def _walk(kind: type, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, field in kind.__pydantic_fields__.items():  # type: ignore[attr-defined]
+        yield (*path, name)
+        for part in (field.annotation, *get_args(field.annotation)):
+            if dataclasses.is_dataclass(part) and isinstance(part, type):
+                yield from _walk(part, (*path, name))

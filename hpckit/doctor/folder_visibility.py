@@ -1,0 +1,86 @@
+"""Whether a node sees the folders that a run needs, as they are seen from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing import local_folder
+from hpckit.config.spec import RunSpec
+from hpckit.doctor.finding import Finding, Level
+
+
+@dataclass(frozen=True)
+class FolderIdentity:
+    """A folder, or what there is of it: the nearest one above it that is there."""
+
+    folder: str
+    above: str
+    inode: int
+    """Of `above`: the same on all machines that share it."""
+    is_writable: bool
+
+
+def identify_folder(folder: str) -> FolderIdentity:
+    """From this machine."""
+    above = Path(folder).absolute()
+    while not above.is_dir() and above != above.parent:
+        above = above.parent
+    is_writable = os.access(above, os.W_OK | os.X_OK)
+    return FolderIdentity(folder, str(above), above.stat().st_ino, is_writable)
+
+
+def shared_folders(spec: RunSpec) -> dict[str, str]:
+    """Of a run, by the key that names them: those that all its nodes are to share."""
+    found = {"root": spec.root}
+    if spec.checkpoint.url is not None and (store := local_folder(spec.checkpoint.url)) is not None:
+        found["checkpoint.url"] = str(store)
+    return found
+
+
+def own_folders(spec: RunSpec) -> dict[str, str]:
+    """Those that each node has for itself, where they are named and hold no variable."""
+    assert spec.cluster.slurm is not None
+    named = {"data.cache": spec.data.cache, "cluster.slurm.scratch": spec.cluster.slurm.scratch}
+    return {key: str(one) for key, one in named.items() if one is not None and "$" not in str(one)}
+
+
+def judge_shared(key: str, here: FolderIdentity, there: FolderIdentity) -> Finding:
+    """Pure.
+
+    Args:
+        here, there: the same folder from this machine and from a node.
+    """
+    if (here.above, here.inode) != (there.above, there.inode):
+        what = f"{key}: a node does not see {here.above}"
+        if here.above == there.above:
+            what = f"{key}: {here.above} of a node is another folder than here"
+        return Finding(Level.FAIL, "folders", what, f"{key}: a folder that all nodes share")
+    if not there.is_writable:
+        what = f"{key}: a node may not write in {there.above}"
+        return Finding(Level.FAIL, "folders", what, "mount it there for writing, or take another")
+    return Finding(Level.OK, "folders", f"{key}: a node sees {there.above}, and may write in it")
+
+
+def judge_own(key: str, there: FolderIdentity) -> Finding:
+    """Pure: of a folder that each node has for itself."""
+    if there.is_writable:
+        return Finding(Level.OK, "folders", f"{key}: may be made below {there.above}")
+    do = f"{key}: a folder on a disk of the node; null: the session's own"
+    return Finding(Level.FAIL, "folders", f"{key}: a node may not write in {there.above}", do)
+
+
+def judge_places(
+    shared: dict[str, str],
+    own: dict[str, str],
+    here: Sequence[FolderIdentity],
+    there: Sequence[FolderIdentity],
+) -> Iterator[Finding]:
+    """Pure. Of each key's folder, which both were asked about."""
+    mine, theirs = ({one.folder: one for one in seen} for seen in (here, there))
+    for key, folder in shared.items():
+        yield judge_shared(key, mine[folder], theirs[folder])
+    for key, folder in own.items():
+        yield judge_own(key, theirs[folder])

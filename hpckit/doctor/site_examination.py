@@ -1,0 +1,98 @@
+"""All checks that a config calls for."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpckit.config.spec import RunSpec
+from hpckit.doctor import checkpoint_store, machine, slurm_settings
+from hpckit.doctor.finding import Finding, Level
+from hpckit.doctor.folder_visibility import (
+    identify_folder,
+    judge_places,
+    own_folders,
+    shared_folders,
+)
+from hpckit.doctor.installation import judge_installation
+from hpckit.doctor.node_probe import ProbeError, ask_node, command_output, srun_words
+from hpckit.slurm.cluster_config import (
+    CONFIG,
+    PARTITIONS,
+    Record,
+    is_by_qos,
+    parse_config,
+    parse_qos,
+    parse_records,
+    qos_command,
+)
+
+
+def examine(
+    spec: RunSpec, root: Path, asks_node: bool, host: str | None = None
+) -> Iterator[tuple[str, Finding]]:
+    """Findings as they come, each with the part that it is of.
+
+    Args:
+        root: folder of the runs, where checkpoints are too unless the spec says otherwise.
+        asks_node: have Slurm run the checks of a machine on one of its nodes.
+        host: on this one; None: any.
+    """
+    wants_gpus = spec.cluster.device != "cpu"
+    yield "here", judge_installation()
+    for one in machine.judge(machine.ask(), wants_gpus):
+        yield "here", one
+    for one in checkpoint_store.findings(spec.checkpoint.url or str(root)):
+        yield "checkpoints", one
+    if spec.cluster.slurm is None:
+        return
+    for one in _slurm(spec):
+        yield "slurm", one
+    if asks_node:
+        for one in _node(spec, wants_gpus, host):
+            yield "node", one
+
+
+def _slurm(spec: RunSpec) -> Iterator[Finding]:
+    if shutil.which("scontrol") is None:
+        do = "load Slurm's module, or work on a login node; cluster=local needs none"
+        yield Finding(Level.FAIL, "slurm", "there is no scontrol", do)
+        return
+    try:
+        config, partitions = command_output(CONFIG), command_output(PARTITIONS)
+    except ProbeError as error:
+        do = "is slurmctld up? scontrol ping"
+        yield Finding(Level.FAIL, "slurm", f"out of reach: {error}", do)
+        return
+    read = parse_config(config)
+    yield from slurm_settings.findings(read, parse_records(partitions), spec, _qos(read, spec))
+
+
+def _qos(config: Record, spec: RunSpec) -> Record | None:
+    """That decides on the preemption of a job of `spec`, if it is named and Slurm tells of it."""
+    assert spec.cluster.slurm is not None
+    name = spec.cluster.slurm.qos
+    if name is None or not is_by_qos(config):
+        return None
+    try:
+        return parse_qos(command_output(qos_command(name)))
+    except ProbeError:  # then it is told that nothing is known
+        return None
+
+
+def _node(spec: RunSpec, wants_gpus: bool, host: str | None) -> Iterator[Finding]:
+    shared, own = shared_folders(spec), own_folders(spec)
+    folders = list(dict.fromkeys((*shared.values(), *own.values())))
+    try:
+        facts = ask_node(spec, host, folders)
+    except ProbeError as error:
+        do = f"it was asked by: {shlex.join(srun_words(spec, host))}"
+        yield Finding(Level.FAIL, "node", f"a node did not answer: {error}", do)
+        return
+    yield from machine.judge(facts, wants_gpus)
+    yield from judge_places(shared, own, [identify_folder(one) for one in folders], facts.folders)
+    if spec.cluster.slurm is not None and spec.cluster.slurm.container is not None:
+        what = f"asked outside of {spec.cluster.slurm.container.image}, whose Python may differ"
+        yield Finding(Level.NOTE, "container", what)

@@ -1,0 +1,142 @@
+"""What Slurm's own configuration means for a run: findings. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpckit.config.spec import RunSpec, SlurmSpec
+from hpckit.doctor.finding import Finding, Level
+from hpckit.slurm.cluster_config import PreemptionGrace, grace_of, minutes_of, seconds_of
+
+OLDEST = (20, 11)
+"""The first Slurm whose srun knows --overlap."""
+HOLD_S = 120
+"""Slurm's default of cred_expire, for which a requeued job is held back."""
+
+
+def findings(
+    config: Mapping[str, str],
+    partitions: Sequence[Mapping[str, str]],
+    spec: RunSpec,
+    qos: Mapping[str, str] | None = None,
+) -> Iterator[Finding]:
+    """What matters to a run of `spec`, which is for Slurm.
+
+    Args:
+        qos: of its jobs, where that decides on preemption; see `grace_of`.
+    """
+    assert spec.cluster.slurm is not None
+    yield _version(config.get("SLURM_VERSION", ""))
+    yield _tracking(config.get("ProctrackType", ""))
+    if (silent := _silence(config)) is not None:
+        yield silent
+    if spec.launch.continuation == "requeue":
+        yield _requeue(config)
+    partition = _partition(partitions, spec.cluster.slurm)
+    if partition is None:
+        named = spec.cluster.slurm.partition
+        there = ", ".join(one.get("PartitionName", "?") for one in partitions)
+        what = f"there is no partition {named}" if named else "there is no default partition"
+        do = f"cluster.slurm.partition: one of {there}"
+        yield Finding(Level.FAIL, "partition", what, do)
+        return
+    yield from _of_partition(partition, config, spec, qos)
+
+
+def _version(text: str) -> Finding:
+    found = re.match(r"(\d+)\.(\d+)", text)
+    if found is None:
+        return Finding(Level.WARN, "slurm", f"its version is not known: {text or 'not told'}")
+    if (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return Finding(Level.FAIL, "slurm", text, f"hpckit needs Slurm {oldest} or newer")
+    return Finding(Level.OK, "slurm", text)
+
+
+def _tracking(kind: str) -> Finding:
+    subject = "processes"
+    if kind == "proctrack/cgroup":
+        return Finding(Level.OK, subject, "tracked by cgroups")
+    what = f"tracked by {kind or 'something unknown'}, from which some can escape"
+    do = "an administrator: ProctrackType=proctrack/cgroup in slurm.conf"
+    return Finding(Level.WARN, subject, what, do)
+
+
+def _silence(config: Mapping[str, str]) -> Finding | None:
+    seconds = seconds_of(config.get("SlurmdTimeout", ""))
+    if seconds is None or seconds <= 300:
+        return None
+    what = f"Slurm takes {seconds} s to see that the node of a job's first process is lost"
+    do = "an administrator: SlurmdTimeout=300 or less; other nodes hpckit finds in seconds"
+    return Finding(Level.NOTE, "lost nodes", what, do)
+
+
+def _requeue(config: Mapping[str, str]) -> Finding:
+    told = re.search(r"cred_expire=(\d+)", config.get("AuthInfo", ""))
+    held_s = int(told[1]) if told else HOLD_S
+    what = f"launch.continuation=requeue: Slurm holds a requeued job back for {held_s + 1} s"
+    if held_s < HOLD_S:
+        return Finding(Level.OK, "requeue", what)
+    return Finding(Level.NOTE, "requeue", what, "launch.continuation=chain does not wait")
+
+
+def _partition(
+    partitions: Sequence[Mapping[str, str]], slurm: SlurmSpec
+) -> Mapping[str, str] | None:
+    def is_it(one: Mapping[str, str]) -> bool:
+        if slurm.partition is None:
+            return one.get("Default") == "YES"
+        return one.get("PartitionName") in slurm.partition.split(",")
+
+    return next(filter(is_it, partitions), None)
+
+
+def _of_partition(
+    partition: Mapping[str, str],
+    config: Mapping[str, str],
+    spec: RunSpec,
+    qos: Mapping[str, str] | None,
+) -> Iterator[Finding]:
+    name = partition.get("PartitionName", "?")
+    if (state := partition.get("State", "UP")) != "UP":
+        do = "another cluster.slurm.partition, or ask the site"
+        yield Finding(Level.WARN, "partition", f"{name} is {state}", do)
+    else:
+        yield Finding(Level.OK, "partition", f"{name}: {partition.get('TotalNodes', '?')} nodes")
+    grace = grace_of(partition, config, qos)
+    yield _grace(name, grace, spec.cluster.grace_s)
+    if grace is not None and (deaf := _hearing(config)) is not None:
+        yield deaf
+    longest, wanted = minutes_of(partition.get("MaxTime", "")), spec.cluster.slurm
+    assert wanted is not None
+    asked = minutes_of(wanted.time_limit or "")
+    if longest is not None and asked is not None and asked > longest:
+        what = f"{wanted.time_limit} is more than {name} gives: {partition['MaxTime']}"
+        do = f'cluster.slurm.time_limit="{partition["MaxTime"]}"; the run goes on in the next job'
+        yield Finding(Level.FAIL, "time limit", what, do)
+
+
+def _grace(name: str, grace: PreemptionGrace | None, wanted_s: float) -> Finding:
+    subject = "preemption"
+    if grace is None:
+        return Finding(Level.OK, subject, f"jobs of {name} are not preempted")
+    if grace.seconds is None:
+        what = f"how long a preempted job of {name} has is not known ({grace.source})"
+        do = "cluster.slurm.qos names one to ask; or sacctmgr show qos format=Name,GraceTime"
+        return Finding(Level.NOTE, subject, what, do)
+    what = f"a preempted job of {name} has {grace.seconds} s ({grace.source})"
+    if wanted_s > grace.seconds:
+        do = f"cluster.grace_s={grace.usable_s}; if a save takes longer, ask for a GraceTime"
+        return Finding(Level.WARN, subject, f"{what}, and cluster.grace_s={wanted_s:g}", do)
+    return Finding(Level.OK, subject, what)
+
+
+def _hearing(config: Mapping[str, str]) -> Finding | None:
+    """The steps of a job are told of a preemption in any case, its batch process only so."""
+    told = f"{config.get('PreemptParameters', '')},{config.get('SlurmctldParameters', '')}"
+    if "send_user_signal" in told:  # preempt_send_user_signal, in older ones
+        return None
+    what = "a preempted job's own --signal is not sent: its nodes are told, and tell the supervisor"
+    do = "an administrator: PreemptParameters=send_user_signal, if preemptions come without a save"
+    return Finding(Level.NOTE, "preempt signal", what, do)

@@ -1,1 +1,0 @@
-"""Faults on purpose: one in a run of the user's, or a campaign of them in runs of its own."""

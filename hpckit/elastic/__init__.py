@@ -1,1 +1,0 @@
-"""Keeping a job alive: node agents, their processes, signals and verdicts. Never imports torch."""

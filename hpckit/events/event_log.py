@@ -1,0 +1,153 @@
+"""`events.jsonl`: what happened to a run, one JSON object per line, and the clock of every figure.
+
+Supervisor, agents and ranks of all nodes append to one file. Each line goes out as one write to a
+descriptor in append mode, under a POSIX record lock: append alone is not atomic on NFS, where the
+lock also makes the client look up the file's true end. A line that a crash cut short is closed by
+the next writer and passed over by readers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.events.clock_order import in_order
+
+log = logging.getLogger(__name__)
+
+_CLOSED = -1
+_YEAR_10000_S = 253_402_300_800  # from when on no calendar here can say the date
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event; `fields` holds all but time and kind."""
+
+    time: float
+    """Seconds since the epoch."""
+    kind: str
+    fields: dict[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.fields[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(key, default)
+
+
+class EventLog:
+    """Appends events; `common` fields (generation, node, rank, ...) go into each of them."""
+
+    def __init__(self, path: Path, **common: Any) -> None:
+        self.path = path
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._common = common
+        self._one_at_a_time = threading.Lock()  # the file lock does not tell threads apart
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Append one event, of now or of `time`. Values have to be plain JSON; NaN and infinity are
+        kept.
+
+        An event that the disk does not take, or that comes after `close`, goes to the log: no run
+        is to end for want of one.
+        """
+        line = json.dumps({"time": round(time.time(), 6), "kind": kind, **self._common, **fields})
+        try:
+            with self._one_at_a_time:
+                self._append(line)
+        except OSError as error:
+            log.error("event not written (%s): %s", error, line)
+
+    def _append(self, line: str) -> None:
+        if self._handle == _CLOSED:  # its number may be another file's by now
+            log.warning("event after the end of the log: %s", line)
+            return
+        with self._locked():
+            data = self._closing_newline() + line.encode() + b"\n"
+            if os.write(self._handle, data) < len(data):
+                log.error("event cut short, the disk is full: %s", line)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.lockf(self._handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._handle, fcntl.LOCK_UN)
+
+    def _closing_newline(self) -> bytes:
+        size = os.fstat(self._handle).st_size
+        torn = size > 0 and os.pread(self._handle, 1, size - 1) != b"\n"
+        return b"\n" if torn else b""
+
+    def close(self) -> None:
+        """Other threads may still have something to say: nothing is written any more."""
+        with self._one_at_a_time:
+            handle, self._handle = self._handle, _CLOSED
+            if handle != _CLOSED:
+                os.close(handle)
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class EventTail:
+    """Reads events as they are appended, from the beginning of the file, its end, or a place."""
+
+    def __init__(self, path: Path, from_end: bool = False, offset: int = 0) -> None:
+        """`offset`: as of another one, at the same file."""
+        self._path = path
+        self._offset = path.stat().st_size if from_end and path.exists() else offset
+        self.torn = 0
+        """Lines that were passed over so far, for being no event."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the file up to the end of the event that was read last."""
+        return self._offset
+
+    def read(self) -> Iterator[Event]:
+        """The whole lines that have come since the last call."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._offset += len(line)
+                    if event := _parse(line, self._path):
+                        yield event
+                    else:
+                        self.torn += 1
+        except FileNotFoundError:
+            return
+
+
+def read_events(path: Path) -> list[Event]:
+    """All events of the file as of `in_order`; none where there is no file."""
+    return in_order(EventTail(path).read())
+
+
+def _parse(line: bytes, path: Path) -> Event | None:
+    try:
+        fields = json.loads(line)
+        event = Event(time=float(fields.pop("time")), kind=str(fields.pop("kind")), fields=fields)
+        if 0 <= event.time < _YEAR_10000_S:
+            return event
+        log.warning("%s: passed over an event of no time: %.80r", path, line)
+        return None
+    except (ValueError, OverflowError, RecursionError, KeyError, AttributeError, TypeError):
+        log.warning("%s: passed over a torn line: %.80r", path, line)
+        return None

@@ -1,0 +1,168 @@
+"""A run that is broken again and again, as a schedule says; and one that nobody disturbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.agent.verdict_record import VerdictKind
+from hpckit.config.spec_parser import identity, read_spec
+from hpckit.faults.campaign.campaign_runs import CampaignError, cancel_run, start_run
+from hpckit.faults.campaign.fault_log import CampaignLog, RecordedFault
+from hpckit.faults.campaign.fault_schedule import ScheduledFault
+from hpckit.faults.campaign.injection_trigger import InjectionTrigger
+from hpckit.faults.campaign.oracle import violations
+from hpckit.faults.fault_plan import ImpossibleDrillError
+from hpckit.faults.site_faults import SiteFaultSet
+from hpckit.report.overview import Queue, look
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.preflight.checks import with_absolute_paths
+from hpckit.system.atomic_files import read_json
+
+_UNPACED = "entry=hpckit.training.language_model:main"
+
+
+@dataclass(frozen=True)
+class CampaignSetup:
+    """What all runs of a campaign that are broken have in common."""
+
+    overrides: Sequence[str]
+    reference: RunDir
+    """That nobody disturbed."""
+    site: SiteFaultSet
+    tell: Callable[[str], None]
+    """Of each fault, as it comes."""
+
+
+@dataclass(frozen=True)
+class CampaignOutcome:
+    """What came of a schedule."""
+
+    run: RunDir
+    reference: RunDir
+    """That nobody disturbed."""
+    struck: tuple[RecordedFault, ...]
+    problems: tuple[str, ...]
+    """Nothing must be wrong, see `oracle`."""
+
+
+def run_reference(folder: Path, overrides: Sequence[str], tell: Callable[[str], None]) -> RunDir:
+    """The run that the others are compared to, to its end.
+
+    Args:
+        tell: how far it is, now and then.
+
+    Raises:
+        CampaignError: it does not get there. It is cancelled then, as after Ctrl-C.
+    """
+    run = start_run(folder / "reference", [*overrides, _UNPACED])
+    try:
+        InjectionTrigger(run, SiteFaultSet({}, Path()), tell).until_over()
+    except TimeoutError as error:
+        raise CampaignError(_failed(f"{run.path}: {error}", cancel_run(run))) from None
+    except BaseException:
+        cancel_run(run)
+        raise
+    if problem := _how_it_failed(run):
+        raise CampaignError(_failed(problem))
+    return run
+
+
+def _failed(*why: str | None) -> str:
+    return f"the run that nobody disturbs failed: {'; '.join(filter(None, why))}"
+
+
+def known_reference(run: RunDir, overrides: Sequence[str]) -> RunDir:
+    """`run`, which nobody has disturbed in an earlier campaign.
+
+    Raises:
+        CampaignError: it has not ended well, or is of another config.
+        SpecError: the config is none.
+    """
+    problem = _how_it_failed(run)
+    if problem:
+        raise CampaignError(f"--reference {problem}")
+    due = with_absolute_paths(compose_spec([*overrides, _UNPACED]), Path.cwd())
+    if identity(read_spec(run.spec(run.submission_numbers()[-1]))) != identity(due):
+        raise CampaignError(f"--reference {run.path}: it is of another config than this campaign")
+    return run
+
+
+def run_campaign(
+    folder: Path, schedule: Sequence[ScheduledFault], stage: CampaignSetup
+) -> CampaignOutcome:
+    """Play a schedule on a new run in `folder`, and judge it.
+
+    Raises:
+        CampaignError: it cannot be started.
+    """
+    run = start_run(folder / "runs", stage.overrides)
+    watch, notes = InjectionTrigger(run, stage.site, stage.tell), CampaignLog(folder)
+    problems: list[str | None] = []
+    try:
+        notes.begin(run, stage.reference)
+        for planned in schedule:
+            try:
+                found = watch.strike(planned)
+            except ImpossibleDrillError as error:
+                stage.tell(f"left out at step {planned.step:,}: {error}")
+                continue
+            if found is None:
+                stage.tell(f"the run is over, and no more is done. {watch.refusal}".rstrip())
+                break
+            notes.add(found)
+            stage.tell(f"step {found.step:,}: {found.what}")
+            watch.until_past(found)
+        watch.until_over()
+    except TimeoutError as error:
+        problems += [str(error), cancel_run(run)]
+    except BaseException:
+        cancel_run(run)
+        raise
+    finally:
+        problems += stage.site.settle()
+    if schedule and not notes.faults():
+        problems.append(f"not one fault was done. {watch.refusal}".rstrip())
+    return _judged(run, stage.reference, notes.faults(), [*filter(None, problems)])
+
+
+def judge(folder: Path) -> CampaignOutcome:
+    """What came of a run that `run_campaign` began in `folder`, whatever ended either of them. Of a
+    run
+    that was cancelled, as far as it came.
+
+    Raises:
+        CampaignError: no run was begun there, or it goes on.
+        ValueError: what was written down is damaged.
+    """
+    notes = CampaignLog(folder)
+    if (runs := notes.runs()) is None:
+        raise CampaignError(f"{folder}: no campaign has begun a run there")
+    run, reference = runs
+    if look(run, Queue()).is_alive:
+        raise CampaignError(f"{run.path} goes on: wait for its end, or hpckit cancel it")
+    verdict = read_json(run.verdict)
+    cut_short = verdict is not None and verdict.get("kind") == VerdictKind.STOPPED
+    return _judged(run, reference, notes.faults(), cut_short=cut_short)
+
+
+def _judged(
+    run: RunDir,
+    reference: RunDir,
+    struck: tuple[RecordedFault, ...],
+    problems: Sequence[str] = (),
+    *,
+    cut_short: bool = False,
+) -> CampaignOutcome:
+    harmed = {one.harmed for one in struck if one.harmed is not None}
+    found = violations(run, reference, harmed, cut_short=cut_short)
+    return CampaignOutcome(run, reference, struck, (*problems, *found))
+
+
+def _how_it_failed(run: RunDir) -> str | None:
+    verdict = read_json(run.verdict)
+    if verdict is not None and verdict.get("kind") == "done":
+        return None
+    return f"{run.path}: {'no verdict' if verdict is None else verdict.get('reason')}"

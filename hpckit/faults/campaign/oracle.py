@@ -1,0 +1,180 @@
+"""What must hold of a run that was broken again and again: told by its events, its ledgers, its
+store and the machine, and by a run of the same config that nobody disturbed.
+
+Each function returns what is wrong, a line each; none if nothing is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+import psutil
+
+from checkpointing import list_run, verify
+from checkpointing.service.protocol.socket_address import SOCKET, all_sockets, service_key
+from data import open_dataset
+from data.read.sample_stream import order_of
+from hpckit.config.last_step import last_step
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import read_spec
+from hpckit.events.event_log import Event, read_events
+from hpckit.faults.campaign.store_leftovers import store_leftovers
+from hpckit.report.history import History, TrainingAttempt, build_history
+from hpckit.rundir.directory import RunDir, checkpoint_root, run_name, store_and_name
+from hpckit.rundir.lock import holder
+from hpckit.rundir.sample_ledger import LedgerEntry, count_epochs, kept_entries, read_ledgers
+from hpckit.system.atomic_files import read_json
+from hpckit.system.child_processes import strays
+from hpckit.system.store_timeouts import interactive_store_options
+
+MOST = 5
+"""Lines of one kind that are told; of others, how many there are."""
+CLOSE = 1e-3
+"""Relative difference of losses between worlds of different size: sums in another order."""
+
+
+def violations(
+    run: RunDir, reference: RunDir, harmed: Collection[str] = (), *, cut_short: bool = False
+) -> list[str]:
+    """All that is wrong with `run`, which has ended.
+
+    Args:
+        harmed: names of objects of its store that were changed, which may be found damaged.
+        cut_short: it was ended before its last step, on purpose: only what it did is looked at.
+    """
+    spec = read_spec(run.spec(run.submission_numbers()[-1]))
+    events = read_events(run.events)
+    history = build_history(events)
+    whole = build_history(read_events(reference.events))
+    until = max(history.kept, default=0) if cut_short else last_step(spec)
+    found = (
+        [] if cut_short else verdict_problems(read_json(run.verdict)),
+        sample_problems(spec, kept_entries(read_ledgers(run.ledger), until), until),
+        loss_problems(history, whole, until),
+        checkpoint_problems(spec, run, events, harmed),
+        leftovers(spec, run, events),
+        store_leftovers(
+            str(checkpoint_root(spec, run)), run_name(spec), is_own=spec.checkpoint.url is None
+        ),
+    )
+    return list(chain.from_iterable(_few(lines) for lines in found))
+
+
+def verdict_problems(verdict: Mapping[str, object] | None) -> list[str]:
+    """It is to have done all that it was to do."""
+    if verdict is None:
+        return ["verdict: there is none"]
+    if verdict.get("kind") != "done":
+        return [f"verdict: {verdict.get('kind')}: {verdict.get('reason')}"]
+    return []
+
+
+def sample_problems(spec: RunSpec, entries: Sequence[LedgerEntry], steps: int) -> list[str]:
+    """Each of so many steps takes its own positions of the stream, and there the samples that the
+    order has; so each sample of an epoch once."""
+    batch = spec.train.global_batch
+    taken: dict[int, list[int]] = {step: [] for step in range(1, steps + 1)}
+    for entry in entries:
+        taken[entry.step].extend(entry.positions)
+    found = [
+        f"step {step}: positions {sorted(positions)} instead of {(step - 1) * batch} to"
+        f" {step * batch - 1}"
+        for step, positions in taken.items()
+        if sorted(positions) != list(range((step - 1) * batch, step * batch))
+    ]
+    dataset = open_dataset(spec.data.shards)
+    order = order_of(
+        dataset, seed=spec.train.seed, streams=spec.data.streams, window=spec.data.window
+    )
+    for entry in entries:
+        shards, samples = order.locate(entry.positions)
+        for position, shard, sample, key in zip(
+            entry.positions, shards.tolist(), samples.tolist(), entry.keys, strict=True
+        ):
+            number = dataset.first[shard] + sample
+            due = f"{dataset.opened(shard).index.key(sample)}#{number}"
+            if key != due:
+                found.append(f"step {entry.step}: position {position} is {key}, and not {due}")
+    for epoch in count_epochs(entries, len(dataset), steps * batch):
+        if epoch.missing or epoch.twice:
+            lack = f"{epoch.missing} samples missing, {len(epoch.twice)} more than once"
+            found.append(f"epoch {epoch.epoch}: {lack}")
+    return found
+
+
+def loss_problems(history: History, whole: History, steps: int) -> list[str]:
+    """Bit for bit those of the run that was not disturbed, while the ranks are as many; nearly, on
+    a state that others have trained. One that is no number is that of no run."""
+    mine = {step: event["loss"] for step, event in history.kept.items()}
+    due = {step: event["loss"] for step, event in whole.kept.items() if step <= steps}
+    world = whole.lives[0].world_size if whole.lives else 0
+    exact = min(_exact_until(history.lives, world), _exact_until(whole.lives, world))
+    missing = sorted(due.keys() - mine.keys())
+    return [f"step {step}: its loss was not told" for step in missing] + [
+        f"step {step}: loss {mine[step]!r}, and {due[step]!r} undisturbed"
+        for step in sorted(due.keys() & mine.keys())
+        if not _is_near(mine[step], due[step], CLOSE if step > exact else 0.0)
+    ]
+
+
+def _is_near(mine: float, due: float, within: float) -> bool:
+    """Never of a NaN, which is neither above nor below anything."""
+    return abs(mine - due) <= within * abs(due)
+
+
+def _exact_until(lives: Sequence[TrainingAttempt], world: int) -> float:
+    """The last step whose state only `world` ranks have trained, of what counts in the end: a life
+    that begins at or before it has lost what came after."""
+    last = math.inf
+    for life in lives:
+        if life.start_step <= last:
+            last = math.inf if life.world_size == world else life.start_step
+    return last
+
+
+def checkpoint_problems(
+    spec: RunSpec, run: RunDir, events: Sequence[Event], harmed: Collection[str] = ()
+) -> list[str]:
+    """What was told to be durable is there, or as many newer ones as are kept (nobody may have been
+    there to tell of those, or of the prune); and all that is there is whole."""
+    url, name = str(checkpoint_root(spec, run)), run_name(spec)
+    there = {info.id: info for info in list_run(url, name, interactive_store_options())}
+    told = [e for e in events if e.kind == "checkpoint_committed"]
+    found = [
+        f"checkpoint {e.get('id')} of step {e['step']} was told to be durable, and is not there"
+        for e in told
+        if e.get("id") not in there
+        and sum(info.step >= e["step"] for info in there.values()) < spec.checkpoint.keep.last
+    ]
+    if not there:
+        found.append("checkpoints: there are none")
+    for info in there.values():
+        problems = verify(url, info)
+        own = [one for one in problems if not any(name in one for name in harmed)]
+        found += [f"checkpoint {info.id}: {problem}" for problem in own]
+    return found
+
+
+def leftovers(spec: RunSpec, run: RunDir, events: Sequence[Event]) -> list[str]:
+    """Nothing of it runs, listens, or is held. Its shared memory has no names: without a process
+    there is none."""
+    nodes = {str(e["node"]) for e in events if e.get("node") is not None}
+    own = {f"{service_key(*store_and_name(spec, run), node)}{SOCKET}" for node in nodes}
+    found = [f"process {p.pid} is left: {' '.join(_words(p))}" for p in strays(run.path)]
+    found += [f"socket {path} is left" for path in all_sockets() if path.name in own]
+    owner = holder(run.lock)
+    return found + ([f"the run is still held by {owner}"] if owner is not None else [])
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - MOST
+    return [*lines[:MOST], *([f"and {rest} more of that kind"] if rest > 0 else [])]

@@ -1,0 +1,71 @@
+"""What a campaign trains: steps that take a fixed time, most of which it sleeps; and faults that
+only a worker can play."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+from data import Batch
+from hpckit.config.spec import RunSpec
+from hpckit.faults.campaign.fault_schedule import STEP_S
+from hpckit.faults.injection.process_faults import SIGNALS, ProcessFault
+from hpckit.trainer.language_model import main as train
+from hpckit.trainer.run_loop import TrainingRun
+
+_TOO_MUCH = 1 << 62  # bytes
+
+
+def main(cfg: RunSpec) -> None:
+    """As the language model's, at a step per `STEP_S` seconds."""
+    steps, faults = TrainingRun.steps, _Faults()
+
+    def paced(self: TrainingRun, *given: Any, **named: Any) -> Iterator[Batch]:
+        begun_s = time.monotonic()
+        for batch in steps(self, *given, **named):
+            faults.play(self)
+            yield batch
+            time.sleep(max(0.0, begun_s + STEP_S - time.monotonic()))
+            begun_s = time.monotonic()
+
+    TrainingRun.steps = paced  # type: ignore[method-assign]
+    train(cfg)
+
+
+class _Faults:
+    """What this worker was told by signals, until the next step."""
+
+    def __init__(self) -> None:
+        self._due: set[ProcessFault] = set()
+        for number in SIGNALS.values():
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._due |= {fault for fault, known in SIGNALS.items() if known == number}
+
+    def play(self, run: TrainingRun) -> None:
+        """What is due.
+
+        Raises:
+            MemoryError: a real one.
+        """
+        due, self._due = self._due, set()
+        if ProcessFault.NAN in due:
+            _poison(run.tracked["model"])
+        if ProcessFault.MEMORY in due:
+            bytearray(_TOO_MUCH)
+
+
+def _poison(model: torch.nn.Module) -> None:
+    """One of the elements that this rank has."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            local = getattr(parameter, "to_local", lambda whole=parameter: whole)()
+            if local.numel():
+                local.view(-1)[0] = float("nan")
+                return

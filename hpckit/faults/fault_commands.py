@@ -1,0 +1,38 @@
+"""Programs by which faults are caused."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpckit.faults.fault_plan import DrillError, ImpossibleDrillError
+
+_PATIENCE_S = 120.0
+
+
+def run_command(
+    command: Sequence[str], called: str, folder: Path | None = None, never: int | None = None
+) -> str:
+    """What it says on its standard output.
+
+    Args:
+        called: what errors call it.
+        folder: that it is run in; None: this one.
+        never: exit status by which it says that it cannot be done there.
+
+    Raises:
+        NeverError: its exit status is `never`.
+        DrillError: it failed, or took too long.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DrillError(f"{called}: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        kind = ImpossibleDrillError if done.returncode == never else DrillError
+        raise kind(f"{called}: {said}")
+    return done.stdout

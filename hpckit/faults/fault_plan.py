@@ -1,0 +1,299 @@
+"""Real faults in a run that is under way: what each is about to do to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from checkpointing import local_folder
+from data.source.address import Address
+from hpckit.events.event_log import Event, read_events
+from hpckit.faults.checkpoint_damage import MANIFESTS, PACKS, newest
+from hpckit.faults.injection.failing_syscalls import CALLS
+from hpckit.faults.injection.process_faults import FULL_S, SLOW_S, STOPPED_S
+from hpckit.report.overview import Overview
+from hpckit.report.run_state import RunState
+from hpckit.rundir.directory import checkpoint_root
+
+_SAVES_FAIL = "training goes on; saves fail, and come when it can write again"
+_TO_WORKER = {"nan": "a NaN among the parameters of", "memory": "no memory for"}
+
+
+class DrillError(RuntimeError):
+    """The fault cannot be played; says why."""
+
+
+class ImpossibleDrillError(DrillError):
+    """Not on this run, whatever becomes of it."""
+
+
+class DrillKind(StrEnum):
+    """What to play."""
+
+    PREEMPT = "preempt"
+    TIMEOUT = "timeout"
+    WORKER = "worker"
+    AGENT = "agent"
+    NODE = "node"
+    HANG = "hang"
+    SLOW = "slow"
+    SERVICE = "service"
+    SUPERVISOR = "supervisor"
+    FULL = "full"
+    ENOSPC = "enospc"
+    EIO = "eio"
+    NAN = "nan"
+    MEMORY = "memory"
+    DAMAGE = "damage"
+    MANIFEST = "manifest"
+    CACHE = "cache"
+    WORKER_TERM = "worker_term"
+    AGENT_TERM = "agent_term"
+    AGENT_STOP = "agent_stop"
+    SERVICE_TERM = "service_term"
+    SERVICE_STOP = "service_stop"
+    SUPERVISOR_STOP = "supervisor_stop"
+    REQUEUE = "requeue"
+
+
+OF_SERVICE = (
+    *(DrillKind.SERVICE, DrillKind.SERVICE_TERM, DrillKind.SERVICE_STOP),
+    *(DrillKind.FULL, DrillKind.ENOSPC, DrillKind.EIO),
+)
+"""What befalls the checkpoint service of a node; its ranks are not disturbed."""
+OF_WORKLOAD = (DrillKind.NAN, DrillKind.MEMORY, DrillKind.DAMAGE, DrillKind.MANIFEST)
+"""Only for a run of `WORKLOAD`: it does them to itself, or they harm what a run cannot heal."""
+WORKLOAD = "hpckit.drill.workload:main"
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """What is about to be done to whom, and what is to come of it."""
+
+    kind: DrillKind
+    what: str
+    expect: str
+    number: int = 0
+    """Of the rank or the node."""
+    node: int = 0
+    """Where that is."""
+    path: Path | None = None
+    """Of the object that is damaged."""
+    cache: Path | None = None
+    """Where a shard is damaged, on that node; `number` says which."""
+
+
+def plan_drill(it: Overview, kind: DrillKind, rank: int | None, node: int | None) -> FaultPlan:
+    """What a drill of this kind does to the run; ranks and nodes count from the end if not given.
+
+    Raises:
+        DrillError: it cannot be played on this run now.
+    """
+    if it.state is not RunState.RUNNING:
+        raise DrillError(f"{it.run.name} is {it.word}: a drill takes a run that trains")
+    if it.spec is None:
+        raise DrillError(f"{it.run.name}: {it.problem}")
+    if kind in OF_WORKLOAD and it.spec.entry != WORKLOAD:
+        raise ImpossibleDrillError(f"{kind}: only for a run of a campaign, with entry={WORKLOAD}")
+    match kind:
+        case DrillKind.PREEMPT | DrillKind.TIMEOUT:
+            return _plan_request(it, kind)
+        case DrillKind.NODE | DrillKind.AGENT | DrillKind.AGENT_STOP:
+            return _plan_loss(it, kind, _chosen("node", node, training_nodes(it)))
+        case DrillKind.AGENT_TERM:
+            return _plan_leave(it, _chosen("node", node, training_nodes(it)))
+        case kind if kind in OF_SERVICE:
+            return _plan_service(kind, _chosen("node", node, training_nodes(it)))
+        case DrillKind.DAMAGE | DrillKind.MANIFEST:
+            return _plan_damage(it, kind, rank or 0)
+        case DrillKind.CACHE:
+            return _plan_cache(it, rank or 0, _chosen("node", node, training_nodes(it)))
+        case DrillKind.SUPERVISOR:
+            return _plan_supervisor(it)
+        case DrillKind.SUPERVISOR_STOP:
+            expect = "its agents take it for dead, and leave; it goes on with others"
+            return FaultPlan(kind, f"SIGSTOP of the supervisor for {STOPPED_S:g} s", expect)
+        case DrillKind.REQUEUE:
+            return _plan_requeue(it)
+    chosen = _chosen("rank", rank, range(it.progress.ranks))
+    where = _node_of(it, chosen)
+    if kind is DrillKind.SLOW:
+        what = f"rank {chosen}, on node {where}, runs a tenth of the time for {SLOW_S:g} s"
+        return FaultPlan(
+            kind, what, "steps take longer, and nothing is started again", chosen, where
+        )
+    _require_retry("retry.in_place", it.spec.retry.in_place)
+    if kind is DrillKind.HANG:
+        return _plan_hang(it, chosen, where)
+    if kind is DrillKind.WORKER_TERM:
+        what = f"SIGTERM of the worker of rank {chosen}, on node {where}"
+        return FaultPlan(
+            kind, what, "it is for the agent to say so: the worker goes on", chosen, where
+        )
+    what = f"{_TO_WORKER.get(kind, 'SIGKILL of')} the worker of rank {chosen}, on node {where}"
+    expect = "all workers are started again within the generation"
+    return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", chosen, where)
+
+
+def _plan_loss(it: Overview, kind: DrillKind, node: int) -> FaultPlan:
+    assert it.spec is not None
+    _require_retry("retry.infra", it.spec.retry.infra)
+    rest = " and all its processes" if kind is DrillKind.NODE else ""
+    signal = "SIGSTOP" if kind is DrillKind.AGENT_STOP else "SIGKILL"
+    what = f"{signal} of the agent of node {node}{rest}"
+    expect = "the generation ends as infra; the next one begins with a new agent"
+    return FaultPlan(kind, what, f"{expect}, from step {it.progress.saved_step:,}", node, node)
+
+
+def _plan_leave(it: Overview, node: int) -> FaultPlan:
+    what = f"SIGTERM of the agent of node {node}, as Slurm sends to a step"
+    expect = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    if it.is_slurm:  # that takes it for a preemption, of which Slurm itself would know
+        expect = f"every rank saves and leaves; job {_successor(it)} goes on, nothing is lost"
+    return FaultPlan(DrillKind.AGENT_TERM, what, expect, node, node)
+
+
+def _plan_service(kind: DrillKind, node: int) -> FaultPlan:
+    service = f"the checkpoint service of node {node}"
+    expect = "training goes on; the ranks save by themselves, or by a new service"
+    match kind:
+        case DrillKind.FULL:
+            what = f"{service} can write to no file for {FULL_S:g} s"
+            expect = _SAVES_FAIL
+        case DrillKind.ENOSPC | DrillKind.EIO:
+            calls = ", ".join(CALLS[kind.name])
+            what = f"{kind.name} for {FULL_S:g} s from {calls} of {service}"
+            expect = _SAVES_FAIL
+        case DrillKind.SERVICE_STOP:
+            what = f"SIGSTOP of {service} for {STOPPED_S:g} s"
+            expect = "saves wait, and training for them once there is no room for another"
+        case _:
+            what = f"{'SIGTERM' if kind is DrillKind.SERVICE_TERM else 'SIGKILL'} of {service}"
+    return FaultPlan(kind, what, expect, node, node)
+
+
+def _plan_damage(it: Overview, kind: DrillKind, number: int) -> FaultPlan:
+    assert it.spec is not None
+    root = checkpoint_root(it.spec, it.run)
+    if (folder := local_folder(root)) is None:
+        raise ImpossibleDrillError(f"{kind}: {root} is no folder")
+    path = newest(folder, PACKS if kind is DrillKind.DAMAGE else MANIFESTS, number)
+    if path is None:
+        raise DrillError(f"{kind}: {root} has no file of a checkpoint")
+    expect = "whoever reads it finds it, and takes another checkpoint"
+    return FaultPlan(kind, f"a bit of {path.name} is flipped", expect, path=path)
+
+
+def _plan_cache(it: Overview, number: int, node: int) -> FaultPlan:
+    assert it.spec is not None
+    data = it.spec.data
+    cache = Path(data.cache or "")
+    is_read_in_place = not data.cache_local and Address.parse(data.shards).local is not None
+    if is_read_in_place or not cache.is_absolute():
+        raise ImpossibleDrillError(
+            "cache: the run has none: data.cache names no absolute path, or its shards are files"
+            " and data.cache_local=false"
+        )
+    what = f"a bit of each sample of a shard in {cache} of node {node} is flipped"
+    expect = "whoever reads it next finds it, puts it aside, and has it fetched again"
+    return FaultPlan(DrillKind.CACHE, what, expect, number, node, cache=cache)
+
+
+def _plan_requeue(it: Overview) -> FaultPlan:
+    if not it.is_slurm:
+        raise ImpossibleDrillError("requeue: a run on this machine is in no queue")
+    assert it.spec is not None
+    if (how := it.spec.launch.continuation) != "requeue":
+        raise ImpossibleDrillError(
+            f"requeue: with launch.continuation={how}, Slurm may not requeue its jobs"
+        )
+    job = it.progress.job
+    expect = f"every rank saves and leaves; job {job} goes on when it is its turn again"
+    return FaultPlan(DrillKind.REQUEUE, f"scontrol requeue of job {job}", expect)
+
+
+def _plan_supervisor(it: Overview) -> FaultPlan:
+    what = "SIGKILL of the supervisor"
+    if not it.is_slurm:
+        return FaultPlan(DrillKind.SUPERVISOR, what, "all of the run ends; `hpckit resume` goes on")
+    successor = _successor(it)
+    expect = f"job {it.progress.job} ends, and job {successor} goes on"
+    return FaultPlan(DrillKind.SUPERVISOR, what, f"{expect} from step {it.progress.saved_step:,}")
+
+
+def _plan_hang(it: Overview, rank: int, node: int) -> FaultPlan:
+    assert it.spec is not None
+    limit_s = it.spec.hang.step_s
+    if limit_s is None:
+        raise DrillError("hang.step_s is null: nobody would look for a rank that hangs")
+    what = f"SIGSTOP of the worker of rank {rank}, on node {node}"
+    expect = f"in {limit_s:g} s all stacks are written down, and all workers started again"
+    return FaultPlan(DrillKind.HANG, what, expect, rank, node)
+
+
+def _plan_request(it: Overview, kind: DrillKind) -> FaultPlan:
+    assert it.spec is not None
+    follows = "every rank saves and leaves; the next generation goes on, nothing is lost"
+    if not it.is_slurm:
+        name = "SIGTERM" if kind is DrillKind.PREEMPT else "SIGUSR2"
+        return FaultPlan(kind, f"{name} to the supervisor, as Slurm would send it", follows)
+    job, successor = it.progress.job, _successor(it)
+    expect = f"every rank saves and leaves, job {job} ends, and job {successor} goes on"
+    if kind is DrillKind.PREEMPT:
+        what = f"SIGTERM to the steps of job {job}, as Slurm does to preempt a job"
+    else:
+        what = f"the time limit of job {job} moved to now, and SIGUSR2, as Slurm sends before it"
+    return FaultPlan(kind, what, f"{expect}, nothing is lost")
+
+
+def _successor(it: Overview) -> str:
+    job, successor = it.progress.job, it.progress.successor
+    if successor is None:
+        assert it.spec is not None
+        how = it.spec.launch.continuation
+        kind = DrillError if how == "chain" else ImpossibleDrillError
+        raise kind(
+            f"job {job} has no successor in the queue (launch.continuation={how}):"
+            " the run would end here"
+        )
+    return successor
+
+
+def training_nodes(it: Overview) -> Sequence[int]:
+    """Numbers of those of this generation, among all that the job has."""
+    return nodes_of(read_events(it.run.events), it.progress.generation, it.progress.nodes)
+
+
+def nodes_of(events: Sequence[Event], generation: int, count: int) -> Sequence[int]:
+    """Numbers of the nodes of a generation of `count`: where others stand by, it was told which."""
+    chosen = (e for e in events if e.kind == "nodes_chosen" and e["generation"] == generation)
+    found: list[int] | None = next((e["nodes"] for e in chosen), None)
+    return range(count) if found is None else found
+
+
+def _chosen(what: str, wanted: int | None, there: Sequence[int]) -> int:
+    if wanted is None:
+        return there[-1]
+    if wanted not in there:
+        known = ", ".join(map(str, there))
+        raise DrillError(f"--{what}: {wanted} is none of this generation's: {known}")
+    return wanted
+
+
+def _require_retry(key: str, allowed: int) -> None:
+    if not allowed:
+        raise DrillError(f"{key}=0: the run would end of it, and not come back")
+
+
+def _node_of(it: Overview, rank: int) -> int:
+    events = read_events(it.run.events)
+    found = [e for e in events if e.kind == "worker_started" and _is_of(e, it, rank)]
+    if not found:
+        raise DrillError(f"--rank: {rank} is not there in generation {it.progress.generation}")
+    return int(found[-1]["node"])
+
+
+def _is_of(event: Event, it: Overview, rank: int) -> bool:
+    return (event["rank"], event["generation"]) == (rank, it.progress.generation)

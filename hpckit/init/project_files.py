@@ -1,0 +1,67 @@
+"""The files that `hpckit init` makes, and how: each is new, or none is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.config.config_trees import packaged
+from hpckit.config.spec_parser import SpecError
+
+WRAPPERS = ("train.sbatch", "elastic.sbatch", "interactive.sh")
+_STARTER = {
+    "train.py": "train.py",
+    "test_train.py": "test_train.py",
+    "conftest.py": "conftest.py",
+    "first.yaml": "conf/experiment/first.yaml",
+}
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """What is to be written."""
+
+    name: str
+    """Relative to the project."""
+    content: str
+    is_program: bool = False
+
+
+def starter() -> list[NewFile]:
+    """A training function, its experiment and its test."""
+    folder = Path(__file__).parent / "starter"
+    files = [NewFile(to, (folder / name).read_text("utf-8")) for name, to in _STARTER.items()]
+    # runs are no code: git, and so the snapshot of each run, leaves them out
+    return [*files, NewFile("runs/.gitignore", "*\n")]
+
+
+def wrappers() -> list[NewFile]:
+    """The scripts for those who submit jobs themselves.
+
+    Raises:
+        SpecError: they are not in this installation.
+    """
+    folder = packaged("slurm", WRAPPERS[0])
+    return [
+        NewFile(f"slurm/{name}", (folder / name).read_text("utf-8"), name.endswith(".sh"))
+        for name in WRAPPERS
+    ]
+
+
+def write(files: Sequence[NewFile], folder: Path) -> None:
+    """Make them in `folder`, which is made too.
+
+    Raises:
+        SpecError: some are there already; nothing was written.
+        OSError: they cannot be written.
+    """
+    if there := [folder / file.name for file in files if (folder / file.name).exists()]:
+        raise SpecError([f"{path} is there already, and stays as it is" for path in there])
+    for file in files:
+        path = folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as new:
+            new.write(file.content)
+        if file.is_program:
+            path.chmod(path.stat().st_mode | 0o111)

@@ -1,0 +1,258 @@
+"""What a site's file should say: chosen from what was found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpckit.config.spec_parser import SpecError
+from hpckit.doctor.machine import MachineFacts
+from hpckit.init.site_facts import SiteFacts, SlurmAccounts
+from hpckit.slurm.cluster_config import Record, grace_of, minutes_of
+from hpckit.slurm.gres import Kind, in_words, kinds_of, kinds_of_nodes
+
+SCRATCH_BYTES = 20 << 30
+"""A disk with less free is no place for snapshots of models and compilers' caches."""
+_FAST = ("ib", "hsn")
+_PYXIS = "{kind: pyxis, image: registry#name:tag, mounts: [], python: null, options: []}"
+_APPTAINER = "{kind: apptainer, image: /path/train.sif, mounts: [], python: null, options: []}"
+
+Value = str | int | bool | None
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """A key of `cluster` or `cluster.slurm`, and why it has this value."""
+
+    name: str
+    value: Value
+    how: Literal["found", "assumed"]
+    """Read from the site; or to be looked at by whoever knows it."""
+    why: str
+    is_slurm: bool = True
+
+
+@dataclass(frozen=True)
+class SiteRequest:
+    """What the user said."""
+
+    partition: str | None = None
+    account: str | None = None
+
+
+@dataclass(frozen=True)
+class SiteChoice:
+    """What the file says."""
+
+    keys: tuple[SiteKey, ...]
+    partition: str
+    gpus: Kind | None
+    """Of a node."""
+
+
+def choose(
+    facts: SiteFacts, machine: MachineFacts, on_node: bool, wanted: SiteRequest
+) -> SiteChoice:
+    """The keys of a site.
+
+    Args:
+        machine: what was asked of a node, or of this machine where none was.
+        on_node: it was a node.
+
+    Raises:
+        SpecError: what is wanted is not there, or it cannot be told which partition is meant.
+    """
+    partition, why = partition_of(facts, wanted.partition)
+    name = partition["PartitionName"]
+    mine = [node for node in facts.nodes if name in node.get("Partitions", "").split(",")]
+    kinds = kinds_of_nodes(mine)
+    gpus = kinds[0][0] if kinds else None
+    alike = [node for node in mine if gpus is None or gpus in kinds_of(node.get("Gres", ""))]
+    keys = [
+        _grace(name, partition, facts.config),
+        SiteKey("partition", name, "found" if wanted.partition else "assumed", why),
+        *_accounts(facts.accounts, wanted.account),
+        *_features(alike),
+        _time_limit(partition, facts),
+        *_gpus(kinds, facts.config),
+        _cpus(partition, alike),
+        _memory(partition, alike),
+        *_exclusive(partition),
+        *_of_machine(machine, on_node),
+        _container(facts.has_pyxis, machine, on_node),
+    ]
+    return SiteChoice(tuple(keys), name, gpus)
+
+
+def partition_of(facts: SiteFacts, wanted: str | None) -> tuple[Record, str]:
+    """The partition, and why it is this one: the default, unless only others have GPUs."""
+    names = {one.get("PartitionName", ""): one for one in facts.partitions}
+    there = ", ".join(names)
+    if wanted is not None:
+        if wanted not in names:
+            raise SpecError([f"--partition {wanted}: there is {there or 'none'}"])
+        return names[wanted], "you said so"
+    default = next((one for one in facts.partitions if one.get("Default") == "YES"), None)
+    with_gpus = [one for one in facts.partitions if nodes_with_gpus(one, facts.nodes)]
+    if default is not None and (default in with_gpus or not with_gpus):
+        return default, "the site's default" + _others(names, default["PartitionName"])
+    if not with_gpus:
+        raise SpecError([f"there is no default partition: say --partition, one of {there}"])
+    best = max(with_gpus, key=lambda one: nodes_with_gpus(one, facts.nodes))
+    why = "the default has no GPUs; of those with some, this one has most nodes"
+    return best, why + _others(names, best["PartitionName"])
+
+
+def nodes_with_gpus(partition: Record, nodes: Sequence[Record]) -> int:
+    """How many of them there are in it; none while it is not up."""
+    name = partition.get("PartitionName")
+    return sum(
+        name in node.get("Partitions", "").split(",") and bool(kinds_of(node.get("Gres", "")))
+        for node in nodes
+        if partition.get("State", "UP") == "UP"
+    )
+
+
+def _grace(name: str, partition: Record, config: Record) -> SiteKey:
+    grace = grace_of(partition, config)
+    if grace is None:
+        why = f"jobs of {name} are not preempted; a drill is given so long"
+        return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
+    if grace.usable_s is None:
+        why = f"{grace.source}, see sacctmgr show qos format=Name,GraceTime,PreemptMode"
+        return SiteKey("grace_s", 60, "assumed", why, is_slurm=False)
+    why = f"{grace.source}={grace.seconds} of {name}, less what Slurm takes"
+    return SiteKey("grace_s", grace.usable_s, "found", why, is_slurm=False)
+
+
+def _accounts(accounts: SlurmAccounts | None, wanted: str | None) -> Iterator[SiteKey]:
+    if wanted is not None:
+        yield SiteKey("account", wanted, "found", "you said so")
+    elif accounts is None:
+        yield SiteKey("account", None, "assumed", "sacctmgr tells of none for you")
+    else:
+        why = "your default account" + _others(accounts.names, accounts.default)
+        yield SiteKey("account", accounts.default, "found", why)
+    if accounts is not None:
+        usual = accounts.default_qos
+        why = f"{usual} is your default" if usual else "you have no default of your own"
+        yield SiteKey("qos", None, "found", why + _others(accounts.qos, usual))
+
+
+def _features(nodes: Sequence[Record]) -> Iterator[SiteKey]:
+    told = {f for node in nodes for f in node.get("AvailableFeatures", "(null)").split(",")}
+    if names := sorted(told - {"(null)", ""}):
+        yield SiteKey(
+            "constraint", None, "found", f"its nodes have the features {', '.join(names)}"
+        )
+
+
+def _time_limit(partition: Record, facts: SiteFacts) -> SiteKey:
+    limits = {"MaxTime of the partition": partition.get("MaxTime", "")}
+    qos = facts.accounts.default_qos if facts.accounts else None
+    if qos is not None and qos in facts.walls:
+        limits[f"MaxWall of your QOS {qos}"] = facts.walls[qos]
+    given = {why: told for why, told in limits.items() if minutes_of(told) is not None}
+    if not given:
+        usual = partition.get("DefaultTime", "NONE")
+        return SiteKey(
+            "time_limit", None, "found", f"there is no longest; Slurm's default is {usual}"
+        )
+    why = min(given, key=lambda one: minutes_of(given[one]) or 0)
+    return SiteKey("time_limit", _clock(minutes_of(given[why]) or 0), "found", why)
+
+
+def _clock(minutes: float) -> str:
+    """As 1-00:00:00."""
+    seconds = round(minutes * 60)
+    days, rest = divmod(seconds, 86400)
+    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}-{text}" if days else text
+
+
+def _gpus(kinds: Sequence[tuple[Kind, int]], config: Record) -> Iterator[SiteKey]:
+    if not kinds:
+        yield SiteKey("gpus", "none", "assumed", "its nodes have no gres gpu: none are asked for")
+        return
+    there = ", ".join(f"{in_words(kind)} on {count} nodes" for kind, count in kinds)
+    select = config.get("SelectType", "")
+    option = "gpus-per-node" if "cons_tres" in select else "gres"
+    yield SiteKey("gpus", option, "found", f"{there}; {select or 'its SelectType is not told'}")
+    types = {kind for (kind, _), _ in kinds}
+    if len(types) > 1:
+        yield SiteKey("gpu_type", kinds[0][0][0] or None, "assumed", "most nodes have this one")
+
+
+def _cpus(partition: Record, nodes: Sequence[Record]) -> SiteKey:
+    told = [_number(node.get("CPUEfctv") or node.get("CPUTot", "")) for node in nodes]
+    most = _least([*told, _number(partition.get("MaxCPUsPerNode", ""))])
+    return SiteKey("cpus_per_node", most, *_whole(most, "CPUs"))
+
+
+def _memory(partition: Record, nodes: Sequence[Record]) -> SiteKey:
+    told = []
+    for node in nodes:
+        mib = _number(node.get("RealMemory", ""))
+        told.append(mib and mib - (_number(node.get("MemSpecLimit", "")) or 0))
+    most = _least([*told, _number(partition.get("MaxMemPerNode", ""))])
+    most = most if most is not None and most > 1 else None  # 1: nobody has configured it
+    return SiteKey("memory", most and f"{most}M", *_whole(most, "memory"))
+
+
+def _whole(most: int | None, what: str) -> tuple[Literal["found", "assumed"], str]:
+    if most is None:
+        return "assumed", f"Slurm does not tell the {what} of a node"
+    return "found", f"all {what} of its smallest node; less for a part of one"
+
+
+def _exclusive(partition: Record) -> Iterator[SiteKey]:
+    if partition.get("OverSubscribe") == "EXCLUSIVE":
+        yield SiteKey("exclusive", True, "found", "the partition gives whole nodes")
+
+
+def _of_machine(machine: MachineFacts, on_node: bool) -> Iterator[SiteKey]:
+    where, how = _where(machine, on_node)
+    fast = sorted(name for name in machine.interfaces if name.startswith(_FAST))
+    if fast:
+        yield SiteKey("interface", fast[0], how, where)
+    else:
+        there = ", ".join(machine.interfaces) or "none"
+        why = f"no {' or '.join(_FAST)} {where}; NCCL and gloo choose themselves of {there}"
+        yield SiteKey("interface", None, how, why)
+    disks = [disk for disk in machine.scratch if disk.free_bytes >= SCRATCH_BYTES]
+    if disks:
+        free = f"{disks[0].free_bytes >> 30:,} GiB are free"
+        yield SiteKey("scratch", disks[0].folder, how, f"{where}; {free}")
+    else:
+        why = f"no disk with {SCRATCH_BYTES >> 30} GiB that you may write to {where}"
+        yield SiteKey("scratch", None, how, why)
+
+
+def _container(has_pyxis: bool, machine: MachineFacts, on_node: bool) -> SiteKey:
+    where, how = _where(machine, on_node)
+    if has_pyxis:
+        return SiteKey("container", None, "found", f"none; srun knows pyxis: {_PYXIS}")
+    if {"apptainer", "singularity"} & set(machine.containers):
+        return SiteKey("container", None, how, f"none; there is apptainer {where}: {_APPTAINER}")
+    return SiteKey("container", None, how, f"srun has no pyxis, and there is no apptainer {where}")
+
+
+def _where(machine: MachineFacts, on_node: bool) -> tuple[str, Literal["found", "assumed"]]:
+    if on_node:
+        return f"on {machine.host}", "found"
+    return f"on {machine.host}, which is no node", "assumed"
+
+
+def _others(names: Sequence[str] | dict[str, Record], chosen: str | None) -> str:
+    others = [name for name in names if name != chosen]
+    return f"; there is also {', '.join(others)}" if others else ""
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _least(values: Sequence[int | None]) -> int | None:
+    there = [value for value in values if value is not None]
+    return min(there, default=None)

@@ -1,0 +1,70 @@
+"""A site asked, chosen for and written down as the text of a file."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass
+from datetime import date
+
+from hpckit.config.config_trees import conf_dir
+from hpckit.config.spec_parser import SpecError
+from hpckit.doctor import machine
+from hpckit.doctor.node_probe import ProbeError, ask_node
+from hpckit.init.project_files import NewFile
+from hpckit.init.site_choice import SiteChoice, SiteRequest, choose, nodes_with_gpus, partition_of
+from hpckit.init.site_facts import SiteFacts, ask_site
+from hpckit.init.site_file import is_name, render, site_name
+from hpckit.submit.compose import compose_spec
+
+
+@dataclass(frozen=True)
+class DescribedSite:
+    """A site and its file."""
+
+    name: str
+    site: SiteChoice
+    file: NewFile
+
+
+def describe(name: str | None, wanted: SiteRequest, asks_node: bool) -> DescribedSite | None:
+    """The file of the site around this machine; None: there is no Slurm here.
+
+    Args:
+        name: of the site; None: what Slurm calls the cluster.
+        asks_node: have a job tell what a node has.
+
+    Raises:
+        SpecError: Slurm or the node does not answer, or it has not what is wanted.
+    """
+    try:
+        facts = ask_site(getpass.getuser())
+    except ProbeError as error:
+        without = "hpckit init --only starter does without"
+        raise SpecError([f"Slurm is out of reach: {error} (scontrol ping); {without}"]) from None
+    if facts is None:
+        return None
+    chosen = _named(name, facts)
+    here = _node(facts, wanted) if asks_node else machine.ask()
+    site = choose(facts, here, asks_node, wanted)
+    text = render(chosen, site, facts, date.today())
+    return DescribedSite(chosen, site, NewFile(f"conf/cluster/{chosen}.yaml", text))
+
+
+def _named(name: str | None, facts: SiteFacts) -> str:
+    chosen = name or site_name(facts.config.get("ClusterName", ""))
+    if not is_name(chosen):
+        raise SpecError([f"--site {chosen!r}: write letters, digits, - and _"])
+    if (conf_dir() / "cluster" / f"{chosen}.yaml").is_file():
+        raise SpecError([f"{chosen} is the name of hpckit's own cluster={chosen}; say --site NAME"])
+    return chosen
+
+
+def _node(facts: SiteFacts, wanted: SiteRequest) -> machine.MachineFacts:
+    partition, _ = partition_of(facts, wanted.partition)
+    words = ["cluster=slurm", f"cluster.slurm.partition={partition['PartitionName']}"]
+    words += [f"cluster.slurm.account={wanted.account}"] if wanted.account else []
+    words += [] if nodes_with_gpus(partition, facts.nodes) else ["cluster.slurm.gpus=none"]
+    try:
+        return ask_node(compose_spec(words, conf_dir()), None)
+    except ProbeError as error:
+        raise SpecError([f"--node: a node did not answer: {error}"]) from None

@@ -1,0 +1,97 @@
+"""Whether a run fits into a card's memory, and the simplest way of spreading it that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hpckit.config.rules.world_size import world_size_violations
+from hpckit.config.spec import ParallelSpec, RunSpec
+from hpckit.planner.assumptions import CUDA_GIB, FRAGMENTS
+from hpckit.planner.gpu_cards import GpuCard
+from hpckit.planner.memory.decoder_memory import footprint
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """A way of running that fits."""
+
+    parallel: ParallelSpec
+    micro_batch: int
+    words: tuple[str, ...]
+    """What to add to the command line for it."""
+    peak: int
+    """Bytes of a GPU's memory that it needs."""
+
+
+def room(card: GpuCard) -> int:
+    """Bytes that tensors can have."""
+    return int(card.memory_gib * 2**30 * (1 - FRAGMENTS) - CUDA_GIB * 2**30)
+
+
+def recommend(spec: RunSpec, nodes: int, card: GpuCard) -> LayoutChoice | None:
+    """The first that fits, from what talks least to what shares most; with the batch as it is, then
+    with single samples, then with activations computed again. None: there is none."""
+    world = nodes * spec.launch.gpus_per_node
+    for frugal in (spec, recomputed(spec)):
+        for micro in dict.fromkeys((spec.train.micro_batch, 1)):
+            for words, parallel in ladder(spec.parallel, nodes, spec.launch.gpus_per_node):
+                made = _with(frugal, parallel, micro)
+                if list(world_size_violations(made, nodes)):
+                    continue
+                peak = footprint(made, world).peak.total
+                if peak <= room(card):
+                    words += (f"train.micro_batch={micro}",) if made.train != spec.train else ()
+                    words += ("memory.recompute=full",) if made.memory != spec.memory else ()
+                    return LayoutChoice(parallel, micro, words, peak)
+    return None
+
+
+def recomputed(spec: RunSpec) -> RunSpec:
+    """The same run with all activations of blocks computed again."""
+    return replace(spec, memory=replace(spec.memory, recompute="full"))
+
+
+def ladder(
+    given: ParallelSpec, nodes: int, per_node: int
+) -> Iterator[tuple[tuple[str, ...], ParallelSpec]]:
+    """Ways of spreading, each with less on a rank than the one before, as words for the command
+    line and as what these compose to."""
+    everything = replace(
+        given,
+        replicate=1,
+        shard=-1,
+        tensor=1,
+        pipeline=1,
+        expert=1,
+        schedule="1f1b",
+        zero=3,
+        reduce="last",
+    )
+    yield ("parallel=ddp",), replace(everything, replicate=-1, shard=1, zero=1)
+    yield ("parallel=zero1",), replace(everything, zero=1)
+    yield ("parallel=zero2",), replace(everything, zero=2, reduce="each")
+    yield ("parallel=fsdp",), everything
+    yield ("parallel=fsdp", "parallel.reduce=each"), replace(everything, reduce="each")
+    for tensor in _powers(per_node):
+        word = "parallel=fsdp_tp", f"parallel.tensor={tensor}"
+        yield word, replace(everything, tensor=tensor)
+    for pipeline in _powers(nodes):
+        words = f"parallel.tensor={per_node}", f"parallel.pipeline={pipeline}"
+        divided = replace(everything, tensor=per_node, pipeline=pipeline)
+        yield ("parallel=fsdp_tp", *words), divided
+    for expert in _powers(per_node):
+        yield ("parallel=fsdp", f"parallel.expert={expert}"), replace(everything, expert=expert)
+
+
+def _with(spec: RunSpec, parallel: ParallelSpec, micro_batch: int) -> RunSpec:
+    train = replace(spec.train, micro_batch=micro_batch)
+    return replace(spec, parallel=parallel, train=train)
+
+
+def _powers(most: int) -> Iterator[int]:
+    """Of 2, from 2 to `most`."""
+    power = 2
+    while power <= most:
+        yield power
+        power *= 2

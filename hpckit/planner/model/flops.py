@@ -1,0 +1,106 @@
+"""Floating-point operations of training, as the model needs them: the numerator of model FLOPs
+utilisation."""
+
+from __future__ import annotations
+
+from hpckit.config.spec import DecoderSpec, GptSpec, LoraSpec
+from hpckit.planner.model.activations import Recompute
+from hpckit.planner.model.parameter_shapes import (
+    adapter_count,
+    block,
+    elements,
+    ends,
+    expert_hidden,
+    key_width,
+    parameters,
+)
+
+_PASSES = 3  # the backward pass takes twice what the forward pass does
+
+
+def per_token(model: DecoderSpec, lora: LoraSpec | None = None) -> int:
+    """Forward and backward, of a token in a full context: 6 N + 12 L s d (Chowdhery et al. 2022,
+    "PaLM", appendix B), where N are the parameters of matrix products.
+
+    As there, attention counts for the whole context, though kernels skip what lies ahead of a
+    token, and nothing that is computed again counts. What is frozen beside adapters has no
+    gradient to compute of its own, a third of it.
+    """
+    each = 6 if lora is None else 4
+    products = each * product_parameters(model) + 6 * adapter_count(model, lora)
+    return products + attention_per_token(model)
+
+
+def attention_per_token(model: DecoderSpec) -> int:
+    """Of queries with keys, and of the mean of values."""
+    return _PASSES * 4 * model.layers * model.seq_len * model.width
+
+
+def product_parameters(model: DecoderSpec) -> int:
+    """Those of a token: all but tables that are only looked up (positions, and tokens where the
+    output layer is another one) and the experts that it does not go through."""
+    table = model.vocab * model.width
+    if isinstance(model, GptSpec):
+        return parameter_count(model) - model.seq_len * model.width - _idle(model)
+    return parameter_count(model) - (0 if model.tied else table)
+
+
+def _idle(model: GptSpec) -> int:
+    if model.experts is None:
+        return 0
+    each = sum(one.elements() for one in block(model) if one.is_stack) // model.experts.count
+    return model.layers * (model.experts.count - model.experts.per_token) * each
+
+
+def parameter_count(model: DecoderSpec) -> int:
+    """All."""
+    return elements(parameters(model))
+
+
+def computed_per_token(
+    model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None, loss_chunks: int = 1
+) -> int:
+    """What a GPU really has to do: with `recompute`, some or all of a block goes forward twice, and
+    so does the output layer where its loss comes in several `loss_chunks`."""
+    again = {"none": 0, "selective": _unkept(model), "full": _forward_of_blocks(model)}
+    logits = 2 * model.vocab * model.width if loss_chunks > 1 else 0
+    return per_token(model, lora) + again[recompute] + logits
+
+
+def by_layers_per_token(
+    model: DecoderSpec, recompute: Recompute, lora: LoraSpec | None = None
+) -> int:
+    """Those of `computed_per_token` that are products of the linear layers of blocks, which
+    precision=fp8 computes in fp8; attention, adapters and the output layer are not."""
+    each = 6 if lora is None else 4
+    products = model.layers * elements(
+        one for one in block(model) if one.divided is not None and len(one.shape) == 2
+    )
+    unkept = 2 * model.layers * _unkept_layers(model)
+    again = {"none": 0, "selective": unkept, "full": 2 * products}
+    return each * products + again[recompute]
+
+
+def _forward_of_blocks(model: DecoderSpec) -> int:
+    return (per_token(model) - 6 * _output_parameters(model)) // _PASSES
+
+
+def _unkept(model: DecoderSpec) -> int:
+    """Of the matrix products that `hpckit.trainer.memory.activation_recompute` does not keep."""
+    products = _unkept_layers(model)
+    if isinstance(model, GptSpec) and model.experts:
+        products += 2 * model.experts.per_token * expert_hidden(model) * model.width  # up and down
+    return 2 * model.layers * products
+
+
+def _unkept_layers(model: DecoderSpec) -> int:
+    """Parameters of one block's linear layers of which these are."""
+    width = model.width
+    if isinstance(model, GptSpec):
+        down = 0 if model.experts else expert_hidden(model) * width
+        return width * width + down  # out
+    return key_width(model) * width + width * width + model.hidden * width  # key, out, up
+
+
+def _output_parameters(model: DecoderSpec) -> int:
+    return elements(ends(model, is_first=False, is_last=True))

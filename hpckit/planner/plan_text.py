@@ -1,0 +1,203 @@
+"""A plan in words: named lines and tables, the same in a terminal and in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hpckit.planner.assumptions import HOST_MEMORY_GBPS, RESTART_S
+from hpckit.planner.memory.layout_recommendation import LayoutChoice
+from hpckit.planner.memory.memory_footprint import MemoryUse
+from hpckit.planner.run_estimate import RunEstimate
+from hpckit.text.quantities import count, size, span
+
+MOMENTS = {
+    "loss": "when the backward pass begins",
+    "backward": "when the last block goes backward",
+    "reduced": "when gradients are complete",
+    "optimizer": "while the optimizer steps",
+}
+"""Of a step, in words."""
+
+
+def facts(plan: RunEstimate) -> Iterator[tuple[str, str]]:
+    """Lines with their names."""
+    some = "" if plan.trained == plan.parameters else f" ({large(plan.trained)} trained)"
+    yield (
+        "model",
+        f"{large(plan.parameters)} parameters{some}, {large(plan.flops_per_token)}FLOP a "
+        f"{plan.unit}; a checkpoint has {size(plan.checkpoint)}",
+    )
+    per_node = plan.world // plan.nodes
+    yield (
+        "layout",
+        f"{count(plan.nodes, 'node')} x {per_node} GPUs = {plan.world} ranks: {plan.layout}; "
+        f"{count(plan.micro_batches, 'micro-batch').replace('hs', 'hes')} "
+        f"of {count(plan.samples, 'sample')}",
+    )
+    yield "card", f"{plan.card.name}, {plan.card.memory_gib:g} GiB; tensors have {size(plan.room)}"
+    yield "memory", _memory(plan)
+    yield "speed", _speed(plan)
+    if plan.speed is not None:
+        yield "roofline", _roofline(plan)
+    yield "saves", _saves(plan)
+    yield "recommended", _recommended(plan)
+    yield "assumed", _assumed(plan)
+
+
+def problems(plan: RunEstimate) -> Iterator[str]:
+    """Why the run cannot work on the card: what, where, and what to do."""
+    if not plan.fits:
+        peak = plan.footprint.peak
+        most = sorted(peak.parts().items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{name} {size(value)}" for name, value in most)
+        yield (
+            f"memory: a GPU needs {size(peak.total)} {MOMENTS[plan.footprint.at]} ({parts}, ...), "
+            f"and tensors have {size(plan.room)} of the {plan.card.name}; {_remedy(plan.choice)}"
+        )
+    if plan.speed is None:
+        yield (
+            f"precision.compute: the {plan.card.name} has no {plan.compute} in hardware; "
+            f"try precision={'fp16' if plan.compute == 'bf16' else 'bf16'}"
+        )
+
+
+def memory_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
+    """Its head and rows: parts of the memory by moments of a step."""
+    moments = plan.footprint.moments
+    rows = [[name, *_cells(moments.values(), name)] for name in plan.footprint.peak.parts()]
+    for name, found in (("total", plan.footprint), ("recomputed", plan.recomputed)):
+        totals = [size(memory.total) for memory in found.moments.values()]
+        rows.append([name, *totals])
+    return ["", *moments], rows
+
+
+def time_table(plan: RunEstimate) -> tuple[list[str], list[list[str]]]:
+    """Its head and rows: parts of a step's time; none where nothing is known of it."""
+    if plan.speed is None:
+        return ["", "time", "share"], []
+    step = plan.speed.step
+    rows = [
+        [name, seconds(value), f"{value / step.total:.1%}"] for name, value in step.parts().items()
+    ]
+    return ["", "time", "share"], [*rows, ["total", seconds(step.total), ""]]
+
+
+def summary(plan: RunEstimate) -> str:
+    """The plan in a line, without memory."""
+    fit = "fits" if plan.fits else f"does not fit; {_remedy(plan.choice)}"
+    if plan.speed is None:
+        return f"{plan.card.name}: {fit}"
+    return (
+        f"{plan.card.name}: {fit}; {seconds(plan.speed.step.total)} a step, "
+        f"{large(plan.speed.tokens_per_s)} {plan.unit}s/s at {plan.assumptions.utilisation:.0%} "
+        f"of the peak while computing; more: hpckit plan"
+    )
+
+
+def memory_line(peak: MemoryUse, at: str, parameters: int, layout: str) -> str:
+    """What the rank that has most needs, in a line."""
+    parts = ", ".join(f"{size(value)} {name}" for name, value in peak.parts().items() if value)
+    return (
+        f"{large(parameters)} parameters ({layout}); a rank needs {size(peak.total)} "
+        f"{MOMENTS[at]}: {parts}"
+    )
+
+
+def seconds(value: float) -> str:
+    """A short time: "12 ms", "1.25 s"; a long one as of `span`."""
+    if value >= 100:
+        return span(value)
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def large(value: float) -> str:
+    """A count: "8.03 G"."""
+    power = 0
+    while value >= 999.5 and power < 6:
+        value, power = value / 1000, power + 1
+    return f"{value:.3g}{' ' if power else ''}{('', 'k', 'M', 'G', 'T', 'P', 'E')[power]}"
+
+
+def _cells(moments: Iterable[MemoryUse], name: str) -> list[str]:
+    values = [memory.parts()[name] for memory in moments]
+    return [size(value) if value else "-" for value in values]
+
+
+def _memory(plan: RunEstimate) -> str:
+    peak, again = plan.footprint.peak, plan.recomputed.peak
+    return (
+        f"{size(peak.total)} at most, {MOMENTS[plan.footprint.at]}"
+        f"{'' if plan.fits else ': does not fit'}; "
+        f"{size(again.total)} with the activations of blocks computed again"
+    )
+
+
+def _speed(plan: RunEstimate) -> str:
+    if plan.speed is None:
+        return f"not known: the {plan.card.name} has no {plan.compute} in hardware"
+    found = plan.speed
+    step = found.step
+    parts = ", ".join(f"{name} {seconds(value)}" for name, value in step.parts().items() if value)
+    return (
+        f"{seconds(step.total)} a step of {large(found.tokens)} {plan.unit}s ({parts}): "
+        f"{large(found.tokens_per_s)} {plan.unit}s/s, {found.utilisation:.1%} of the peak"
+    )
+
+
+def _roofline(plan: RunEstimate) -> str:
+    assert plan.speed is not None
+    best = plan.speed.roofline
+    limits = ", ".join(f"{name} {seconds(value)}" for name, value in best.limits().items() if value)
+    return (
+        f"at best {seconds(best.best)}, bound by {best.bound} ({limits}); {best.intensity:.0f} "
+        f"operations a byte, the card's ridge is at {best.ridge:.0f}"
+    )
+
+
+def _saves(plan: RunEstimate) -> str:
+    found = plan.goodput
+    return (
+        f"every {span(found.interval_s)} is best for a failure of the job each "
+        f"{span(found.mtbf_s)} (a save stalls for {seconds(found.stall_s)}, and is durable after "
+        f"{seconds(found.durable_s)}): {found.fraction:.2%} of the time trains for good"
+        f"{_configured(plan)}"
+    )
+
+
+def _configured(plan: RunEstimate) -> str:
+    found = plan.configured
+    if found is None:
+        return ""
+    return f"; as configured, every {span(found.interval_s)}: {found.fraction:.2%}"
+
+
+def _recommended(plan: RunEstimate) -> str:
+    if plan.choice is None:
+        return f"none fits on {plan.world} of these cards: take more nodes, or a smaller model"
+    return f"{_words(plan.choice)}: {size(plan.choice.peak)}"
+
+
+def _remedy(choice: LayoutChoice | None) -> str:
+    if choice is None:
+        return "nothing fits on so many: take more nodes, larger cards or a smaller model"
+    return f"try {_words(choice)} ({size(choice.peak)})"
+
+
+def _words(choice: LayoutChoice) -> str:
+    return " ".join(choice.words)
+
+
+def _assumed(plan: RunEstimate) -> str:
+    given = plan.assumptions
+    node_mtbf_hours = plan.goodput.mtbf_s * plan.nodes / 3600
+    return (
+        f"{given.utilisation:.0%} of the peak while computing (--mfu), a node fails each "
+        f"{node_mtbf_hours:,.0f} h (--mtbf-hours), the store takes {given.storage_gbps:g} "
+        f"GB/s (--storage-gbps), a restart {span(RESTART_S)}{_of_host(plan)}"
+    )
+
+
+def _of_host(plan: RunEstimate) -> str:
+    if plan.speed is None or not plan.speed.roofline.host:
+        return ""
+    return f", an optimizer in the host's memory moves {HOST_MEMORY_GBPS:g} GB/s for each GPU"

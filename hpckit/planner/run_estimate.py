@@ -1,0 +1,184 @@
+"""All that is told of a run before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpckit.config.entry_points import IMAGES, LANGUAGE_MODEL
+from hpckit.config.parallel_degrees import describe
+from hpckit.config.rules.violations import nodes_of_generation
+from hpckit.config.spec import RunSpec
+from hpckit.planner.assumptions import NODE_MTBF_HOURS
+from hpckit.planner.goodput.save_interval import Goodput, goodput, goodput_at
+from hpckit.planner.gpu_cards import GpuCard
+from hpckit.planner.memory.decoder_memory import checkpoint_bytes, footprint
+from hpckit.planner.memory.layout_recommendation import LayoutChoice, recommend, recomputed, room
+from hpckit.planner.memory.memory_footprint import MemoryFootprint, micro_batches
+from hpckit.planner.model.model_work import work_of
+from hpckit.planner.step_time import EstimatedSpeed, speed
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What no config says."""
+
+    utilisation: float
+    """Share of a card's peak that is reached while it computes."""
+    node_mtbf_hours: float | None
+    """Between two failures of one node; None: as `checkpoint.mtbf_hours` has it of the job, or as
+    is usual."""
+    storage_gbps: float
+    """GB/s of the store of checkpoints, for all ranks together."""
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """Of a run on so many nodes with one kind of card."""
+
+    nodes: int
+    world: int
+    layout: str
+    """The way of spreading the model, in the words of people."""
+    parameters: int
+    trained: int
+    """Of these: all, or those of adapters."""
+    unit: str
+    """What counts as a token: "token"; of images, "sample"."""
+    flops_per_token: int
+    """Forward and backward, as the model needs them."""
+    micro_batches: int
+    samples: int
+    """Of each micro-batch."""
+    compute: str
+    """Format of computation."""
+    card: GpuCard
+    room: int
+    """Bytes of its memory that tensors can have."""
+    footprint: MemoryFootprint
+    recomputed: MemoryFootprint
+    """The same with the activations of blocks computed again."""
+    checkpoint: int
+    """Bytes, uncompressed."""
+    speed: EstimatedSpeed | None
+    """None: the card cannot compute in this format."""
+    goodput: Goodput
+    """With saves as often as is best."""
+    configured: Goodput | None
+    """As often as `checkpoint` says; None: it leaves that to the run, or it is not known."""
+    choice: LayoutChoice | None
+    """The simplest way that fits; None: there is none on so many cards."""
+    assumptions: Assumptions
+
+    @property
+    def fits(self) -> bool:
+        return self.footprint.peak.total <= self.room
+
+    def record(self) -> dict[str, Any]:
+        """As plain data: bytes, seconds."""
+        return {
+            "nodes": self.nodes,
+            "ranks": self.world,
+            "layout": self.layout,
+            "parameters": self.parameters,
+            "trained": self.trained,
+            "unit": self.unit,
+            "flops_per_token": self.flops_per_token,
+            "micro_batches": self.micro_batches,
+            "samples": self.samples,
+            "compute": self.compute,
+            "card": {**vars(self.card), "tflops": dict(self.card.tflops)},
+            "fits": self.fits,
+            "memory": {
+                "room": self.room,
+                "peak": self.footprint.peak.total,
+                "at": self.footprint.at,
+                "moments": _moments(self.footprint),
+                "recomputed": _moments(self.recomputed),
+            },
+            "checkpoint": self.checkpoint,
+            "speed": None if self.speed is None else _speed(self.speed),
+            "goodput": asdict(self.goodput),
+            "configured": None if self.configured is None else asdict(self.configured),
+            "choice": None if self.choice is None else asdict(self.choice),
+            "assumptions": asdict(self.assumptions),
+        }
+
+
+def is_known(spec: RunSpec) -> bool:
+    """Whether the run trains a model of `conf/model/`."""
+    return spec.entry in (LANGUAGE_MODEL, IMAGES)
+
+
+def estimate(spec: RunSpec, card: GpuCard, assumed: Assumptions) -> RunEstimate:
+    """Of the nodes that the run begins with."""
+    work = work_of(spec)
+    nodes = nodes_of_generation(spec, 0)
+    world = nodes * spec.launch.gpus_per_node
+    size = checkpoint_bytes(spec)
+    count, samples = micro_batches(spec, world)
+    peak = card.peak(spec.precision.compute)
+    timed = None if peak is None else speed(spec, world, card, assumed.utilisation)
+    best = goodput(
+        3600 * _mtbf_hours(spec, nodes, assumed),
+        stall_s=size / world / (card.host_gbps * 1e9),  # each rank copies its part to its host
+        durable_s=size / (assumed.storage_gbps * 1e9),
+    )
+    return RunEstimate(
+        nodes=nodes,
+        world=world,
+        layout=describe(spec.parallel, world),
+        parameters=work.parameters,
+        trained=work.trained,
+        unit=work.unit,
+        flops_per_token=work.flops,
+        micro_batches=count,
+        samples=samples,
+        compute=spec.precision.compute,
+        card=card,
+        room=room(card),
+        footprint=footprint(spec, world),
+        recomputed=footprint(recomputed(spec), world),
+        checkpoint=size,
+        speed=timed,
+        goodput=best,
+        configured=_as_configured(spec, best, timed),
+        choice=recommend(spec, nodes, card),
+        assumptions=assumed,
+    )
+
+
+def _as_configured(spec: RunSpec, best: Goodput, found: EstimatedSpeed | None) -> Goodput | None:
+    every_steps, every_minutes = spec.checkpoint.every_steps, spec.checkpoint.every_minutes
+    if every_minutes is not None:
+        interval_s = 60 * every_minutes
+    elif every_steps is not None and found is not None:
+        interval_s = every_steps * found.step.total
+    else:
+        return None
+    return goodput_at(interval_s, best.mtbf_s, best.stall_s, best.durable_s)
+
+
+def _mtbf_hours(spec: RunSpec, nodes: int, assumed: Assumptions) -> float:
+    """Of the whole job."""
+    if assumed.node_mtbf_hours is None and spec.checkpoint.mtbf_hours is not None:
+        return spec.checkpoint.mtbf_hours
+    return (assumed.node_mtbf_hours or NODE_MTBF_HOURS) / nodes
+
+
+def _moments(found: MemoryFootprint) -> dict[str, Any]:
+    return {
+        name: {**memory.parts(), "total": memory.total} for name, memory in found.moments.items()
+    }
+
+
+def _speed(found: EstimatedSpeed) -> dict[str, Any]:
+    return {
+        "step_s": found.step.total,
+        "parts_s": found.step.parts(),
+        "tokens": found.tokens,
+        "tokens_per_s": found.tokens_per_s,
+        "flops": found.flops,
+        "utilisation": found.utilisation,
+        "roofline": {**asdict(found.roofline), "bound": found.roofline.bound},
+    }

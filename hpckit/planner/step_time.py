@@ -1,0 +1,295 @@
+"""How long a step takes on a card: what bounds it at best, and what is to be expected."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from hpckit.config.batch_size import global_batch
+from hpckit.config.parallel_degrees import ParallelDegrees, degrees, stages_per_rank
+from hpckit.config.rules.experts import experts_of
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import ImageSpec, RunSpec
+from hpckit.planner.assumptions import HOST_MEMORY_GBPS, LINK
+from hpckit.planner.gpu_cards import GpuCard
+from hpckit.planner.memory.decoder_memory import kept_by_blocks
+from hpckit.planner.memory.memory_footprint import BYTES, micro_batches, moments
+from hpckit.planner.model.activations import ActivationBatch, of_input
+from hpckit.planner.model.model_work import ModelWork, work_of
+from hpckit.planner.model.parameter_shapes import elements, parameters, trained_count
+
+
+@dataclass(frozen=True)
+class EstimatedStepTime:
+    """Seconds of a step."""
+
+    compute: float
+    """Forward and backward, at the assumed utilisation."""
+    tensor: float
+    """Activations between the ranks that compute a layer together: nothing else goes on."""
+    expert: float
+    """Tokens to the ranks of their experts and back: nothing else goes on."""
+    data: float
+    """Parameters and gradients between ranks, as far as it does not hide behind `compute`."""
+    offload: float
+    """Parameters from the host's memory and gradients into it, as far as that does not hide."""
+    bubble: float
+    """A pipeline's ranks wait for the first micro-batch, and for the last one."""
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, float]:
+        """By name, in the order of definition."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Least seconds of a step, if one thing alone counted (Williams et al. 2009)."""
+
+    compute: float
+    """All operations at the card's peak."""
+    memory: float
+    """All bytes at the rate of its memory."""
+    network: float
+    """All bytes between ranks at the rate of their links."""
+    host: float
+    """With what is in the host's memory: all bytes from there or to it, at the rate of PCI Express,
+    and the optimizer's there."""
+    intensity: float
+    """Operations per byte of memory."""
+    ridge: float
+    """Of the card: with fewer operations per byte, its memory is what bounds it."""
+
+    @property
+    def bound(self) -> str:
+        """What takes longest."""
+        seconds = self.limits()
+        return max(seconds, key=lambda name: seconds[name])
+
+    @property
+    def best(self) -> float:
+        """Seconds of a step that nothing but that bounds."""
+        return max(self.limits().values())
+
+    def limits(self) -> dict[str, float]:
+        """Seconds by what bounds it."""
+        names = ("compute", "memory", "network", "host")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class EstimatedSpeed:
+    """Of a run."""
+
+    step: EstimatedStepTime
+    roofline: Roofline
+    tokens: int
+    """Of a step."""
+    flops: int
+    """Of a step, as the model needs them."""
+    utilisation: float
+    """Model FLOPs utilisation of the whole step."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.step.total
+
+
+def speed(
+    spec: RunSpec,
+    world: int,
+    card: GpuCard,
+    utilisation: float,
+) -> EstimatedSpeed:
+    """Of `world` ranks on such cards, which reach `utilisation` of their peak while they compute.
+
+    Raises:
+        ValueError: the card has no `precision.compute`.
+    """
+    work = work_of(spec)
+    found, peak = degrees(spec.parallel, world), card.peak(spec.precision.compute)
+    if peak is None:
+        raise ValueError(f"precision.compute: the {card.name} has no {spec.precision.compute}")
+    tokens = global_batch(spec, world) * work.units
+    each = tokens / world  # what a rank would do alone of it
+    at_peak = each * _unit_s(work, spec.precision.compute, card)
+    compute = at_peak / utilisation
+    tensor, data = _tensor_s(spec, world, card), _data_s(spec, world, card)
+    expert, host = _expert_s(spec, world, card), _host_s(spec, world, card)
+    count, _ = micro_batches(spec, world)
+    idle = (found.pipeline - 1) / (count * stages_per_rank(spec.parallel))
+    hidden = _hides(spec, found, count) * compute
+    stepped = _stepped_s(spec, found, card)
+    step = EstimatedStepTime(
+        compute=compute,
+        tensor=tensor,
+        expert=expert,
+        data=max(0.0, data - hidden),
+        offload=max(0.0, host - hidden),
+        bubble=(compute + tensor) * (idle if found.pipeline > 1 else 0.0),
+        optimizer=stepped,
+    )
+    flops = tokens * work.flops
+    moved = _moved(spec, world)
+    limits = Roofline(
+        compute=at_peak,
+        memory=moved / (card.memory_gbps * 1e9),
+        network=(tensor + expert + data) * LINK,
+        host=host + stepped if spec.memory.offload else 0.0,
+        intensity=each * work.computed / moved,
+        ridge=peak / (card.memory_gbps * 1e9),
+    )
+    reached = flops / world / peak / step.total
+    return EstimatedSpeed(step, limits, tokens, flops, reached)
+
+
+def _unit_s(work: ModelWork, compute: str, card: GpuCard) -> float:
+    """Of a token on one card, at the peak: with fp8, what is computed in bf16 takes longer."""
+    small = work.in_fp8 if compute == "fp8" else work.computed
+    peak, of_others = card.peak(compute), card.peak("bf16") or card.peak("fp16")
+    assert peak is not None
+    assert of_others is not None
+    return small / peak + (work.computed - small) / of_others
+
+
+def _moved(spec: RunSpec, world: int) -> float:
+    """Bytes that a GPU's memory reads and writes in a step, with no more than must be: parameters
+    once forward and twice backward per micro-batch, gradients once, activations written and read,
+    and the optimizer's."""
+    found, compute = degrees(spec.parallel, world), BYTES[spec.precision.compute]
+    count, _ = micro_batches(spec, world)
+    whole, kept = sum(_computed(spec, found)), kept_by_blocks(spec, world)
+    passes = 2 + 2 * _trained_share(spec)  # forward, backward; once more for gradients, and these
+    stepped = 0.0 if spec.memory.offload else _stepped(spec, found)
+    return count * (passes * whole * compute + 2 * kept) + stepped
+
+
+def _stepped(spec: RunSpec, found: ParallelDegrees) -> float:
+    """Bytes that the optimizer moves on a rank."""
+    return _of_optimizer(spec) * _held(spec, found) * _trained_share(spec)
+
+
+def _stepped_s(spec: RunSpec, found: ParallelDegrees, card: GpuCard) -> float:
+    rate = HOST_MEMORY_GBPS if spec.memory.offload else card.memory_gbps
+    return _stepped(spec, found) / (rate * 1e9)
+
+
+def _of_optimizer(spec: RunSpec) -> int:
+    """Bytes that it moves of an element: parameter, gradient and moments are read, all but the
+    gradient written."""
+    return BYTES[spec.precision.master] * (3 + 2 * moments(spec.optim))
+
+
+def _trained_share(spec: RunSpec) -> float:
+    if spec.lora is None:
+        return 1.0
+    model = decoder_of(spec)
+    return trained_count(model, spec.lora) / elements(parameters(model))
+
+
+def _computed(spec: RunSpec, found: ParallelDegrees) -> tuple[float, float]:
+    """Parameters with which a rank computes: those of experts, which other ranks share, are the
+    second."""
+    if isinstance(spec.model, ImageSpec):
+        return work_of(spec).parameters, 0.0
+    every = [*parameters(spec.model)]
+    stacks = elements(one for one in every if one.is_stack)
+    others = elements(every) - stacks
+    return others / (found.pipeline * found.tensor), stacks / found.expert
+
+
+def _held(spec: RunSpec, found: ParallelDegrees) -> float:
+    """Parameters that are left to a rank."""
+    others, stacks = _computed(spec, found)
+    return others / found.shard + stacks / found.expert_shard
+
+
+def _hides(spec: RunSpec, found: ParallelDegrees, count: int) -> float:
+    """Share of the computation behind which communication over data-parallel ranks goes on: all of
+    it where layers are gathered, else the backward pass of the micro-batches that reduce."""
+    if found.pipeline > 1:
+        return 0.0  # torch's stages gather before, and reduce after all micro-batches
+    if spec.parallel.zero > 1 and (found.shard > 1 or spec.memory.offload):
+        return 1.0
+    return 2 / 3 / (1 if spec.parallel.reduce == "each" else count)
+
+
+def _data_s(spec: RunSpec, world: int, card: GpuCard) -> float:
+    """Of gathering parameters and reducing gradients, in rings."""
+    found = degrees(spec.parallel, world)
+    gathers, reduces = _times_over(spec, world)
+    gathered = gathers * BYTES[spec.precision.compute]
+    reduced = reduces * BYTES[spec.precision.reduce] * _trained_share(spec)
+
+    def rings_s(whole: float, inner: int, shard: int, replicate: int) -> float:
+        among = _ring_s(spec, card, shard, inner, whole * (gathered + reduced))
+        copies = 2 * reduced * whole / shard
+        return among + _ring_s(spec, card, replicate, inner * shard, copies)
+
+    others, stacks = _computed(spec, found)
+    return rings_s(others, found.tensor, found.shard, found.replicate) + rings_s(
+        stacks, found.expert, found.expert_shard, found.expert_replicate
+    )
+
+
+def _host_s(spec: RunSpec, world: int, card: GpuCard) -> float:
+    """With what is in the host's memory, of a rank's part of the parameters each time that it is
+    gathered, and of gradients each time that they are reduced: both ways at once, both as the
+    optimizer has them, which is how FSDP2 copies them."""
+    if not spec.memory.offload:
+        return 0.0
+    gathers, reduces = _times_over(spec, world)
+    part = BYTES[spec.precision.master] * _held(spec, degrees(spec.parallel, world))
+    return part * max(gathers, reduces * _trained_share(spec)) / (card.host_gbps * 1e9)
+
+
+def _times_over(spec: RunSpec, world: int) -> tuple[int, int]:
+    """How often in a step parameters are gathered, and gradients reduced."""
+    found, parallel = degrees(spec.parallel, world), spec.parallel
+    count, _ = micro_batches(spec, world)
+    gathers = 1 if parallel.zero == 1 or found.pipeline > 1 else count * (parallel.zero - 1)
+    reduces = count if parallel.reduce == "each" and found.pipeline == 1 else 1
+    return gathers, reduces
+
+
+def _tensor_s(spec: RunSpec, world: int, card: GpuCard) -> float:
+    """Of gathering and scattering activations: before and after attention and the perceptron,
+    forward and backward."""
+    found, size = degrees(spec.parallel, world), BYTES[spec.precision.compute]
+    if found.tensor == 1:
+        return 0.0
+    model = decoder_of(spec)
+    count, samples = micro_batches(spec, world)
+    whole = of_input(model, ActivationBatch(samples, size, 1))
+    blocks = model.layers / found.pipeline
+    return _ring_s(spec, card, found.tensor, 1, 8 * count * blocks * whole)
+
+
+def _expert_s(spec: RunSpec, world: int, card: GpuCard) -> float:
+    """Of tokens to their experts and back, forward and backward; each rank sends its own."""
+    found, experts = degrees(spec.parallel, world), experts_of(spec.model)
+    if experts is None or found.expert == 1:
+        return 0.0
+    model, (count, samples) = decoder_of(spec), micro_batches(spec, world)
+    rows = experts.per_token * of_input(
+        model, ActivationBatch(samples, BYTES[spec.precision.compute], 1)
+    )
+    rate = card.nvlink_gbps if found.expert <= spec.launch.gpus_per_node else card.network_gbps
+    sent = 4 * count * model.layers * rows * (found.expert - 1) / found.expert
+    return sent / (rate * 1e9 * LINK)
+
+
+def _ring_s(spec: RunSpec, card: GpuCard, ranks: int, inner: int, size: float) -> float:
+    """Of a gathering of `size` bytes among `ranks`, `inner` apart. Bytes enter a node once, by the
+    network of all the ranks that are there."""
+    if ranks == 1:
+        return 0.0
+    per_node = spec.launch.gpus_per_node
+    here = min(ranks, max(1, per_node // inner))
+    rate = card.nvlink_gbps
+    if ranks > here:
+        rate = min(rate, here * card.network_gbps)
+    return (ranks - 1) / ranks * size / (rate * 1e9 * LINK)

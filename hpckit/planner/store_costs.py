@@ -1,0 +1,168 @@
+"""How many objects and requests a store of checkpoints takes, by the number of ranks and nodes.
+
+Pure counts, derived from checkpointing/FORMAT.md and the code that follows it; a test holds them
+against real saves, restores and prunes. In S3's terms: a listing costs a request per 1,000 keys.
+Counted is what happens when nothing goes wrong, nothing is tried again and nobody prunes beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import ceil
+
+from checkpointing.format.document_container import HEAD
+from checkpointing.format.manifest import PACK_ROW
+from checkpointing.format.packs import MAGIC
+
+PAGE = 1000
+"""Keys of one answer to a list request, and of one delete request."""
+CHUNK_ROW = 41.0
+"""Compressed bytes of a chunk in a manifest or part: an id of 32 and a checksum of 8 cannot be
+compressed, the rest hardly counts (40.6 of 90,624 chunks, `benchmarks.store_scale`)."""
+CHUNK_TABLE = 73 + 32
+"""Bytes of the same before compression, of a matrix."""
+DOCUMENT = 1000
+"""Bytes of a manifest or part besides its tables, about."""
+
+
+@dataclass(frozen=True)
+class StoreRequests:
+    """By what providers charge for and limit."""
+
+    put: int = 0
+    get: int = 0
+    list: int = 0
+    delete: int = 0
+
+    def __add__(self, other: StoreRequests) -> StoreRequests:
+        return StoreRequests(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+    def __mul__(self, times: int) -> StoreRequests:
+        return StoreRequests(*(times * getattr(self, f.name) for f in fields(self)))
+
+    @property
+    def total(self) -> int:
+        return self.put + self.get + self.list + self.delete
+
+
+@dataclass(frozen=True)
+class CheckpointShape:
+    """A checkpoint, of ranks that each write as much."""
+
+    ranks: int
+    nodes: int
+    items: int
+    """Of the state that a rank has a part of: model, optimizer, ..."""
+    chunks: int
+    """New ones that each rank writes."""
+    chunk_bytes: int
+    """Stored, of each."""
+    pack_bytes: int
+    """That a pack may have."""
+    kept: int
+    """Checkpoints of the run that are there before this one."""
+
+    @property
+    def packs_per_rank(self) -> int:
+        each = max(1, (self.pack_bytes - len(MAGIC)) // self.chunk_bytes)
+        return ceil(self.chunks / each)
+
+    @property
+    def packs(self) -> int:
+        """Objects that stay, besides the manifest."""
+        return self.ranks * self.packs_per_rank
+
+    @property
+    def part_bytes(self) -> int:
+        """Of one rank's part, about."""
+        return DOCUMENT + round(CHUNK_ROW * self.chunks)
+
+    @property
+    def manifest_bytes(self) -> int:
+        """About."""
+        rows = CHUNK_ROW * self.ranks * self.chunks
+        return DOCUMENT + round(rows) + PACK_ROW.itemsize * self.packs
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the manifest's tables before compression, which the format bounds for each item."""
+        return CHUNK_TABLE * self.ranks * self.chunks
+
+
+def pages(keys: int) -> int:
+    """Requests that list so many keys."""
+    return max(1, ceil(keys / PAGE))
+
+
+def save(saved: CheckpointShape) -> StoreRequests:
+    """All of a save but what nodes ask while they wait; not the first one of a generation, which
+    reads the last manifest (`index`) as well."""
+    announcing = StoreRequests(put=1, get=1, list=3 + pages(saved.kept))
+    looking = StoreRequests(list=2 + 2 * pages(saved.kept))
+    writing = StoreRequests(put=saved.packs_per_rank + 1)
+    return announcing + looking * saved.nodes + writing * saved.ranks + _commit(saved)
+
+
+def _commit(saved: CheckpointShape) -> StoreRequests:
+    return StoreRequests(
+        put=1,
+        get=2 + saved.ranks * (1 if saved.part_bytes <= HEAD else reads(saved)),
+        list=(2 if saved.nodes == 1 else 3) * pages(saved.ranks),
+        delete=ceil(saved.ranks / PAGE) + 1,
+    )
+
+
+def reads(saved: CheckpointShape) -> int:
+    """Requests for all of a manifest: its header, the packs, a table of each item."""
+    return 2 + saved.items
+
+
+def worst_looks(saved: CheckpointShape) -> int:
+    """List requests that `save` may take besides: each node lists the parts that are there when it
+    begins, none if it is early and nearly all if it is late."""
+    return saved.nodes * (pages(saved.ranks) - 1)
+
+
+def waiting(saved: CheckpointShape) -> StoreRequests:
+    """Of one node without rank 0, each time that it looks what became of a save: at most every
+    2 seconds after the first few, and less often if nodes are many."""
+    return StoreRequests(get=2, list=3 + pages(saved.kept))
+
+
+def index(saved: CheckpointShape) -> StoreRequests:
+    """Of all nodes at the first save of a generation, which may refer to what is there."""
+    return StoreRequests(get=2 * saved.nodes + saved.items * saved.ranks)
+
+
+def restore(saved: CheckpointShape, batch_bytes: int) -> StoreRequests:
+    """The most that all ranks together take to read what each wrote, as stored, without bases; and
+    exactly that if a rank's part is one pack.
+
+    Args:
+        batch_bytes: that a thread reads at a time (`checkpointing.store.read.chunk_fetcher.BATCH`).
+    """
+    batches = ceil(saved.chunks / max(1, batch_bytes // saved.chunk_bytes))
+    ranges = batches + saved.packs_per_rank - 1  # one ends where a batch does, or a pack
+    return StoreRequests(get=reads(saved) + ranges) * saved.ranks
+
+
+def verify(saved: CheckpointShape) -> StoreRequests:
+    """Of one process that compares a manifest with the tables in all packs (`--level quick`)."""
+    return StoreRequests(get=reads(saved) + 2 * saved.packs)
+
+
+def prune(saved: CheckpointShape) -> StoreRequests:
+    """Of one prune by a service that has seen all manifests, when nobody saves and no grace is
+    left: it removes one checkpoint, condemns its packs, and deletes them."""
+    before, after = pages(saved.kept + 1), pages(saved.kept)
+    packs = pages((saved.kept + 1) * saved.packs)
+    clock = StoreRequests(put=1, list=1, delete=1)
+    choosing = StoreRequests(list=2 * before + 1)
+    removing = clock + StoreRequests(put=1, list=before + 3, delete=2)
+    marking = clock + StoreRequests(put=1, list=2 + 2 * after + packs + 2 + after + 1)
+    burying = StoreRequests(get=1, list=1 + 2 + 2 * after + packs + 1 + after)
+    burying += StoreRequests(delete=ceil(saved.packs / PAGE) + 1)
+    ending = StoreRequests(list=1 + 1 + after + 1 + 1 + after)
+    return choosing + removing + marking + burying + ending

@@ -1,0 +1,124 @@
+"""The log files of a run: which one is asked for, its last lines, and what is added to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.rundir.directory import RunDir
+
+_CHUNK = 1 << 16
+_RANK = re.compile(r"rank(\d+)\.log")
+
+
+@dataclass(frozen=True)
+class LogSelection:
+    """Whose log; nothing given: the supervisor's."""
+
+    rank: int | None = None
+    node: int | None = None
+    generation: int | None = None
+
+
+def find_log(run: RunDir, wanted: LogSelection) -> Path | None:
+    """The file: of the newest generation that has it, if none is named. None: there is none yet.
+
+    A rank's own log; a node's agent, or, with a generation, its torchrun; a generation alone: its
+    first rank.
+    """
+    if wanted == LogSelection():
+        return _if_there(run.logs / "supervisor.log")
+    if wanted.node is not None and wanted.rank is None:
+        if wanted.generation is None:
+            return _if_there(run.agent_log(wanted.node))
+        return _if_there(run.node_logs(wanted.generation, wanted.node) / "torchrun.log")
+    rank, nodes = wanted.rank or 0, "*" if wanted.node is None else str(wanted.node)
+    numbers = run.generation_numbers() if wanted.generation is None else [wanted.generation]
+    for number in reversed(numbers):
+        folder = run.generation_logs(number)
+        if found := sorted(folder.glob(f"n{nodes}/rank{rank}.log")):
+            return found[-1]
+    return None
+
+
+def describe_logs(run: RunDir) -> str:
+    """What there is, for who has asked for something else."""
+    numbers = run.generation_numbers()
+    if not numbers:
+        return "no generation has begun"
+    newest = run.generation_logs(numbers[-1])
+    ranks = sorted(int(m[1]) for f in newest.glob("n*/*") if (m := _RANK.fullmatch(f.name)))
+    nodes = sorted(int(f.name[1:]) for f in newest.glob("n*") if f.name[1:].isdigit())
+    return (
+        f"there are generations {numbers[0]} to {numbers[-1]}; the newest has "
+        f"nodes {_listing(nodes)} and ranks {_listing(ranks)}"
+    )
+
+
+def last_lines(path: Path, most: int) -> tuple[list[str], int]:
+    """The last lines of the file, at most so many (0: all), and the offset behind them.
+
+    A last line without an end is left for later.
+    """
+    with open(path, "rb") as file:
+        end = file.seek(0, 2)
+        start, data = end, b""
+        while start > 0 and (not most or data.count(b"\n") <= most):
+            step = min(_CHUNK, start)
+            start -= step
+            file.seek(start)
+            data = file.read(step) + data
+    whole, newline, _ = data.rpartition(b"\n")
+    lines = whole.decode(errors="replace").split("\n") if newline else []
+    return lines[-most:] if most else lines, end - len(data) + len(whole) + len(newline)
+
+
+@dataclass(frozen=True)
+class AddedLogLine:
+    """A line that came, and the file, where another one begins with it."""
+
+    line: str
+    begins: Path | None = None
+
+
+def follow(
+    find: Callable[[], Path | None], path: Path | None, offset: int, is_over: Callable[[], bool]
+) -> Iterator[AddedLogLine | None]:
+    """Lines as they are added, from `offset` of `path` on, then over to whatever file is the wanted
+    one; None where nothing has come, for the caller to wait. Ends when the run is over."""
+    while True:
+        over = is_over()
+        has_more = False
+        newer = find()
+        if path is not None:
+            lines, offset = _read_on(path, offset)
+            has_more = bool(lines)
+            yield from (AddedLogLine(line) for line in lines)
+        if newer is not None and newer != path:
+            path, offset, has_more = newer, 0, True
+            yield AddedLogLine("", begins=newer)
+        if not has_more:
+            if over:
+                return
+            yield None
+
+
+def _read_on(path: Path, offset: int) -> tuple[list[str], int]:
+    with open(path, "rb") as file:
+        file.seek(offset)
+        whole, newline, _ = file.read().rpartition(b"\n")
+    lines = whole.decode(errors="replace").split("\n") if newline else []
+    return lines, offset + len(whole) + len(newline)
+
+
+def _if_there(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _listing(numbers: list[int]) -> str:
+    if not numbers:
+        return "(none)"
+    is_range = numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2
+    return f"{numbers[0]} to {numbers[-1]}" if is_range else ", ".join(map(str, numbers))

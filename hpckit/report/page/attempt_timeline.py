@@ -1,0 +1,106 @@
+"""The attempts of a run over its wall time, and what ended each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from hpckit.report.history import History, Interruption, TrainingAttempt, names_of
+from hpckit.report.page.page_content import PageContent
+from hpckit.report.page.page_document import (
+    Block,
+    Lane,
+    Stretch,
+    TableBlock,
+    TextBlock,
+    TimelineBlock,
+)
+from hpckit.text.quantities import count, moment
+
+KINDS = (
+    ("start", "until all ranks train: queue, processes, rendezvous, load"),
+    ("train", "training"),
+    ("lost", "steps done again; and after the last step: noticing, saving, leaving"),
+)
+_LANES = 12
+"""More lives than that are drawn in one lane."""
+_MOST_ROWS = 200
+
+
+def attempts(it: PageContent) -> Iterator[Block]:
+    """Picture and table."""
+    history, origin = it.history, moment(it.history.started, it.now)
+    lanes = tuple(lanes_of(history))
+    seconds = history.finished - history.started
+    if seconds > 0:
+        yield TimelineBlock("Attempts over wall time", lanes, seconds, origin, KINDS)
+    rows = list(_rows(history))
+    head = ("gen", "nodes", "ranks", "steps", "ended", "lost", "leave + restart + repeat", "reason")
+    yield TableBlock(head, rows[-_MOST_ROWS:], words=("ended", "reason"))
+    if len(rows) > _MOST_ROWS:
+        yield TextBlock(f"And {len(rows) - _MOST_ROWS:,} earlier ones.")
+    yield TextBlock(
+        "Lost: seconds without a new step, from the last finished step (leave: noticing, saving, "
+        "leaving), over the restart (queue, processes, rendezvous, load), to the first new step "
+        "(repeat: steps done again)."
+    )
+
+
+def lanes_of(history: History) -> Iterator[Lane]:
+    """One for each life, or one for all where there are many."""
+    names, all_stretches = names_of(history.lives), stretches(history)
+    if len(names) <= _LANES:
+        for name, life, own in zip(names, history.lives, all_stretches, strict=True):
+            yield Lane(_name(name, life), own)
+        return
+    together = tuple(one for own in all_stretches for one in own)
+    yield Lane(f"{count(len(names), 'attempt')}, told in the table below", together)
+
+
+def stretches(history: History) -> list[tuple[Stretch, ...]]:
+    """Of each life, in seconds since the run began: its start, its steps, its end."""
+    found, names = [], names_of(history.lives)
+    gaps: list[Interruption | None] = [None, *history.interruptions, None]
+    begun, follows = history.started, [*history.lives[1:], None]
+    around = zip(names, history.lives, follows, pairwise(gaps), strict=True)
+    for name, life, following, (before, after) in around:
+        ended = history.finished if life.ended is None else life.ended
+        if following and after:  # where nobody saw it ending, its last step counts
+            ended = max(life.started, following.started - after.restart_s)
+        repeated = min(ended, life.started + before.repeat_s) if before else life.started
+        last = max(repeated, ended - (after.leave_s if after else 0.0))
+        parts = (
+            ("start", begun, life.started, f"{name}: start"),
+            ("lost", life.started, repeated, f"{name}: steps done again"),
+            ("train", repeated, last, f"{name}: training"),
+            ("lost", last, ended, f"{name}: leaving"),
+        )
+        found.append(
+            tuple(
+                Stretch(begin - history.started, end - history.started, kind, words)
+                for kind, begin, end, words in parts
+                if end > begin
+            )
+        )
+        begun = ended
+    return found
+
+
+def _name(name: str, life: TrainingAttempt) -> str:
+    steps = f"steps {life.start_step:,} → {life.end_step:,}"
+    return f"{name}: {count(life.world_size, 'rank')}, {steps}, {life.end}"
+
+
+def _rows(history: History) -> Iterator[Sequence[str]]:
+    gaps: list[Interruption | None] = [*history.interruptions, None]
+    for name, life, gap in zip(names_of(history.lives), history.lives, gaps, strict=True):
+        yield (
+            name,
+            str(life.nodes),
+            str(life.world_size),
+            f"{life.start_step:,} → {life.end_step:,}",
+            life.end,
+            f"{gap.lost_s:.1f} s" if gap else "",
+            f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s" if gap else "",
+            life.reason,
+        )

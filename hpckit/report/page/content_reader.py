@@ -1,0 +1,46 @@
+"""Reads all that a page tells of a run: its directory, its lock, its store, Slurm's queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from checkpointing import CheckpointError, CheckpointInfo
+from hpckit.events.event_log import Event
+from hpckit.events.event_validation import ValidatedEvents, read_valid_events
+from hpckit.report.history import build_history
+from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.page.page_content import PageContent, RecordDamage, build_content
+from hpckit.report.remaining_checkpoints import left_checkpoints
+from hpckit.report.why import RetryBudget
+from hpckit.rundir.directory import RunDir
+
+BudgetOf = Callable[[Overview, Sequence[Event]], RetryBudget | None]
+
+
+def read_content(
+    run: RunDir, slurm: Queue, budget_of: BudgetOf, told: ValidatedEvents | None = None
+) -> PageContent:
+    """
+    Args:
+        told: the run's events, if they were read already.
+        budget_of: how much of its retries a run has used up, by its events.
+
+    Raises:
+        OSError: the run's directory cannot be read.
+    """
+    told = told or read_valid_events(run)
+    overview = look(run, slurm, told.events)
+    left, problem = _left(run, told.events)
+    budget = budget_of(overview, told.events)
+    damage = RecordDamage(told.torn, told.unsound, problem)
+    return build_content(overview, told.events, budget, left, damage, time.time())
+
+
+def _left(run: RunDir, events: Sequence[Event]) -> tuple[list[CheckpointInfo] | None, str | None]:
+    """Checkpoints that are still there; None, and why, where it cannot be told."""
+    history = build_history([event for event in events if event.kind == "checkpoint_committed"])
+    try:
+        return left_checkpoints(run, history), None
+    except (CheckpointError, FileNotFoundError) as error:
+        return None, str(error)

@@ -1,0 +1,61 @@
+"""What a page tells, for programs. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hpckit.report.page.page_content import PageContent
+from hpckit.report.page.page_sections import alerts
+from hpckit.report.page.run_comparison import differences, labels
+from hpckit.report.page.time_spent import parts_of
+from hpckit.report.performance.speed_report import speed_record
+from hpckit.text.json_values import plain
+
+MARK = '"written_by": "hpckit report"'
+"""Tells a document of ours."""
+
+
+def as_json(runs: Sequence[PageContent]) -> str:
+    """A document with the record of one run, or with `runs` of several and how their configs
+    differ; what is no finite number is a string."""
+    head = {"written_by": "hpckit report"}
+    if len(runs) == 1:
+        body = {**head, **record(runs[0])}
+    else:
+        told = {"names": labels(runs), "config": differences(runs)}
+        body = {**head, **told, "runs": [record(it) for it in runs]}
+    return json.dumps(plain(body), indent=2, allow_nan=False) + "\n"
+
+
+def record(it: PageContent) -> dict[str, Any]:
+    """Of one run; times are seconds since the epoch."""
+    overview, history = it.overview, it.history
+    return {
+        "run": overview.run.name,
+        "path": str(overview.run.path),
+        "verdict": overview.verdict,
+        **history.record(),
+        **speed_record(history, overview.spec),
+        "status": overview.record(),
+        "as_of": it.now,
+        "wall_s": history.finished - history.started,
+        "went_into": dict(parts_of(it)),
+        "why": it.answer.record(),
+        "alerts": list(alerts(it)),
+        "curves": {
+            name: asdict(curve)
+            for name, curve in (
+                ("loss", it.loss),
+                ("again", it.again),
+                ("validation", it.validation),
+                ("speed", it.speed),
+            )
+        },
+        "saved": [{**asdict(one), "reuse": one.reuse} for one in it.saved],
+        "intake": asdict(it.intake) if it.intake else None,
+        "findings": [asdict(one) for one in it.findings],
+        "damage": asdict(it.damage),
+    }

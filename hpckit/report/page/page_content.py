@@ -1,0 +1,225 @@
+"""What a page tells of a run: plain data, from what the readers of its records have found. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from checkpointing import CheckpointInfo
+from hpckit.events.event_log import Event
+from hpckit.report.history import History, build_history
+from hpckit.report.overview import Overview
+from hpckit.report.page.series_downsampling import Point, downsample
+from hpckit.report.performance.measured_step_time import MeasuredStepTime, step_time
+from hpckit.report.progress import describe_straggler
+from hpckit.report.why import Explanation, RetryBudget, answer
+
+_KEPT = {"committed": "kept", "partial": "partial"}
+_SPEEDS = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"), ("step_s", "s per step"))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A value over steps, as far as a picture can show it."""
+
+    unit: str
+    points: tuple[Point, ...]
+    records: int
+    """That it was made from."""
+    odd: int
+    """Of them, those that were no finite number."""
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint that was committed."""
+
+    step: int
+    id: str
+    time: float
+    """Seconds since the epoch."""
+    seconds: float | None
+    """That it took until it was durable."""
+    bytes: int | None
+    """Of the state that was saved."""
+    new_bytes: int | None
+    """That were written to the store for it."""
+    stored_bytes: int | None
+    """That the store has of it, shared or not; None where it is not there any more."""
+    state: str
+    """`kept`, `partial`, `damaged` or `removed`; `unknown`: the store cannot be looked at."""
+
+    @property
+    def reuse(self) -> float | None:
+        """Share of its stored bytes that the store had before."""
+        if not self.stored_bytes or self.new_bytes is None:
+            return None
+        return max(0.0, 1 - self.new_bytes / self.stored_bytes)
+
+
+@dataclass(frozen=True)
+class LoaderTotals:
+    """What was recorded of the data: sums over the steps that were kept."""
+
+    hits: int
+    misses: int
+    bypasses: int
+    errors: int
+    bound: str | None
+    """What was last said to bound it."""
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """Something that was wrong with a node or a rank, or worse than it should be."""
+
+    time: float
+    """Seconds since the epoch."""
+    what: str
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RecordDamage:
+    """What could not be read."""
+
+    torn: int = 0
+    """Lines of the events that are no event."""
+    unsound: int = 0
+    """Events that lack something, or have it of a wrong kind."""
+    store: str | None = None
+    """Why checkpoints could not be looked at."""
+
+
+@dataclass(frozen=True)
+class PageContent:
+    """All that a page tells of one run."""
+
+    now: float
+    """Seconds since the epoch, when all of it was read."""
+    overview: Overview
+    history: History
+    answer: Explanation
+    in_steps: MeasuredStepTime
+    loss: Curve
+    again: Curve
+    """Losses of steps that do not count: done again later, or lost."""
+    validation: Curve
+    speed: Curve
+    saved: tuple[SavedCheckpoint, ...]
+    intake: LoaderTotals | None
+    findings: tuple[RunFinding, ...]
+    damage: RecordDamage
+
+
+def build_content(
+    overview: Overview,
+    events: Sequence[Event],
+    budget: RetryBudget | None,
+    left: Iterable[CheckpointInfo] | None,
+    damage: RecordDamage,
+    now: float,
+) -> PageContent:
+    """
+    Args:
+        events: of the run, by time; sound ones.
+        left: its checkpoints that are still there; None: not known.
+        now: seconds since the epoch.
+    """
+    history = build_history(events, alive=overview.owner is not None)
+    kept = sorted(history.kept.items())
+    return PageContent(
+        now=now,
+        overview=overview,
+        history=history,
+        answer=answer(overview, budget, now),
+        in_steps=step_time(history),
+        loss=_curve("loss", _values(kept, "loss")),
+        again=_curve("loss", sorted(_values(((e["step"], e) for e in history.repeated), "loss"))),
+        validation=_curve("loss", _values(sorted(history.validated.items()), "val_loss")),
+        speed=_speed(kept),
+        saved=tuple(_saved(history.committed, left)),
+        intake=_intake(kept, events),
+        findings=tuple(_findings(events)),
+        damage=damage,
+    )
+
+
+def _values(records: Iterable[tuple[int, Event]], name: str) -> list[tuple[int, float]]:
+    return [(step, e.fields[name]) for step, e in records if e.fields.get(name) is not None]
+
+
+def _curve(unit: str, points: Sequence[tuple[int, float]]) -> Curve:
+    odd = sum(not math.isfinite(value) for _, value in points)
+    return Curve(unit, downsample(points), len(points), odd)
+
+
+def _speed(kept: Sequence[tuple[int, Event]]) -> Curve:
+    """In the first unit that any record has."""
+    for name, unit in _SPEEDS:
+        if points := _values(kept, name):
+            return _curve(unit, points)
+    return _curve(_SPEEDS[-1][1], [])
+
+
+def _saved(
+    committed: Iterable[Event], left: Iterable[CheckpointInfo] | None
+) -> Iterator[SavedCheckpoint]:
+    there = {info.id: info for info in left or ()}
+    for event in committed:
+        info = there.get(event["id"])
+        is_whole = info is not None and info.state in _KEPT
+        yield SavedCheckpoint(
+            step=event["step"],
+            id=event["id"],
+            time=event.time,
+            seconds=event.get("seconds"),
+            bytes=event.get("bytes"),
+            new_bytes=event.get("new_bytes"),
+            stored_bytes=info.bytes if info is not None and is_whole else None,
+            state="unknown" if left is None else _state(info),
+        )
+
+
+def _state(info: CheckpointInfo | None) -> str:
+    return "removed" if info is None else _KEPT.get(info.state, "damaged")
+
+
+def _intake(kept: Sequence[tuple[int, Event]], events: Iterable[Event]) -> LoaderTotals | None:
+    counts = ("data_hits", "data_misses", "data_bypasses", "data_errors")
+    if not any(event.get(counts[0]) is not None for _, event in kept):
+        return None
+    told = (_values(kept, name) for name in counts)
+    hits, misses, bypasses, errors = (
+        int(sum(n for _, n in one if math.isfinite(n))) for one in told
+    )
+    bound = [event for event in events if event.kind == "data_bound"]
+    last = f"{bound[-1]['bound']}: {bound[-1]['diagnosis']}" if bound else None
+    return LoaderTotals(hits, misses, bypasses, errors, last)
+
+
+def _findings(events: Iterable[Event]) -> Iterator[RunFinding]:
+    for event in events:
+        where = str(event.get("host") or "")
+        if not where and event.get("node") is not None:
+            where = f"node {event['node']}"
+        match event.kind:
+            case "node_unhealthy":
+                text = "; ".join(event["problems"])
+                yield RunFinding(event.time, "unhealthy node", where, text)
+            case "node_lost":
+                text = "its agent was lost, and nobody had asked it to leave"
+                yield RunFinding(event.time, "lost node", where, text)
+            case "agent_killed":
+                text = "its agent was killed, and began anew; what the node had in memory stayed"
+                yield RunFinding(event.time, "killed agent", where, text)
+            case "straggler":
+                text = f"{describe_straggler(event)}, from step {event['step']:,} on"
+                yield RunFinding(event.time, "straggler", where, text)
+            case "degraded":
+                yield RunFinding(event.time, "degraded", where, event["what"])
+            case "replicas_differ":
+                text = f"at step {event['step']:,}: {event['summary']}"
+                yield RunFinding(event.time, "replicas differ", where, text)

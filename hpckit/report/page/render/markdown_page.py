@@ -1,0 +1,110 @@
+"""A page as Markdown: what is a picture elsewhere is a table here. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hpckit.report.page.page_document import (
+    Block,
+    CommandsBlock,
+    FactsBlock,
+    PageDocument,
+    Plot,
+    PlotLine,
+    Section,
+    SharesBlock,
+    TableBlock,
+    TextBlock,
+    TimelineBlock,
+)
+from hpckit.report.page.render.plot_axes import label
+from hpckit.text.quantities import clean
+
+MARK = "<!-- hpckit report -->"
+"""Tells a page of ours."""
+_RANGES = 10
+"""Of steps, that a curve is told by."""
+_SPECIAL = re.compile(r"([\\`*_\[\]|<>~&$])")
+_AT_FIRST = re.compile(r"^(\d*)([#+=.)-])")
+"""What makes a line a heading, or an item of a list."""
+_TICKS = re.compile(r"`+")
+
+
+def markdown(document: PageDocument) -> str:
+    """The whole page."""
+    lines = [MARK, "", f"# {plain(document.title)}", "", f"as of {plain(document.as_of)}"]
+    for section in document.sections:
+        lines += _section(section, 2)
+    return "\n".join(lines) + "\n"
+
+
+def plain(text: str) -> str:
+    """`text` on one line, no character of which means anything to Markdown."""
+    return _SPECIAL.sub(r"\\\1", clean(text).replace("\n", " "))
+
+
+def code(text: str) -> str:
+    """`text` on one line as what is typed."""
+    shown = clean(text).replace("\n", " ")
+    most = max((len(found) for found in _TICKS.findall(shown)), default=0)
+    fence = "`" * (most + 1)
+    pad = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def _section(section: Section, level: int) -> Iterator[str]:
+    yield from ("", f"{'#' * level} {plain(section.title)}")
+    for block in section.blocks:
+        yield from _block(block)
+    for one in section.inner:
+        yield from _section(one, level + 1)
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case TextBlock(words, is_alert):
+            first = _AT_FIRST.sub(r"\1\\\2", plain(words))
+            yield from ("", f"> **{plain(words)}**" if is_alert else first)
+        case FactsBlock(rows, _):
+            yield from ("", *(f"- **{plain(name)}**: {plain(text)}" for name, text in rows))
+        case CommandsBlock(lines):
+            yield from ("", *(f"- {code(line)}" for line in lines))
+        case TableBlock():
+            yield from ("", *_table(block))
+        case Plot():
+            yield from ("", f"**{plain(block.title)}**", "", *_table(_ranges(block)))
+            yield from ("", *(f"- {plain(mark.words)}" for mark in block.marks))
+        case TimelineBlock() | SharesBlock():
+            return  # the table after it tells the same
+
+
+def _table(table: TableBlock) -> Iterator[str]:
+    yield _row(table.head)
+    yield _row_of(["---" if name in table.words else "---:" for name in table.head])
+    yield from map(_row, table.rows)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return _row_of([plain(cell) for cell in cells])
+
+
+def _row_of(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _ranges(plot: Plot) -> TableBlock:
+    """Each curve in some ranges of steps."""
+    head = ("curve", "steps", "lowest", "highest", "last")
+    rows = [row for line in plot.lines for row in _ranges_of(line)]
+    return TableBlock(head, rows, words=("curve",))
+
+
+def _ranges_of(line: PlotLine) -> Iterator[tuple[str, ...]]:
+    points = [(step, value) for step, value in line.points if value is not None]
+    size = -(-len(points) // _RANGES)
+    for start in range(0, len(points), size):
+        some = points[start : start + size]
+        values = [value for _, value in some]
+        steps = f"{some[0][0]:,} to {some[-1][0]:,}" if len(some) > 1 else f"{some[0][0]:,}"
+        yield (line.name, steps, label(min(values)), label(max(values)), label(values[-1]))

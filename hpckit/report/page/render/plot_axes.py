@@ -1,0 +1,85 @@
+"""Where the numbers of an axis stand, and what they are called. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+_LOG_FROM = 50.0
+"""How many times the lowest value the highest one is, from where on an axis is logarithmic."""
+_MOST = 1e300  # what is beyond is drawn there
+_LEAST = 1e-30
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values to shares of its length."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    is_log: bool = False
+
+    def at(self, value: float) -> float:
+        """From 0 to 1."""
+        if self.is_log:
+            low = math.log(self.low)  # of each alone: a quotient of them may be too large a number
+            return (math.log(value) - low) / (math.log(self.high) - low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def axis(low: float, high: float, most: int, *, may_be_log: bool = False) -> Axis:
+    """One that holds all values from `low` to `high`, with some `most` ticks."""
+    low, high = (min(max(one, -_MOST), _MOST) for one in (low, high))
+    if may_be_log and low > 1 / _MOST and high / low > _LOG_FROM:
+        return _log_axis(low, high, most)
+    if high - low <= 1e-9 * max(abs(low), abs(high), _LEAST):
+        pad = abs(low) / 10 if abs(low) > _LEAST else 1.0
+        low, high = (0.0, 1.0) if low == 0 else (low - pad, high + pad)
+    step = _nice((high - low) / most)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = tuple(n * step for n in range(first, last + 1))
+    return Axis(ticks[0], ticks[-1], ticks)
+
+
+def span_axis(high: float, most: int) -> Axis:
+    """From 0 to just `high`, with ticks inside."""
+    high = high if high > _LEAST else 1.0
+    step = _nice(high / most)
+    return Axis(0.0, high, tuple(n * step for n in range(int(high / step + 1e-9) + 1)))
+
+
+def time_axis(seconds: float, most: int) -> tuple[Axis, float, str]:
+    """As `span_axis`, in the unit that suits it: its seconds, and its name."""
+    size, name = next(((s, n) for s, n in _UNITS if seconds >= 2 * s), _UNITS[-1])
+    return span_axis(seconds / size, most), size, name
+
+
+def label(value: float, ticks: Sequence[float] = ()) -> str:
+    """A number in a few characters; `ticks`: beside which it stands."""
+    most = max(abs(one) for one in (*ticks, value))
+    if value == 0:
+        return "0"
+    for size, name in ((1e9, "G"), (1e6, "M")):
+        if size <= most < 1e12:
+            return f"{value / size:.4g}{name}"
+    if most >= 1e12 or abs(value) < 1e-3:
+        return f"{value:.3g}"
+    if abs(value) >= 1000 or all(float(one).is_integer() for one in (*ticks, value)):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _nice(step: float) -> float:
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(n * power for n in _NICE if n * power >= step * (1 - 1e-9))
+
+
+def _log_axis(low: float, high: float, most: int) -> Axis:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every = -(-(last - first) // most)
+    ticks = tuple(10.0**n for n in range(first, last + 1, every))
+    return Axis(10.0**first, 10.0**last, ticks, is_log=True)

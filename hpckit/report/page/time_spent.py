@@ -1,0 +1,79 @@
+"""What a run's time went into, and what it waited for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpckit.report.page.page_content import PageContent
+from hpckit.report.page.page_document import Block, FactsBlock, SharesBlock, TableBlock, TextBlock
+from hpckit.report.performance.bottleneck import advice, bottleneck, describe
+from hpckit.report.performance.speed_report import collectives_words, time_went
+
+
+def parts_of(it: PageContent) -> list[tuple[str, float]]:
+    """Seconds of the wall time by what they went into; all but the loss to interruptions as
+    `time_went` parts them, and that as `Interruption` does."""
+    went, gaps = time_went(it.history, it.in_steps), it.history.interruptions
+    return [
+        ("training: steps that were kept", went["steps"]),
+        ("start: before the first step", went["start"]),
+        ("lost, leave: noticing, saving, leaving", sum(gap.leave_s for gap in gaps)),
+        ("lost, restart: queue, processes, rendezvous, load", sum(gap.restart_s for gap in gaps)),
+        ("lost, repeat: steps done again", sum(gap.repeat_s for gap in gaps)),
+        ("other: mostly the last save", went["else"]),
+    ]
+
+
+def time_blocks(it: PageContent) -> Iterator[Block]:
+    went = time_went(it.history, it.in_steps)
+    yield from _shares("Wall time", parts_of(it), "part of the wall time")
+    if it.history.interruptions:
+        yield TextBlock(f"Of the restarts, {went['restore']:.1f} s were loading state.")
+    yield TextBlock(
+        "ETTR is another share: steps that count, each as long as the median one, of the time from "
+        "the first record of a step to the last."
+    )
+    if not it.in_steps.parts:
+        yield TextBlock("What a step consists of was not recorded.")
+        return
+    parts = [(name.replace("_", " "), seconds) for name, seconds in it.in_steps.parts.items()]
+    yield from _shares("Time of steps", [part for part in parts if part[1] > 0], "part of a step")
+    loop = bottleneck(it.in_steps)
+    rows = [("bound by", describe(it.in_steps, loop))]
+    rows += [("try", line) for line in advice(it.in_steps, loop, it.overview.spec)]
+    if it.in_steps.exposed is not None:
+        rows.append(("collectives", collectives_words(it.in_steps)))
+    yield FactsBlock(rows)
+
+
+def _shares(title: str, parts: Sequence[tuple[str, float]], what: str) -> Iterator[Block]:
+    whole = sum(seconds for _, seconds in parts)
+    if whole <= 0:
+        return
+    yield SharesBlock(title, parts)
+    rows = tuple((name, f"{seconds:,.1f} s", f"{seconds / whole:.1%}") for name, seconds in parts)
+    yield TableBlock((what, "seconds", "share"), rows, words=(what,), swatches=True)
+
+
+def data_blocks(it: PageContent) -> Iterator[Block]:
+    rows = []
+    if it.in_steps.parts:
+        share = it.in_steps.share("data_wait")
+        rows.append(("waiting for data", f"{share:.1%} of the steps' time"))
+    if it.intake is not None:
+        rows.append(("cache", _cache(it)))
+        rows.append(("errors", f"{it.intake.errors:,}"))
+        if it.intake.bound is not None:
+            rows.append(("last said", it.intake.bound))
+    yield FactsBlock(rows) if rows else TextBlock("Nothing was recorded of the data.")
+
+
+def _cache(it: PageContent) -> str:
+    assert it.intake is not None
+    found, every = it.intake, it.intake.hits + it.intake.misses + it.intake.bypasses
+    if not every:
+        return "not used"
+    return (
+        f"{found.hits / every:.1%} hits ({found.hits:,} hits, {found.misses:,} misses, "
+        f"{found.bypasses:,} read past it)"
+    )

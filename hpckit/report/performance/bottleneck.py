@@ -1,0 +1,123 @@
+"""Which loop a run's speed is bound by, in words, and what to try. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from hpckit.config.spec import RunSpec
+from hpckit.events.step_phases import Part
+from hpckit.report.performance.measured_step_time import MeasuredStepTime
+
+
+class LimitingLoop(StrEnum):
+    """What goes round, each in its own time; a step waits for the slowest."""
+
+    INPUT = "input"
+    STORAGE = "storage"
+    TRAINING = "training"
+    VALIDATION = "validation"
+    KERNEL = "kernel"
+
+
+PARTS: dict[LimitingLoop, tuple[Part, ...]] = {
+    LimitingLoop.INPUT: ("data_wait",),
+    LimitingLoop.STORAGE: ("checkpoint_stall",),
+    LimitingLoop.VALIDATION: ("validation",),
+    LimitingLoop.TRAINING: ("host_to_device", "optimizer", "other"),
+    LimitingLoop.KERNEL: ("forward", "backward", "compute"),
+}
+WELL = {
+    LimitingLoop.INPUT: 0.05,
+    LimitingLoop.STORAGE: 0.05,
+    LimitingLoop.VALIDATION: 0.1,
+    LimitingLoop.TRAINING: 0.25,
+}
+"""Shares of a step that these may take before they count as what holds it up."""
+EXPOSED = 0.1
+"""Share of a step that collectives may take by themselves before it is worth a word."""
+
+_WORDS = {
+    LimitingLoop.INPUT: "of the steps' time is spent waiting for data",
+    LimitingLoop.STORAGE: "of the steps' time is spent waiting for saves",
+    LimitingLoop.VALIDATION: "of the steps' time is spent on validation",
+    LimitingLoop.TRAINING: "of the steps' time is neither data, saves nor the model's passes",
+    LimitingLoop.KERNEL: "of the steps' time is the model's forward and backward passes, "
+    "as it should be",
+}
+
+
+def bottleneck(it: MeasuredStepTime) -> LimitingLoop | None:
+    """The loop that takes most beyond what is well; the kernels if none does. None: it cannot be
+    told, as the training function does not say when the model computes."""
+    shares = {loop: it.share(*PARTS[loop]) for loop in WELL}
+    if not it.is_split:
+        del shares[LimitingLoop.TRAINING]
+    slow = {loop: share for loop, share in shares.items() if share > WELL[loop]}
+    if slow:
+        return max(slow, key=slow.__getitem__)
+    return LimitingLoop.KERNEL if it.is_split else None
+
+
+def describe(it: MeasuredStepTime, loop: LimitingLoop | None) -> str:
+    """One line for people."""
+    if loop is None:
+        return (
+            "not to be told: the training function does not say when the model computes; "
+            'put `with run.timed("forward"):` and ("backward") around its passes'
+        )
+    return f"{loop}: {it.share(*PARTS[loop]):.0%} {_WORDS[loop]}"
+
+
+def advice(it: MeasuredStepTime, loop: LimitingLoop | None, spec: RunSpec | None) -> list[str]:
+    """What to try, a line each.
+
+    Args:
+        spec: of the run; None where it cannot be read any more.
+    """
+    match loop:
+        case LimitingLoop.INPUT:
+            return [
+                "more data.threads, and data.prefetch further ahead",
+                "data.cache on the node's own disk; hpckit data warm fills it beforehand",
+                "hpckit data bench tells what reads and decoding reach without a model",
+            ]
+        case LimitingLoop.STORAGE:
+            return [*_storage(spec)]
+        case LimitingLoop.VALIDATION:
+            return ["a larger train.validate_every", "a smaller train.validate_samples"]
+        case LimitingLoop.TRAINING:
+            return [*_training(it, spec)]
+        case LimitingLoop.KERNEL:
+            return [*_kernel(it, spec)]
+    return []
+
+
+def _storage(spec: RunSpec | None) -> Iterator[str]:
+    if spec is None or spec.checkpoint.staging != "slots":
+        yield "checkpoint.staging=slots: the state is copied while training goes on"
+    yield "rarer saves: checkpoint.every_minutes or checkpoint.every_steps"
+    yield "checkpoint.mtbf_hours: the interval that loses least, by how often the run fails"
+
+
+def _training(it: MeasuredStepTime, spec: RunSpec | None) -> Iterator[str]:
+    if it.share("optimizer") >= it.share("other"):
+        if spec is None or spec.parallel.shard == 1:
+            yield "parallel=zero1: each rank updates its share of the parameters alone"
+        yield "a larger train.global_batch: fewer updates for as many samples"
+        return
+    yield "a larger train.micro_batch: fewer and larger kernels"
+    yield "values that are read from the device in each step (.item(), print) make it wait"
+    yield "debug=none, and a larger train.log_every"
+
+
+def _kernel(it: MeasuredStepTime, spec: RunSpec | None) -> Iterator[str]:
+    if it.exposed is not None and it.exposed > EXPOSED:
+        if spec is None or spec.parallel.zero == 3:
+            yield "parallel=zero2: parameters are gathered once and not twice, if memory allows"
+        yield "parallel=hsdp with parallel.shard=8, as many as a node has: most data stays in it"
+        if spec is None or spec.parallel.reduce == "each":
+            yield "parallel.reduce=last: gradients are added up once a step"
+    if it.is_gpu and (spec is None or spec.precision.compute == "fp32"):
+        yield "precision=bf16: the tensor cores"
+    yield "a larger train.micro_batch, as far as memory goes"

@@ -1,0 +1,100 @@
+"""Where the time of a run's steps went, from their records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpckit.events.event_log import Event
+from hpckit.events.step_phases import NAMES, PARTS, Part
+from hpckit.report.history import History
+
+
+@dataclass(frozen=True)
+class MeasuredStepTime:
+    """Of all steps that were kept; seconds are means over ranks."""
+
+    steps: int
+    """That records tell of."""
+    seconds: float
+    """In these steps."""
+    parts: dict[Part, float]
+    """Seconds of these, by part; empty: the records are of a version that did not split steps."""
+    tokens_per_s: float | None
+    samples_per_s: float | None
+    mfu: float | None
+    peak_bytes: float | None
+    """Of the rank that used most; of a GPU's memory or the process's, by the next one."""
+    is_gpu: bool
+    traced: int
+    """Steps that were traced."""
+    exposed: float | None
+    """Share of the traced steps in which collectives ran, and nothing was computed."""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the training function says when the model's passes begin and end."""
+        return any(self.parts.get(part) for part in ("forward", "backward", "compute"))
+
+    def share(self, *some: Part) -> float:
+        """Of the time, that these parts take."""
+        return sum(self.parts.get(one, 0.0) for one in some) / self.seconds if self.seconds else 0.0
+
+    def record(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+def step_time(history: History) -> MeasuredStepTime:
+    """Of the steps of the run that count."""
+    covered = list(_covered(history))
+    seconds = sum(steps * event["step_s"] for event, steps in covered)
+    memory = "peak_memory_bytes", "peak_rss_bytes"
+    peaks = {name: [e[name] for e, _ in covered if e.get(name)] for name in memory}
+    is_gpu = bool(peaks[memory[0]])
+    peak = peaks[memory[0]] or peaks[memory[1]]
+    traced = [e for e, _ in covered if e.get("traced_step_s")]
+    traced_s = sum(e["traced_step_s"] for e in traced)
+    return MeasuredStepTime(
+        steps=sum(steps for _, steps in covered),
+        seconds=seconds,
+        parts=_parts(covered),
+        tokens_per_s=_mean(covered, "tokens_per_s"),
+        samples_per_s=_mean(covered, "samples_per_s"),
+        mfu=_mean(covered, "mfu"),
+        peak_bytes=max(peak) if peak else None,
+        is_gpu=is_gpu,
+        traced=len(traced),
+        exposed=sum(e["communication_exposed_s"] for e in traced) / traced_s if traced_s else None,
+    )
+
+
+def _covered(history: History) -> Iterator[tuple[Event, int]]:
+    """Each record that counts, with the steps that it tells of."""
+    starts = {(life.generation, life.attempt): life.start_step for life in history.lives}
+    before = 0
+    for step, event in sorted(history.kept.items()):
+        life = (event.get("generation"), event.get("attempt", 0))
+        yield event, step - max(before, starts.get(life, 0))
+        before = step
+
+
+def _parts(covered: Sequence[tuple[Event, int]]) -> dict[Part, float]:
+    if not any(NAMES[-1] in event.fields for event, _ in covered):
+        return {}
+    return {
+        part: sum(steps * event.get(name, 0.0) for event, steps in covered)
+        for part, name in zip(PARTS, NAMES, strict=True)
+    }
+
+
+def _mean(covered: Sequence[tuple[Event, int]], name: str) -> float | None:
+    """Over the time of the records that have it."""
+    known = [
+        (event[name], steps * event["step_s"])
+        for event, steps in covered
+        if event.get(name) is not None
+    ]
+    seconds = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / seconds if seconds else None

@@ -1,0 +1,147 @@
+"""The summary of a run on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from checkpointing import CheckpointError
+from hpckit.config.spec_parser import read_spec
+from hpckit.events.event_validation import ValidatedEvents, read_valid_events
+from hpckit.report.history import History, Interruption, TrainingAttempt, build_history, names_of
+from hpckit.report.overview import read_verdict
+from hpckit.report.performance.speed_report import last_spec, speed_facts
+from hpckit.report.progress import validated_words
+from hpckit.report.remaining_checkpoints import left_checkpoints
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import holder
+from hpckit.rundir.sample_ledger import EpochCount, count_epochs, kept_entries, read_ledgers
+
+_LOST = (
+    "lost: seconds without a new step = leave (notice, save, exit) "
+    "+ restart (processes, rendezvous, restore) + repeat (steps done again)"
+)
+
+
+def show(run: RunDir, console: Console, told: ValidatedEvents | None = None) -> bool:
+    """Print what the run has been through so far; whether that is anything.
+
+    Args:
+        told: its events, if they were read already.
+    """
+    told = told or read_valid_events(run)
+    history = build_history(told.events, alive=holder(run.lock) is not None)
+    if not history.lives:
+        console.print(f"{run.name} has not trained yet.", highlight=False)
+        return False
+    console.print()
+    console.print(_generations(history))
+    if history.interruptions:
+        console.print(_LOST, style="dim", highlight=False)
+    for name, text in _facts(run, history):
+        console.print(f"[bold]{name:<12}[/] {text}", highlight=False, soft_wrap=True)
+    return True
+
+
+def _generations(history: History) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("gen", justify="right")
+    for name in ("nodes", "ranks", "steps", "ended", "lost"):
+        table.add_column(name, justify="left" if name == "ended" else "right", no_wrap=True)
+    table.add_column("leave + restart + repeat", justify="right", no_wrap=True)
+    gaps: Sequence[Interruption | None] = [*history.interruptions, None]
+    for name, life, gap in zip(names_of(history.lives), history.lives, gaps, strict=True):
+        table.add_row(name, *_row(life, gap))
+    return table
+
+
+def _row(life: TrainingAttempt, gap: Interruption | None) -> list[str]:
+    steps = f"{life.start_step} → {life.end_step}"
+    row = [str(life.nodes), str(life.world_size), steps, life.end]
+    if gap is None:
+        return row
+    split = f"{gap.leave_s:.1f} + {gap.restart_s:.1f} + {gap.repeat_s:.1f} s"
+    return [*row, f"{gap.lost_s:.1f} s", split]
+
+
+def _facts(run: RunDir, history: History) -> Iterator[tuple[str, str]]:
+    yield "verdict", _verdict(run)
+    last = history.steps_kept
+    repeated = sum(gap.repeated for gap in history.interruptions)
+    yield "steps", f"{last} kept, {repeated} repeated"
+    if history.samples and run.ledger.is_dir():
+        entries = kept_entries(read_ledgers(run.ledger), last)
+        counts = count_epochs(entries, history.samples, _positions(run, history.lives, last))
+        for line in _epochs(counts):
+            yield "samples", line
+    if losses := [(s, e["loss"]) for s, e in sorted(history.kept.items()) if e.get("loss")]:
+        (first, before), (final, after) = losses[0], losses[-1]
+        yield "loss", f"{before:.3f} at step {first}, {after:.3f} at step {final}"
+    if history.validated:
+        yield "validation", _validation(history)
+    yield "checkpoints", _checkpoints(run, history)
+    yield from speed_facts(history, last_spec(run))
+
+
+def _validation(history: History) -> str:
+    """The newest, and the lowest loss."""
+    newest = history.validated[max(history.validated)]
+    text = f"{validated_words(newest)} at step {newest['step']}"
+    losses = {s: e["val_loss"] for s, e in history.validated.items() if e.get("val_loss")}
+    best = min(losses, key=losses.__getitem__, default=newest["step"])
+    return text if best == newest["step"] else f"{text}; lowest {losses[best]:.4g} at step {best}"
+
+
+def _verdict(run: RunDir) -> str:
+    verdict, problem = read_verdict(run)
+    if verdict is None:
+        return escape(problem or "none yet")
+    return escape(f"{verdict.get('kind')}: {verdict.get('reason')}")
+
+
+def _positions(run: RunDir, lives: Sequence[TrainingAttempt], steps: int) -> int:
+    """Samples that the first `steps` steps take, whose batches may differ from life to life."""
+    life = next((life for life in reversed(lives) if life.start_step <= steps), None)
+    if life is None or life.position is None or life.global_batch is None:
+        return steps * read_spec(run.spec(run.submission_numbers()[-1])).train.global_batch
+    return life.position + (steps - life.start_step) * life.global_batch
+
+
+def _epochs(counts: Sequence[EpochCount]) -> Iterator[str]:
+    """A line an epoch; many exact ones in a row are one line."""
+    exact = len(list(takewhile(lambda count: count.exact, counts)))
+    if exact > 3:
+        each = f"{counts[0].samples:,} of {counts[0].samples:,}"
+        yield f"epochs 1 to {exact}: {each} seen in each, each exactly once"
+        counts = counts[exact:]
+    yield from map(_epoch, counts)
+
+
+def _epoch(count: EpochCount) -> str:
+    head = f"epoch {count.epoch + 1}: {count.seen:,} of {count.samples:,} seen"
+    if count.twice:
+        first = escape(count.twice[0])
+        return f"{head}, [red]{len(count.twice)} more than once[/], first {first}"
+    if count.missing:
+        return f"{head}, [red]{count.missing:,} missing[/]"
+    return f"{head}, each exactly once" + ("" if count.complete else " (the run ends inside it)")
+
+
+def _checkpoints(run: RunDir, history: History) -> str:
+    try:
+        left = left_checkpoints(run, history)
+    except (CheckpointError, FileNotFoundError) as error:
+        return f"{len(history.committed)} committed; cannot look at them: {escape(str(error))}"
+    there = [info for info in left if info.state != "damaged"]
+    steps = ", ".join(str(info.step) for info in sorted(there, key=lambda i: i.step))
+    size = max((info.raw_bytes for info in there), default=0) / 2**20
+    return (
+        f"{len(history.committed)} committed, {len(there)} kept"
+        f" (step{'s' if len(there) != 1 else ''} {steps}), {size:.1f} MiB each"
+        if there
+        else f"{len(history.committed)} committed, none kept"
+    )

@@ -1,0 +1,152 @@
+"""`hpckit status` on the terminal: all runs in a table, or one run on a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from hpckit.config.parallel_degrees import describe
+from hpckit.report.overview import Overview
+from hpckit.report.run_state import RunState
+from hpckit.slurm.pending_reasons import explain
+from hpckit.slurm.squeue import SlurmJob
+from hpckit.text.quantities import ago, count, moment, rate, span
+
+_COLOURS = {
+    "running": "green",
+    "done": "green",
+    "starting": "cyan",
+    "queued": "yellow",
+    "waiting": "yellow",
+    "stopped": "yellow",
+    "unknown": "magenta",
+}
+
+
+def table_of(runs: Sequence[Overview], now: float) -> Table:
+    """One line a run, in 80 columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("run", no_wrap=True, overflow="ellipsis")
+    table.add_column("state", no_wrap=True)
+    for name in ("step", "rate", "last", "saved", "gen"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("jobs", no_wrap=True, overflow="ellipsis")
+    for it in runs:
+        table.add_row(it.run.name, word_of(it), *_cells(it, now))
+    return table
+
+
+def word_of(it: Overview) -> Text:
+    return Text(it.word, style=_COLOURS.get(it.word, "red"))
+
+
+def _cells(it: Overview, now: float) -> list[str]:
+    p = it.progress
+    is_going = it.state is RunState.RUNNING
+    return [
+        f"{p.step:,}/{p.steps:,}" if p.steps else "",
+        rate(p.step_s) if is_going else "",
+        span(now - p.step_time) if p.step_time is not None else "",
+        f"{p.saved_step:,}" if p.saved_step else "",
+        str(p.generation or ""),
+        " ".join(f"{job.number}{_mark(job)}" for job in it.current_jobs),
+    ]
+
+
+def _mark(job: SlurmJob) -> str:
+    return "" if job.is_active else "?"
+
+
+LEGEND = "last: age of the last step; saved: newest checkpoint; 12?: job 12 waits"
+
+
+def page_of(it: Overview, now: float) -> Iterator[tuple[str, str | Text]]:
+    """Name and text of each line."""
+    p = it.progress
+    yield "state", word_of(it)
+    yield "directory", str(it.run.path)
+    if it.spec is not None:
+        yield "layout", _layout(it)
+    if p.hosts:
+        yield "nodes", " ".join(p.hosts)
+    if it.owner is not None:
+        yield "supervisor", f"process {it.owner.pid} on {it.owner.host}"
+    if p.begun is not None:
+        yield "step", _step(it, now)
+    if p.loss is not None:
+        yield "loss", f"{p.loss:.4f}"
+    if p.validated is not None:
+        yield "validated", p.validated
+    yield "saved", _saved(it, now)
+    if p.generation:
+        yield "generation", str(p.generation)
+    if p.interruptions:
+        found = ", ".join(f"{n} {kind}" for kind, n in p.interruptions.items())
+        yield "came back", found
+    for job in (*it.current_jobs, *([it.ended_job] if it.ended_job else ())):
+        yield "job", _job(job, it, now)
+    if it.verdict is not None:
+        yield (
+            "before" if it.is_alive else "verdict",
+            f"{it.verdict.get('kind')}: {it.verdict.get('reason')}",
+        )
+    if p.failure is not None and it.state is RunState.FAILED:
+        yield "failure", p.failure
+    if it.no_successor is not None:
+        yield "successor", f"none is queued: {it.no_successor}"
+    if p.degraded is not None and it.is_alive and p.degraded != it.no_successor:
+        yield "degraded", p.degraded
+    for straggler in p.stragglers if it.is_alive else ():
+        yield "straggler", straggler
+    for bad in it.bad:
+        yield "bad node", f"{bad.host}, {ago(bad.time, now)}: {bad.problem}"
+    if it.problem is not None:
+        yield "note", it.problem
+
+
+def _layout(it: Overview) -> str:
+    assert it.spec is not None
+    launch, p = it.spec.launch, it.progress
+    asked = f"{count(launch.nodes, 'node')} x {count(launch.gpus_per_node, 'worker')}"
+    now = f", now {count(p.nodes, 'node')}, {count(p.ranks, 'rank')}"
+    is_other = p.nodes and it.is_alive and p.nodes != launch.nodes
+    world = launch.nodes * launch.gpus_per_node
+    model = f"{describe(it.spec.parallel, world)}, {it.spec.precision.compute}"
+    return f"{asked}{now if is_other else ''}; {model}; global batch {it.spec.train.global_batch}"
+
+
+def _step(it: Overview, now: float) -> str:
+    p = it.progress
+    parts = [f"{p.step:,} of {p.steps:,}" if p.steps else f"{p.step:,}"]
+    if p.step_time is not None:
+        parts.append(ago(p.step_time, now))
+    if it.state is RunState.RUNNING and p.step_s:
+        parts.append(rate(p.step_s) + (f", {p.tokens_per_s:,.0f} tok/s" if p.tokens_per_s else ""))
+        if p.steps:
+            left = (p.steps - p.step) * p.step_s
+            parts.append(f"{span(left)} to go")
+    return ", ".join(parts)
+
+
+def _saved(it: Overview, now: float) -> str:
+    p = it.progress
+    if not p.saved_step:
+        return "no checkpoint yet"
+    behind = p.step - p.saved_step
+    lag = f", {count(behind, 'step')} behind" if behind > 0 else ""
+    return f"step {p.saved_step:,}, {ago(p.saved_time, now)}{lag}"
+
+
+def _job(job: SlurmJob, it: Overview, now: float) -> str:
+    head = f"{job.number} {job.state.lower()}"
+    if job.is_waiting:
+        role = ", goes on after this one" if job.number == it.progress.successor else ""
+        begins = f"; expected {moment(job.start, now)}" if job.start is not None else ""
+        return f"{head}{role} ({job.reason}: {explain(job.reason).meaning}){begins}"
+    if job.is_active:
+        left = f", {span(job.end - now)} of its time left" if job.end is not None else ""
+        return f"{head} on {job.hosts or count(job.nodes, 'node')} ({job.partition}){left}"
+    return head + (f" at {time.strftime('%H:%M:%S', time.localtime(job.end))}" if job.end else "")

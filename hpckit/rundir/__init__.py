@@ -1,0 +1,2 @@
+"""The run directory: paths, lock, supervisor's process, sample ledger, code snapshot. Imports
+hpckit.config and hpckit.system."""

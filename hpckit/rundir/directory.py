@@ -1,0 +1,197 @@
+"""The run directory: where everything of a run lies, chosen at submit time and never again.
+
+<root>/<name>-<identity>/
+    spec.yaml overrides.yaml manifest.json code/   of the newest submission (links into `current`)
+    current -> submissions/002
+    submissions/001/ 002/ ...                      what was submitted each time, never changed; of
+                                                   code/, unchanged files are one with those before
+    events.jsonl                                   what happened, one JSON object per line
+    verdict.json                                   how the newest generation ended, and what next
+    lock                                           held by the supervisor while it lives
+    .reserve                                       room for a verdict on a full disk, until the last
+    logs/supervisor.log agent-n0.log
+    logs/g001/n0/torchrun.log rank0.log exit.json  per generation, node and rank
+    checkpoints/ tensorboard/ ledger/ profile/ report/
+    trackers/ mlflow/                              what trackers were told, and their own files
+    orphans/JOB                                    left by agents that ended it: its node was lost
+    submitit/                                      submitit's own files
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing import local_folder
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import identity
+
+LINKS = ("spec.yaml", "overrides.yaml", "manifest.json", "code")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Paths of the run in the folder `path`; nothing here touches the disk unless it says so."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def current(self) -> Path:
+        return self.path / "current"
+
+    @property
+    def submissions(self) -> Path:
+        return self.path / "submissions"
+
+    @property
+    def submitit(self) -> Path:
+        return self.path / "submitit"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers"
+
+    @property
+    def mlflow(self) -> Path:
+        return self.path / "mlflow"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def orphan(self, job: str) -> Path:
+        return self.path / "orphans" / job
+
+    def submission(self, number: int) -> Path:
+        return self.submissions / f"{number:03d}"
+
+    def spec(self, submission: int) -> Path:
+        return self.submission(submission) / "spec.yaml"
+
+    def code(self, submission: int) -> Path:
+        return self.submission(submission) / "code"
+
+    def generation_logs(self, generation: int) -> Path:
+        return self.logs / f"g{generation:03d}"
+
+    def node_logs(self, generation: int, node: int) -> Path:
+        return self.generation_logs(generation) / f"n{node}"
+
+    def agent_log(self, node: int) -> Path:
+        return self.logs / f"agent-n{node}.log"
+
+    def rank_log(self, generation: int, node: int, rank: int) -> Path:
+        return self.node_logs(generation, node) / f"rank{rank}.log"
+
+    def rank_error(self, generation: int, node: int, rank: int, attempt: int) -> Path:
+        return self.node_logs(generation, node) / f"rank{rank}.attempt{attempt}.error.json"
+
+    def memory_snapshot(self, generation: int, node: int, rank: int, attempt: int) -> Path:
+        return self.node_logs(generation, node) / f"rank{rank}.attempt{attempt}.memory.pickle"
+
+    def exit_report(self, generation: int, node: int) -> Path:
+        return self.node_logs(generation, node) / "exit.json"
+
+    def submission_numbers(self) -> list[int]:
+        """Numbers of the submissions on disk, ascending."""
+        return _numbers(self.submissions, re.compile(r"(\d{3,})$"))
+
+    def job_numbers(self) -> list[int]:
+        """Numbers of submitit's jobs, ascending: of Slurm's, or of processes of this machine."""
+        return _numbers(self.submitit, re.compile(r"(\d+)_submitted\.pkl$"))
+
+    def generation_numbers(self) -> list[int]:
+        """Numbers of the generations that have begun, ascending."""
+        return _numbers(self.logs, re.compile(r"g(\d{3,})$"))
+
+
+def run_name(spec: RunSpec) -> str:
+    """Name of the run that `spec` describes: of its directory, and in a checkpoint store.
+
+    In the store it holds even where the directory was renamed.
+    """
+    return f"{spec.name}-{identity(spec)}"
+
+
+def run_directory(spec: RunSpec, base: Path) -> RunDir:
+    """Where the run that `spec` describes lies; a relative root is below `base`."""
+    root = (base / spec.root).resolve()
+    return RunDir(root / run_name(spec))
+
+
+def checkpoint_root(spec: RunSpec, run: RunDir) -> str:
+    """The store that the run's checkpoints are kept in."""
+    return spec.checkpoint.url or str(run.checkpoints)
+
+
+def store_and_name(spec: RunSpec, run: RunDir) -> tuple[str, str]:
+    """That store and the run's name there, by which its checkpoint services know them."""
+    root = checkpoint_root(spec, run)
+    return str(local_folder(root) or root), run_name(spec)
+
+
+def lock_paths(spec: RunSpec, run: RunDir) -> list[Path]:
+    """The locks that whoever works on the run holds: the directory's, and one in a store elsewhere.
+
+    The second keeps two directories of one experiment from writing the same checkpoints. Where the
+    store is no folder, the one that starts later takes the run over, and the other's saves fail.
+    """
+    folder = local_folder(spec.checkpoint.url) if spec.checkpoint.url else None
+    if folder is None:
+        return [run.lock]
+    return [run.lock, folder / "runs" / run_name(spec) / "lock"]
+
+
+def find_run(path: Path) -> RunDir:
+    """The run directory at `path`, or the one that has `path` inside it.
+
+    Raises:
+        FileNotFoundError: there is no run there; says what was looked for.
+    """
+    for folder in (path.resolve(), *path.resolve().parents):
+        if (folder / "submissions").is_dir():
+            return RunDir(folder)
+    raise FileNotFoundError(f"{path} is no run directory (it holds no submissions/)")
+
+
+def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return sorted(int(m[1]) for entry in folder.iterdir() if (m := pattern.match(entry.name)))

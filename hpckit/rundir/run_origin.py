@@ -1,0 +1,63 @@
+"""Which run of which store a path means: of a run directory, or of a run in a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing import local_folder
+from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.config.spec_parser import SpecError, read_spec
+from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
+from hpckit.system.local_folders import RUN_IN_STORE
+
+
+@dataclass(frozen=True)
+class RunOrigin:
+    """Where another run's checkpoints are."""
+
+    url: str
+    run: str
+    spec: RunSpec | None
+    """Of the run; None where there is only its store."""
+
+
+def find_origin(path: str) -> RunOrigin:
+    """
+    Raises:
+        ValueError: `path` is of no such form, or the directory's spec cannot be read.
+    """
+    folder = local_folder(path)
+    numbers = RunDir(folder).submission_numbers() if folder is not None else []
+    if folder is not None and numbers:
+        return _of_directory(RunDir(folder), numbers[-1])
+    match = RUN_IN_STORE.fullmatch(path if folder is None else str(folder))
+    if match is None:
+        raise ValueError(f"{path} is no run directory, and no run in a store: STORE/runs/RUN")
+    return RunOrigin(match[1], match[2], None)
+
+
+def start_folders(start: StartSpec) -> list[Path]:
+    """Those of the file system that a run reads to begin with it; none that are not there."""
+    if start.kind == "huggingface":
+        folder = Path(start.path)
+        files = folder.iterdir() if folder.is_dir() else ()
+        # in a cache of the hub they are links
+        return [folder, *dict.fromkeys(file.resolve().parent for file in files)]
+    try:
+        paths = [start.path, find_origin(start.path).url]
+    except ValueError:
+        return []
+    found = [local_folder(path) for path in paths]
+    return [folder for folder in found if folder is not None and folder.is_dir()]
+
+
+def _of_directory(directory: RunDir, submission: int) -> RunOrigin:
+    try:
+        spec = read_spec(directory.spec(submission))
+    except (SpecError, OSError) as error:
+        raise ValueError(f"{directory.path}: its spec cannot be read: {error}") from None
+    name = run_name(spec)
+    if spec.checkpoint.url and directory.name.startswith(f"{name}.old"):
+        name = directory.name  # it was moved aside, there too
+    return RunOrigin(checkpoint_root(spec, directory), name, spec)

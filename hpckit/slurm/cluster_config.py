@@ -1,0 +1,108 @@
+"""What Slurm's commands print, as plain data. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CONFIG = ("scontrol", "show", "config")
+PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+NODES = ("scontrol", "--oneliner", "show", "node")
+Record = Mapping[str, str]
+"""Values by Slurm's own names of them."""
+
+
+@dataclass(frozen=True)
+class PreemptionGrace:
+    """Between a preemption's signal and the end."""
+
+    seconds: int | None
+    """None: not known."""
+    source: str
+    """The setting that says so, or would."""
+
+    @property
+    def usable_s(self) -> int | None:
+        """To plan with: Slurm and the agents take a moment themselves."""
+        return None if self.seconds is None else max(1, self.seconds - 5)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Of `CONFIG`: the value of each key."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, sign, value in pairs if sign}
+
+
+def parse_records(text: str) -> list[dict[str, str]]:
+    """Of `PARTITIONS` or `NODES`: one of each line. Of values with blanks, the first word."""
+    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip()]
+
+
+def parse_table(text: str) -> list[list[str]]:
+    """Of sacctmgr's --parsable2 --noheader: the fields of each line."""
+    return [line.split("|") for line in text.splitlines() if line.strip()]
+
+
+def is_by_qos(config: Record) -> bool:
+    """Whether a QOS says who is preempted and how, and no partition does."""
+    return config.get("PreemptType") == "preempt/qos"
+
+
+def parse_qos(text: str) -> dict[str, str] | None:
+    """Of `qos_command`, as `grace_of` takes it; None: there is no such QOS."""
+    row = next((row for row in parse_table(text) if len(row) == 3), None)
+    if row is None:
+        return None
+    grace_s = round(60 * (minutes_of(row[1]) or 0))
+    mode = {} if row[2] in ("", "cluster") else {"PreemptMode": row[2]}
+    return {"GraceTime": str(grace_s), **mode}
+
+
+def qos_command(name: str) -> tuple[str, ...]:
+    return (
+        *("sacctmgr", "--noheader", "--parsable2", "show", "qos", name),
+        "format=Name,GraceTime,PreemptMode",
+    )
+
+
+def grace_of(
+    partition: Record, config: Record, qos: Record | None = None
+) -> PreemptionGrace | None:
+    """Without a GraceTime there is KillWait alone; None: its jobs are not preempted.
+
+    Args:
+        qos: of the job, as of `parse_qos`; None: it is not known, or matters not.
+    """
+    if is_by_qos(config):
+        if qos is None:
+            return PreemptionGrace(None, "PreemptType=preempt/qos: by the QOS of a job")
+        partition = qos
+    mode = partition.get("PreemptMode") or config.get("PreemptMode", "OFF")
+    if config.get("PreemptType", "preempt/none") == "preempt/none" or mode.upper() == "OFF":
+        return None
+    if given_s := seconds_of(partition.get("GraceTime", "")):
+        return PreemptionGrace(given_s, "GraceTime")
+    return PreemptionGrace(
+        seconds_of(config.get("KillWait", "")) or 0, "KillWait, without a GraceTime"
+    )
+
+
+def seconds_of(text: str) -> int | None:
+    """Of "30" or "30 sec"."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None
+
+
+def minutes_of(text: str) -> float | None:
+    """Of "1-00:00:00", "12:00:00", "30:00" or "30"; None: no limit, or none told."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if found is None:
+        return None
+    days, *parts = (int(part) if part is not None else None for part in found.groups())
+    first, second, third = parts
+    if days is not None:  # D-HH[:MM[:SS]]
+        return days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
+    if third is not None:
+        return (first or 0) * 60 + (second or 0) + third / 60
+    return (first or 0) + (second or 0) / 60

@@ -1,0 +1,101 @@
+"""What a container has to see of the host: derived from the spec, each under its own name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from checkpointing import local_folder
+from hpckit.config.spec import ContainerSpec, RunSpec
+from hpckit.rundir.directory import RunDir, checkpoint_root
+from hpckit.rundir.run_origin import start_folders
+from hpckit.system.local_folders import data_folder
+
+# Mounted over the image's own, they would take its programs and libraries away.
+_THE_IMAGES = {
+    *("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin"),
+    *("/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local", "/var"),
+}
+_PYTHON = "cluster.slurm.container.python"
+
+
+def all_mounts(spec: RunSpec, run: RunDir) -> tuple[str, ...]:
+    """Of the run's container, as source:target each, the derived ones first."""
+    container = _container(spec)
+    derived = _outermost(path for _, path in _needed(spec, run))
+    return (*(f"{path}:{path}" for path in derived), *map(_with_target, container.mounts))
+
+
+def mount_problems(spec: RunSpec, run: RunDir) -> list[str]:
+    """Why something that the run needs cannot be seen inside; empty if all can."""
+    found = [(key, _problem(path)) for key, path in _needed(spec, run)]
+    hint = {_PYTHON: "; name an interpreter of the image there"}
+    return [f"{key}: {problem}{hint.get(key, '')}" for key, problem in found if problem]
+
+
+def shared_folders(spec: RunSpec, run: RunDir) -> list[Path]:
+    """Those that have to be there before they are mounted, and may not be yet."""
+    store = local_folder(checkpoint_root(spec, run))
+    return [run.path, *([store] if store else [])]
+
+
+def python_folders(interpreter: str) -> list[Path]:
+    """What Python is made of: its environment, and the installation that this was made from."""
+    at = Path(interpreter)
+    environment = at.parent.parent
+    found = [environment, at.resolve().parent.parent]
+    try:
+        lines = (environment / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return found  # an installation, and no environment
+    pairs = (line.partition("=") for line in lines)
+    homes = [value.strip() for key, _, value in pairs if key.strip() == "home"]
+    return [*found, *(Path(home).parent for home in homes)]
+
+
+def _needed(spec: RunSpec, run: RunDir) -> Iterator[tuple[str, Path]]:
+    """What has to be visible, with the key that says so."""
+    container, slurm = _container(spec), spec.cluster.slurm
+    assert slurm is not None
+    yield "root", run.path
+    if container.python is None:
+        for folder in python_folders(slurm.python or sys.executable):
+            yield _PYTHON, folder
+    if data := data_folder(spec.data.shards):
+        yield "data.shards", data
+    if spec.data.validation is not None and (data := data_folder(spec.data.validation)):
+        yield "data.validation", data
+    if store := local_folder(checkpoint_root(spec, run)):
+        yield "checkpoint.url", store
+    for folder in start_folders(spec.start) if spec.start else ():
+        yield "start.path", folder
+    if spec.checkpoint.local is not None:
+        # the service makes it, not what it lies in
+        yield "checkpoint.local", Path(spec.checkpoint.local).parent
+    if slurm.scratch is not None:
+        yield "cluster.slurm.scratch", Path(slurm.scratch)
+
+
+def _problem(path: Path) -> str | None:
+    if str(path) in _THE_IMAGES:
+        return f"{path} cannot be mounted over the image's own folder"
+    if set(str(path)) & set(":,"):
+        return f"{path} cannot be mounted: its name has a colon or a comma"
+    return None
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    """Without those inside another one, in their order."""
+    found = list(dict.fromkeys(paths))
+    return [p for p in found if not any(o != p and p.is_relative_to(o) for o in found)]
+
+
+def _with_target(mount: str) -> str:
+    return mount if ":" in mount else f"{mount}:{mount}"
+
+
+def _container(spec: RunSpec) -> ContainerSpec:
+    assert spec.cluster.slurm is not None
+    assert spec.cluster.slurm.container is not None  # the caller looked
+    return spec.cluster.slurm.container

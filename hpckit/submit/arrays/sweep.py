@@ -1,0 +1,151 @@
+"""`launch.py -m`: several runs as the tasks of one job array, of which each goes on by itself.
+
+<root>/<name>-sweep-001/
+    sweep.json                    the runs, with their overrides
+    runs/0 runs/1 ... code/0 ...  links to each task's run directory and code snapshot
+    submitit/                     submitit's own files
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.rundir.directory import RunDir, lock_paths, run_directory
+from hpckit.rundir.lock import hold_all
+from hpckit.submit.arrays.override_product import multiply, varying
+from hpckit.submit.batch_script import BatchJob
+from hpckit.system.atomic_files import write_json
+
+RECORD = "sweep.json"
+
+
+@dataclass(frozen=True)
+class SweepTask:
+    """One run of a sweep."""
+
+    overrides: list[str]
+    differs: str
+    """Those of them that others have not."""
+    spec: RunSpec
+    run: RunDir
+
+
+def plan(
+    overrides: Sequence[str],
+    compose: Callable[[Sequence[str]], RunSpec],
+    check: Callable[[RunSpec, RunDir], list[str]],
+    base: Path,
+) -> list[SweepTask]:
+    """The runs that `overrides` stand for, all of them checked.
+
+    Args:
+        compose: the spec of one run; raises SpecError.
+        check: what is wrong with one run on this machine.
+
+    Raises:
+        SpecError: one of them cannot be run, or not in one array with the others.
+    """
+    tasks: list[SweepTask] = []
+    problems: dict[str, list[str]] = {}
+    runs = multiply(overrides)
+    for words in runs:
+        differs = varying(words, overrides)
+        try:
+            spec = compose(words)
+            task = SweepTask(words, differs, spec, run_directory(spec, base))
+            tasks.append(task)
+            found = check(spec, task.run)
+        except SpecError as error:
+            found = error.violations
+        for line in found:
+            problems.setdefault(line, []).append(differs)
+    found = [_of_whom(line, whose, len(runs)) for line, whose in problems.items()]
+    found = found or [*_twins(tasks), *_strangers(tasks)]
+    if found:
+        raise SpecError(found)
+    return tasks
+
+
+@contextmanager
+def held(tasks: Sequence[SweepTask], what: str) -> Iterator[None]:
+    """Nobody else works on any of the runs meanwhile.
+
+    Raises:
+        RunHeldError: somebody does.
+    """
+    with ExitStack() as stack:
+        for task in tasks:
+            stack.enter_context(hold_all(lock_paths(task.spec, task.run), what))
+        yield
+
+
+def place(folder: Path) -> BatchJob:
+    """Where the array of the sweep in `folder` finds each task's own."""
+    return BatchJob(
+        name=folder.name,
+        folder=folder / "submitit",
+        output=folder / "runs" / "%a" / "logs" / "batch-%j.log",
+        code=f'{shlex.quote(str(folder / "code"))}/"$SLURM_ARRAY_TASK_ID"',
+        dependency=None,  # by name, one task would wait for the other
+    )
+
+
+def next_folder(spec: RunSpec, base: Path) -> Path:
+    """The first one that is not there."""
+    root, number = (base / spec.root).resolve(), 1
+    while (folder := root / f"{spec.name}-sweep-{number:03d}").exists():
+        number += 1
+    return folder
+
+
+def write_folder(folder: Path, tasks: Sequence[tuple[SweepTask, int]]) -> None:
+    """Raises:
+    OSError: it cannot be written, or somebody else was faster.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    for name in ("runs", "code"):
+        (folder / name).mkdir()
+    for index, (task, number) in enumerate(tasks):
+        (folder / "runs" / str(index)).symlink_to(task.run.path)
+        (folder / "code" / str(index)).symlink_to(task.run.code(number))
+    runs = [{"run": str(t.run.path), "submission": n, "overrides": t.overrides} for t, n in tasks]
+    write_json(folder / RECORD, {"runs": runs})
+
+
+def _of_whom(line: str, whose: Sequence[str], total: int) -> str:
+    if len(whose) == total:
+        return line
+    more = f" and {len(whose) - 1} more" if len(whose) > 1 else ""
+    return f"{line} (with {whose[0]}{more})"
+
+
+def _twins(tasks: Sequence[SweepTask]) -> list[str]:
+    """Two runs of one directory: what they differ in is no part of a run's identity."""
+    first: dict[Path, SweepTask] = {}
+    found = []
+    for task in tasks:
+        other = first.setdefault(task.run.path, task)
+        if other is not task:
+            found.append(
+                f"-m: {other.differs} and {task.differs} are the same run, {task.run.name}; "
+                "sweep over what changes the experiment"
+            )
+    return found
+
+
+def _strangers(tasks: Sequence[SweepTask]) -> list[str]:
+    """Tasks of one array get the same of Slurm."""
+    head = tasks[0]
+    return [
+        f"-m: {head.differs} and {task.differs} differ in cluster or launch, "
+        "and the tasks of one job array do not; start them one by one"
+        for task in tasks[1:]
+        if (task.spec.cluster, task.spec.launch) != (head.spec.cluster, head.spec.launch)
+    ]

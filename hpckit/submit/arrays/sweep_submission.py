@@ -1,0 +1,153 @@
+"""`launch.py -m`: check all runs, submit them as one job array, say where each of them is."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError
+from hpckit.events.event_log import EventLog
+from hpckit.rundir.code_snapshot.snapshot import Project, find_project
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.expected_start import start_time
+from hpckit.slurm.queued_jobs import refuse_queued
+from hpckit.submit.arrays import sweep
+from hpckit.submit.arrays.sweep import SweepTask
+from hpckit.submit.batch_script import of_run, script
+from hpckit.submit.compose import compose_spec
+from hpckit.submit.launch_command import LaunchCommand, is_done, pack, submitted_job, tell_job
+from hpckit.submit.preflight.checks import preflight, with_absolute_paths
+from hpckit.submit.start_record import show, start_record
+
+
+def run_sweep(command: LaunchCommand) -> int:
+    """Do what was asked with every run; the exit status.
+
+    Raises:
+        SpecError: one of the runs cannot be used, or Slurm does not take them; none is submitted.
+        RunHeldError: one of them is under way; the same.
+    """
+    gc.enable()  # of a thousand configs, cycles would be left over
+    base = Path.cwd()
+    if command.cfg or command.fake_world:
+        flag = "--cfg" if command.cfg else "--fake-world"
+        raise SpecError([f"{flag}: shows one run; leave -m out"])
+    project = find_project(base)
+    tasks = sweep.plan(
+        command.overrides,
+        lambda words: with_absolute_paths(compose_spec(words, project=project), base),
+        partial(_check, project, command.dry_run),
+        base,
+    )
+    if command.dry_run:
+        print(_described(tasks, base))
+        return 0
+    title = f"launch.py -m {' '.join(command.overrides)}"
+    with sweep.held(tasks, title):
+        refuse_queued([task.run for task in tasks if command.fresh or not is_done(task.run)])
+        _move_aside(tasks, command)
+    with sweep.held(tasks, title):
+        numbers = [(task, _prepare(project, task, command)) for task in tasks]
+    prepared = [(task, number) for task, number in numbers if number is not None]
+    jobs = _jobs(prepared, base)
+    if command.json:
+        found = [_told(task, number, jobs.get(task.run.path)) for task, number in numbers]
+        show({"runs": found})
+    elif jobs:
+        _tell_jobs([task for task, _ in prepared], jobs)
+    else:
+        print("all runs are done; nothing to do (--fresh begins anew)")
+    return 0
+
+
+def _check(project: Project, dry_run: bool, spec: RunSpec, run: RunDir) -> list[str]:
+    if spec.cluster.kind != "slurm":
+        return ["-m: is for a cluster of kind slurm; here, start the runs one by one"]
+    return preflight(spec, run, project, None if dry_run else pack).problems
+
+
+def _described(tasks: Sequence[SweepTask], base: Path) -> str:
+    left = [task for task in tasks if not is_done(task.run)]
+    lines = [f"# run         {task.run.path}  {task.differs}" for task in left]
+    lines += [
+        f"# done        {task.run.path}  {task.differs}" for task in tasks if task not in left
+    ]
+    match left:
+        case []:
+            return "\n".join(lines)
+        case [task]:
+            number = max(task.run.submission_numbers(), default=0) + 1
+            text = script(task.spec, of_run(task.run, number))
+        case [task, *_]:
+            place = sweep.place(sweep.next_folder(task.spec, base))
+            text = script(task.spec, place, len(left))
+    return "\n".join([*lines, f"# start       {start_time(text)}", "", text])
+
+
+def _told(task: SweepTask, number: int | None, job: str | None) -> dict[str, Any]:
+    return start_record(task.run, number, job, differs=task.differs)
+
+
+def _move_aside(tasks: Sequence[SweepTask], command: LaunchCommand) -> None:
+    from hpckit.submit.prepare import begins_anew, move_aside
+
+    for task in tasks:
+        if begins_anew(task.run, task.spec, command.fresh):
+            moved = move_aside(task.run, task.spec)
+            print(f"moved the earlier run to {moved}", file=command.aside)
+
+
+def _prepare(project: Project, task: SweepTask, command: LaunchCommand) -> int | None:
+    """The number of the run's new submission; None: it is done."""
+    from hpckit.submit.prepare import prepare
+
+    if is_done(task.run):
+        print(f"{task.run.name} is done  {task.differs}", file=command.aside)
+        return None
+    return prepare(task.run, task.spec, task.overrides, project)
+
+
+def _jobs(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
+    """Submit the runs, one array if they are several; their jobs, by the runs' directories."""
+    match prepared:
+        case []:
+            return {}
+        case [(task, number)]:
+            return {task.run.path: submitted_job(task.run, task.spec, number)}
+        case _:
+            return _submit_all(prepared, base)
+
+
+def _tell_jobs(tasks: Sequence[SweepTask], jobs: dict[Path, str]) -> None:
+    """What was started, and what to type next."""
+    if len(tasks) == 1:
+        tell_job(tasks[0].run, jobs[tasks[0].run.path])
+        return
+    for task in tasks:
+        print(f"job {jobs[task.run.path]}  {task.run.path}  {task.differs}")
+    print(f"    squeue --job {next(iter(jobs.values())).partition('_')[0]}")
+
+
+def _submit_all(prepared: Sequence[tuple[SweepTask, int]], base: Path) -> dict[Path, str]:
+    """As one array; raises SpecError if Slurm does not take it."""
+    from hpckit.submit.job_submission import SubmitError, submit_array
+
+    head = prepared[0][0].spec
+    folder = sweep.next_folder(head, base)
+    sweep.write_folder(folder, prepared)
+    runs = [(task.run, number) for task, number in prepared]
+    try:
+        jobs = submit_array(sweep.place(folder), head, runs)
+    except SubmitError as error:
+        rmtree(folder)  # links, and submitit's files of a job that there is not
+        raise SpecError([f"sbatch: {line}" for line in str(error).splitlines()]) from error
+    for (task, number), job in zip(prepared, jobs, strict=True):
+        with EventLog(task.run.events, submission=number) as events:
+            events.emit("task_queued", job=job.job_id)  # whose name is not the run's
+    pairs = zip(prepared, jobs, strict=True)
+    return {task.run.path: job.job_id for (task, _), job in pairs}

@@ -1,0 +1,197 @@
+"""The batch script of a submission: a pure function of the spec."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.config.rules.violations import fewest_nodes, is_elastic, most_nodes
+from hpckit.config.spec import RunSpec, SlurmSpec
+from hpckit.rundir.code_snapshot.module_names import SIGNAL_HOLD, module_in
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.signal_hold import IGNORED
+
+_NO_FLAGS = {"setup", "additional_parameters", "array_parallelism", "stderr_to_stdout", "use_srun"}
+MOST_TASKS = 1_000_000
+"""Tasks of an array that may run at once, where nothing is said: submitit's default is 256."""
+
+_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """What is a job's own, beside what the spec asks for."""
+
+    name: str
+    folder: Path
+    """submitit's."""
+    output: Path
+    """A pattern, in which Slurm puts numbers."""
+    code: str
+    """The snapshot, as a word of shell."""
+    dependency: str | None
+    exclude: tuple[str, ...] = ()
+    """Nodes that it must not get, beside those of the spec."""
+    hold: str = SIGNAL_HOLD
+    """The name of the module in the snapshot that holds signals until there is a supervisor."""
+
+
+def of_run(
+    run: RunDir, submission: int, after: str | None = None, exclude: tuple[str, ...] = ()
+) -> BatchJob:
+    """A job of one run.
+
+    Args:
+        after: the task of an array that this job goes on after; it is of another name.
+        exclude: as of `BatchJob`.
+    """
+    return BatchJob(
+        name=run.name,
+        folder=run.submitit,
+        output=run.logs / "batch-%j.log",
+        code=shlex.quote(str(run.code(submission))),
+        # one job of a run at a time
+        dependency=f"afterany:{after},singleton" if after else "singleton",
+        exclude=exclude,
+        hold=module_in(run.code(submission), SIGNAL_HOLD),
+    )
+
+
+def script(spec: RunSpec, place: BatchJob, tasks: int | None = None) -> str:
+    """What `sbatch` gets, byte for byte.
+
+    Args:
+        tasks: of an array; None: it is none.
+    """
+    words = interpreter(_slurm(spec), place)
+    command = f"{words} -u -m submitit.core._submit {shlex.quote(str(place.folder))}"
+    return render(command, parameters(spec, place), tasks)
+
+
+def parameters(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
+    """The arguments of submitit's Slurm executor.
+
+    The supervisor is the batch process itself (`use_srun=False`, and `exec` in `interpreter`): a
+    shell would lose signals. `B:` has Slurm signal it, and not the steps. Until it hears them, they
+    wait (`hold`); lines of set-up are not ended by them.
+    """
+    slurm = _slurm(spec)
+    wanted = {
+        "job_name": place.name,
+        "nodes": most_nodes(spec),
+        "time": minutes(slurm.time_limit) if slurm.time_limit else None,
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "exclude": ",".join((*slurm.exclude, *place.exclude)) or None,
+        "cpus_per_task": slurm.cpus_per_node,
+        "mem": slurm.memory,
+        "exclusive": slurm.exclusive or None,
+        "setup": [IGNORED, *slurm.setup, *_exports(place.code)],
+        "array_parallelism": spec.launch.max_parallel or MOST_TASKS,
+        "stderr_to_stdout": True,
+        "use_srun": False,
+        "additional_parameters": _options(spec, place) | _elastic(spec),
+        **(_gpus(slurm, spec.launch.gpus_per_node) if spec.cluster.device != "cpu" else {}),
+    }
+    # submitit's defaults, which a site may not like: five minutes, and a workload key of its own
+    given = {key: value for key, value in wanted.items() if value is not None}
+    return {"time": None, "wckey": None, **given}
+
+
+def interpreter(slurm: SlurmSpec, place: BatchJob) -> str:
+    """The shell words that take the shell's place."""
+    python = shlex.quote(slurm.python or sys.executable)
+    return f"exec {python} -IS {place.code}/{place.hold.replace('.', '/')}.py"
+
+
+def minutes(limit: str) -> int:
+    """Of a time limit [D-]HH:MM:SS, rounded up."""
+    match = _TIME.fullmatch(limit)
+    assert match is not None  # the spec was checked
+    days, hours, mins, seconds = (int(part or 0) for part in match.groups())
+    return (days * 24 + hours) * 60 + mins + (seconds > 0)
+
+
+def _slurm(spec: RunSpec) -> SlurmSpec:
+    assert spec.cluster.slurm is not None  # the spec was checked
+    return spec.cluster.slurm
+
+
+def _elastic(spec: RunSpec) -> dict[str, Any]:
+    """As many nodes as can be had, where fewer will do; and no loss of one ends the job."""
+    if not is_elastic(spec):
+        return {}
+    return {"nodes": f"{fewest_nodes(spec)}-{most_nodes(spec)}", "no-kill": True}
+
+
+def _options(spec: RunSpec, place: BatchJob) -> dict[str, Any]:
+    slurm = _slurm(spec)
+    # a requeue waits two minutes, and could meet the successor
+    again = "requeue" if spec.launch.continuation == "requeue" else "no-requeue"
+    ours = {
+        "output": str(place.output),
+        "signal": f"B:USR2@{slurm.notice_s}",
+        "time": slurm.time_limit,
+        "reservation": slurm.reservation,
+        "dependency": place.dependency,
+        again: True,
+    }
+    further = {name: value for name, value in slurm.options.items() if value is not False}
+    return {key: value for key, value in {**further, **ours}.items() if value is not None}
+
+
+def _gpus(slurm: SlurmSpec, per_node: int) -> dict[str, Any]:
+    what = f"{slurm.gpu_type}:{per_node}" if slurm.gpu_type else per_node
+    match slurm.gpus:
+        case "gpus-per-node":
+            return {"gpus_per_node": what}
+        case "gres":
+            return {"gres": f"gpu:{what}"}
+        case _:
+            return {}
+
+
+def _exports(code: str) -> list[str]:
+    """Imports come from the snapshot, and not from where the job was submitted."""
+    return [
+        f'export PYTHONPATH={code}"${{PYTHONPATH:+:$PYTHONPATH}}"',
+        "export PYTHONSAFEPATH=1",
+    ]
+
+
+def render(command: str, parameters: Mapping[str, Any], tasks: int | None = None) -> str:
+    """The script that submitit's Slurm executor submits, of these parameters, to the byte.
+
+    submitit has it as a function of its own, but takes as long to import as all the rest of a dry
+    run. A test holds the two together.
+
+    Args:
+        command: words of shell, the last line.
+        parameters: with `use_srun` false, and `setup`.
+        tasks: of an array; None: it is none.
+    """
+    flags = {k: v for k, v in parameters.items() if v is not None and k not in _NO_FLAGS}
+    flags["open-mode"] = "append"
+    if tasks is not None:
+        flags["array"] = f"0-{tasks - 1}%{min(tasks, parameters['array_parallelism'])}"
+    flags |= parameters["additional_parameters"]
+    lines = [
+        *("#!/bin/bash", "", "# Parameters"),
+        *_flags(flags),
+        *("", "# setup", *parameters["setup"]),
+        *("", "# command", "export SUBMITIT_EXECUTOR=slurm", command, ""),
+    ]
+    return "\n".join(lines)
+
+
+def _flags(flags: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted(flags):
+        value = "" if flags[key] is True else f"={shlex.quote(str(flags[key]))}"
+        yield f"#SBATCH --{key.replace('_', '-')}{value}"

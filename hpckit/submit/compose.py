@@ -1,0 +1,249 @@
+"""Hydra's part: overrides on `conf/`, composed once, on the login node, into plain data."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from hpckit.config.config_trees import Groups, ambiguous, conf_dir, group_options, project_tree
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError, parse_spec, spec_values
+from hpckit.rundir.code_snapshot.snapshot import Project, find_project
+from hpckit.text.suggestions import did_you_mean
+
+_WHOLE = "experiment"
+"""The group whose options are whole runs; no group of keys."""
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def compose_spec(
+    overrides: Sequence[str], conf: Path | None = None, project: Project | None = None
+) -> RunSpec:
+    """The validated spec of `overrides` on the config tree `conf` (default: hpckit's own, and what
+    `conf/` of `project` adds to it, by default of that around the working directory).
+
+    Values are added with Hydra's `++`, so that unknown keys get through to the spec's own check,
+    which names all of them at once and what they may have meant.
+
+    Raises:
+        SpecError: with everything that is wrong, as far as it can be told at once.
+    """
+    yours = None if conf else project_tree((project or find_project(Path.cwd())).root)
+    conf = conf or conf_dir()
+    groups = group_options(conf, yours)  # Hydra reads the whole tree each time that it is asked
+    with _uncollected(), initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+        items = _parse(overrides)
+        refused = {line: item for item in items for line in _refusals(item, groups)}
+        usable = [item for item in items if item not in refused.values()]
+        try:
+            spec = parse_spec(_compose([_forced(item, groups) for item in usable], conf, yours))
+        except SpecError as error:
+            raise SpecError([*refused, *error.violations]) from None
+    if refused:
+        raise SpecError(list(refused))
+    return spec
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Hydra makes half a million objects, and most stay: looking for cycles among them again and
+    again is a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def amend_spec(spec: RunSpec, overrides: Sequence[str], yours: Path | None) -> RunSpec:
+    """`spec` with `overrides`, whatever has become of the files that it was composed of; only the
+    options of groups among `overrides` are read, of hpckit's own tree and of `yours`.
+
+    Raises:
+        SpecError: with everything that is wrong, as far as it can be told at once.
+    """
+    conf, values = conf_dir(), spec_values(spec)
+    groups = group_options(conf, yours)
+    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+        items = _parse(overrides)
+        refused = [line for item in items for line in (*_refusals(item, groups), *_of_whole(item))]
+        if refused:
+            raise SpecError(refused)
+        chosen = [item.input_line or "" for item in items if item.key_or_group in groups]
+        options = _compose(chosen, conf, yours) if chosen else {}
+    for item in items:
+        if item.key_or_group in groups:
+            values[item.key_or_group] = options[item.key_or_group]
+        else:
+            _set(values, item.key_or_group.split("."), _plain(item))
+    return parse_spec(values)
+
+
+def _of_whole(item: Override) -> list[str]:
+    """Why an override is none of a run that is there."""
+    if item.key_or_group == _WHOLE:
+        return [f"{_WHOLE}: is a whole run; give keys or groups, or begin it by hpckit launch"]
+    if item.is_delete():
+        return [f"{item.input_line}: nothing can be taken out of a run; say KEY=null"]
+    return []
+
+
+def _plain(item: Override) -> Any:
+    """The value, with the escapes of Hydra's grammar undone."""
+    try:
+        held = OmegaConf.create({"value": item.value()})
+        return OmegaConf.to_container(held, resolve=True)["value"]  # type: ignore[index,call-overload]
+    except OmegaConfBaseException as error:
+        raise SpecError([f"{item.key_or_group}: {_one_line(error)}"]) from None
+
+
+def _set(values: dict[str, Any], path: list[str], value: Any) -> None:
+    """As Hydra does: keys of a dict are set one by one."""
+    *parents, last = path
+    for key in parents:
+        if not isinstance(values.get(key), dict):
+            values[key] = {}
+        values = values[key]
+    if isinstance(value, dict) and isinstance(values.get(last), dict):
+        for key, inner in value.items():
+            _set(values[last], [str(key)], inner)
+    else:
+        values[last] = value
+
+
+def _compose(overrides: list[str], conf: Path, yours: Path | None) -> dict[str, Any]:
+    """What Hydra makes of `overrides`, interpolations resolved, as nested dicts."""
+    search = [f"hydra.searchpath=[{_quoted(f'file://{yours}')}]"] if yours else []
+    try:
+        config = compose("config", [*search, *overrides], return_hydra_config=True)
+        choices = dict(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config["hydra"]
+        if yours and (found := ambiguous(choices, conf, yours)):
+            raise SpecError(found)
+        OmegaConf.resolve(config)
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(
+            [f"config: {_yaml_place(error)}: {error.problem}; mend that line"]
+        ) from None
+    except MissingConfigException as error:
+        raise SpecError([f"config: {_missing(error)}"]) from None
+    except OmegaConfBaseException as error:
+        raise SpecError([f"{error.full_key or 'config'}: {_one_line(error)}"]) from None
+    except HydraException as error:
+        raise SpecError([f"config: {_one_line(error)}"]) from None
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        raise SpecError([f"{key}: has no value; give {key}=..." for key in missing])
+    values = OmegaConf.to_container(config)
+    assert isinstance(values, dict)
+    if _WHOLE in values:
+        raise SpecError(
+            [
+                f"{_WHOLE}: its file in conf/{_WHOLE}/ sets keys of its own instead of the run's; "
+                "it has to begin with the line `# @package _global_`"
+            ]
+        )
+    return {str(key): value for key, value in values.items()}
+
+
+def _yaml_place(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    return (
+        "a file" if mark is None else f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
+    )
+
+
+def _missing(error: MissingConfigException) -> str:
+    """Of a file that another one, of somebody's own, asks for."""
+    said = str(error).splitlines()[0].rstrip(".")
+    if not error.options:
+        return f"{said}; there is no such file in conf/"
+    asked = str(error.missing_cfg_file).rpartition("/")[2]
+    hint = did_you_mean(asked, error.options)
+    return f"{said}; {hint}there are {', '.join(error.options)}"
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    items, found = [], []
+    for text in overrides:
+        try:
+            items.append(_parse_one(text))
+        except HydraException as error:
+            found.append(_unreadable(text, _one_line(error)))
+    if "=" in overrides:
+        raise SpecError(["=: stands alone; write key=value as one word, without spaces"])
+    if found:
+        raise SpecError(found)
+    return items
+
+
+def _unreadable(text: str, why: str) -> str:
+    key, _, value = text.partition("=")
+    if value and _PLAIN_KEY.fullmatch(key):
+        return f"{key}: {value!r} cannot be read; close each bracket and quote ({why})"
+    return f"{text}: is no override like key=value or group=option ({why})"
+
+
+def _parse_one(text: str) -> Override:
+    """One override. A value that Hydra's grammar has no place for, a path mostly, is plain text."""
+    parser = OverridesParser.create()
+    try:
+        item = parser.parse_override(text)
+    except HydraException:
+        key, _, value = text.partition("=")
+        if not _PLAIN_KEY.fullmatch(key) or value[:1] in ("", "[", "{", "'", '"'):
+            raise
+        item = parser.parse_override(f"{key}={_quoted(value)}")
+    if not item.key_or_group:
+        raise OverrideParseException(text, "it has no key")
+    return item
+
+
+def _quoted(value: str) -> str:
+    """As Hydra's grammar takes any text."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _refusals(item: Override, groups: Groups) -> list[str]:
+    """Why this override by itself can not be used."""
+    key = item.key_or_group
+    if key.split(".")[0] == "hydra":
+        return [f"{key}: Hydra only composes here; its own settings have no effect"]
+    if item.is_sweep_override():
+        return [f"{key}: {item.input_line!r} is a sweep over several values; give one, or -m"]
+    if key not in groups:
+        return []
+    if item.type == OverrideType.ADD:
+        return [f"{key}: {item.input_line!r} adds what is there; say {key}=..."]
+    options = groups[key]
+    value = item.value()
+    for option in value if isinstance(value, list) else [value]:
+        if option is not None and str(option) not in options:
+            hint = did_you_mean(str(option), options)
+            return [f"{key}: no option {option!r}; {hint}there are {', '.join(options)}"]
+    return []
+
+
+def _forced(item: Override, groups: Groups) -> str:
+    plain = item.type == OverrideType.CHANGE and item.key_or_group not in groups
+    return f"++{item.input_line}" if plain else str(item.input_line)
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:2]) or repr(error)

@@ -1,0 +1,125 @@
+"""What a submission would run, as text. Runs nothing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hpckit.agent.device_assignment import choose, visible_gpus
+from hpckit.agent.workers.torchrun_command import Rendezvous, torchrun_command
+from hpckit.config.batch_size import share_of_rank
+from hpckit.config.entry_points import IMAGES
+from hpckit.config.last_step import last_step
+from hpckit.config.parallel_degrees import describe
+from hpckit.config.rules.violations import fewest_nodes, is_elastic, nodes_of_generation
+from hpckit.config.spec import CheckpointSpec, ImageSpec, RunSpec
+from hpckit.ipc.process_environment import NodeEnvironment
+from hpckit.planner.assumptions import STORAGE_GBPS, UTILISATION
+from hpckit.planner.memory.decoder_memory import footprint
+from hpckit.planner.model import image_layers
+from hpckit.planner.model.model_work import work_of
+from hpckit.planner.plan_text import large, memory_line, summary
+from hpckit.planner.run_estimate import Assumptions, estimate, is_known
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.expected_start import start_time
+from hpckit.submit.batch_script import of_run, script
+from hpckit.submit.gpu_card import card_of
+
+if TYPE_CHECKING:
+    from data import Dataset
+
+
+def describe_submission(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> str:
+    """A summary of the run; then the batch script, or, on this machine, the command that each node
+    of its first generation would run."""
+    about = list(_summary(spec, run, dataset, earlier))
+    if spec.cluster.slurm is None:
+        return "\n".join([*about, "", *_commands(spec, run, earlier)])
+    text = script(spec, of_run(run, earlier + 1))
+    return "\n".join([*about, f"# start       {start_time(text)}", "", text])
+
+
+def _summary(spec: RunSpec, run: RunDir, dataset: Dataset | None, earlier: int) -> Iterator[str]:
+    nodes, per_node = nodes_of_generation(spec, 0), spec.launch.gpus_per_node
+    world = nodes * per_node
+    train, ckpt = spec.train, spec.checkpoint
+    share = share_of_rank(spec, world)
+    kind = _device(spec, world)
+    yield f"# run         {run.name}"
+    yield f"# directory   {run.path}" + (f"  ({earlier} submissions so far)" if earlier else "")
+    yield f"# entry       {spec.entry}"
+    yield f"# layout      {nodes} nodes x {per_node} workers = {world} ranks on {kind}"
+    if is_elastic(spec):
+        spares, fewest = spec.elastic.spares, fewest_nodes(spec)
+        yield f"# elastic     {spares} nodes stand by; trains on {fewest} at least"
+    parts = train.global_batch // share
+    yield (
+        f"# batch       {train.global_batch} samples a step = {parts} "
+        f"{'ranks' if parts == world else 'groups of ranks'} x {share}, "
+        f"at most {train.micro_batch} at once"
+    )
+    if dataset is None:
+        yield f"# data        to be packed into {spec.data.shards}"
+    else:
+        yield f"# data        {len(dataset):,} samples in {len(dataset.manifest)} shards"
+    yield f"# steps       {last_step(spec)}" + _epochs(spec, dataset)
+    if spec.entry == IMAGES and isinstance(spec.model, ImageSpec):
+        yield f"# model       {_of_images(spec.model)}"
+    if is_known(spec):
+        found = footprint(spec, world)
+        layout, count = describe(spec.parallel, world), work_of(spec).parameters
+        yield f"# memory      {memory_line(found.peak, found.at, count, layout)}"
+        if card := card_of(spec):
+            assumed = Assumptions(UTILISATION, None, STORAGE_GBPS)
+            yield f"# plan        {summary(estimate(spec, card, assumed))}"
+    yield f"# checkpoints {_when(ckpt)}, into {ckpt.url or run.checkpoints}"
+
+
+def _of_images(model: ImageSpec) -> str:
+    return (
+        f"{large(image_layers.parameter_count(model))} parameters, "
+        f"{large(image_layers.per_sample(model))}FLOP "
+        "a sample"
+    )
+
+
+def _device(spec: RunSpec, world: int) -> str:
+    """What the ranks run on; only its nodes know what a cluster has."""
+    if spec.cluster.kind == "slurm":
+        return {"auto": "cuda, or cpu where there is none"}.get(
+            spec.cluster.device, spec.cluster.device
+        )
+    return choose(spec.cluster.device, world, visible_gpus(os.environ)).kind
+
+
+def _when(spec: CheckpointSpec) -> str:
+    if spec.every_steps is not None:
+        return f"every {spec.every_steps} steps"
+    if spec.every_minutes is not None:
+        return f"every {spec.every_minutes} minutes"
+    if spec.mtbf_hours is not None:
+        return f"as often as is best for a failure each {spec.mtbf_hours:g} h"
+    return "at the end only"
+
+
+def _epochs(spec: RunSpec, dataset: Dataset | None) -> str:
+    if dataset is None:
+        return ""
+    return f"  ({last_step(spec) * spec.train.global_batch / len(dataset):.2f} epochs)"
+
+
+def _commands(spec: RunSpec, run: RunDir, earlier: int) -> Iterator[str]:
+    nodes = nodes_of_generation(spec, 0)
+    generation = max(run.generation_numbers(), default=0) + 1
+    yield "# the supervisor, by submitit's local executor:"
+    yield f"hpckit.supervisor.supervisor:supervise({str(run.path)!r}, submission={earlier + 1})"
+    for node in range(nodes):
+        at = NodeEnvironment(run, earlier + 1, generation, node, nodes)
+        address = spec.cluster.address
+        assert address is not None  # the spec was checked
+        meet = Rendezvous(address, 0, token="", local=address, place=node)
+        command = shlex.join(torchrun_command(spec, at, meet))
+        yield f"# node {node} (port 0: a free one, found by the supervisor):"
+        yield command

@@ -1,0 +1,186 @@
+"""The manual page of `hpckit launch`, and the reference of all keys, taken from the spec itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hpckit.config import spec as spec_package
+from hpckit.config.config_trees import Groups, conf_dir
+
+PAGE = """\
+{program} - compose a config, start the run, keep it running until it is done
+
+Usage
+  {program} [GROUP=OPTION ...] [KEY=VALUE ...]   start, or go on with, a run
+  {program} --dry-run [OVERRIDES]                show what would run; runs nothing
+  {program} --cfg [OVERRIDES]                    show the composed config
+  {program} --fake-world [OVERRIDES]             one rank's memory, without the others
+  {program} -m [KEY=A,B,C ...] cluster=slurm     start a run for each combination
+  {program} --help keys [PREFIX]                 every key: its meaning, type and bounds
+
+Options
+  -m           several runs: key=a,b,c key2=x,y starts one for each combination, as one job array
+  --detach     return as soon as the run is started; it goes on without a terminal
+  --json       the same, and tell it as JSON: run, path, submission (null: it is done), job; with
+               -m, a list of these under runs
+  --fresh      begin anew: an earlier directory of the same run is renamed, never deleted
+
+Examples
+  {program} experiment=demo
+  {program} model=gpt_tiny launch.nodes=2 train.steps=500 name=first
+  {program} data=shards data.shards='/data/train-{{000..127}}.tar' precision=bf16
+  {program} entry=mycode.train:main app.dropout=0.1
+  {program} cluster=slurm cluster.slurm.partition=gpu launch.nodes=2 launch.gpus_per_node=8
+
+What it does
+  The config is checked as a whole before anything starts. The run gets a directory,
+  <root>/<name>-<hash of what identifies it>: the same experiment finds its directory, and so its
+  checkpoints, again. Started again after an interruption, the same command goes on from the newest
+  committed checkpoint, at the very next sample. While it runs, a second start is refused.
+
+  SIGUSR2 or SIGTERM to the supervisor is a preemption: all ranks save and leave on one step, and
+  the next generation goes on. Ctrl-C (SIGINT) saves and stops. A worker that dies is restarted in
+  place; a lost node starts a new generation.
+
+  With cluster=slurm it submits a job and returns. Another job waits behind that one, and goes on
+  when it has to leave; it is cancelled when there is nothing left to do.
+
+Groups
+{groups}
+
+Exit status
+  0    done (or started, with --detach or on Slurm)
+  2    refused: bad config, missing data, or the run is in use; nothing was started
+  70   failed for good; `verdict.json` in the run directory says why
+  75   gave up for now, or is left to itself (Ctrl-C twice); start again to go on
+  130  stopped with Ctrl-C, after a save
+
+Files
+  conf/        the config tree; one file per option, one experiment/*.yaml per run worth repeating.
+               The files of your project's conf/ are options beside hpckit's own: cluster=mysite
+  runs/        run directories: spec, code snapshot, events.jsonl, logs, checkpoints, report
+"""
+
+
+def manual(groups: Groups) -> str:
+    """The page, with these groups and options."""
+    width = max(map(len, groups))
+    lines = "\n".join(f"  {group:<{width}}  {' '.join(o)}" for group, o in groups.items())
+    return PAGE.format(groups=lines, program=program())
+
+
+def program() -> str:
+    """What starts runs here: the file of a checkout, or the installed command."""
+    is_checkout = (conf_dir().parent / "launch.py").is_file()
+    return "python launch.py" if is_checkout else "hpckit launch"
+
+
+class SpecKey(NamedTuple):
+    """One key of the spec, in its words."""
+
+    name: str
+    kind: str
+    """Type and bounds."""
+    meaning: str
+
+
+def keys(prefix: str = "") -> list[SpecKey]:
+    """Every key that starts with `prefix`, in the order of the spec."""
+    found = _keys("RunSpec", "", _documented_classes())
+    return [SpecKey(name, kind, _flat(doc)) for name, kind, doc in found if name.startswith(prefix)]
+
+
+def key_reference(prefix: str) -> str:
+    """Every key that starts with `prefix`: name, type and meaning, in the spec's words."""
+    lines = [f"{key.name:<32} {key.kind}\n    {key.meaning}" for key in keys(prefix)]
+    return "\n".join(lines) if lines else f"no key starts with {prefix!r}"
+
+
+Fields = list[tuple[str, str, str]]
+
+
+def _documented_classes() -> dict[str, Fields]:
+    """Name, type and docstring of each field of each dataclass in the spec's source."""
+    files = sorted(Path(*spec_package.__path__).glob("*.py"))
+    nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
+    classes = {node.name: list(_fields(node)) for node in nodes if isinstance(node, ast.ClassDef)}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            kinds = ast.unparse(node.value).split(" | ")
+            classes[ast.unparse(node.targets[0])] = _any_of([classes[kind] for kind in kinds])
+    return classes
+
+
+def _any_of(classes: list[Fields]) -> Fields:
+    """The fields of all of them; those called `kind` tell which one it is."""
+    fields = {name: (kind, doc) for one in reversed(classes) for name, kind, doc in one}
+    ordered = dict.fromkeys(name for one in classes for name, _, _ in one)
+    tags = " | ".join(kind for one in classes for name, kind, _ in one if name == "kind")
+    return [(n, tags if n == "kind" else fields[n][0], fields[n][1]) for n in ordered]
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            yield field.target.id, ast.unparse(field.annotation), _docstring(after)
+
+
+def _docstring(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return str(node.value.value)
+    return ""
+
+
+def _keys(name: str, path: str, classes: dict[str, Fields]) -> Iterator[tuple[str, str, str]]:
+    for field, kind, doc in classes[name]:
+        inner = re.sub(r"^Annotated\[(\w+), .*\]$", r"\1", kind).removesuffix(" | None")
+        if inner in classes:
+            yield from _keys(inner, f"{path}{field}.", classes)
+        else:
+            yield f"{path}{field}", _readable(kind), doc
+
+
+def _readable(kind: str) -> str:
+    names = {
+        "Count": "integer >= 1",
+        "Natural": "integer >= 0",
+        "Vocabulary": "integer >= 2",
+        "Context": "integer >= 2",
+        "Classes": "integer >= 2",
+        "Depths": "list of integer >= 1",
+        "Degree": "integer >= 1, or -1 for the rest",
+        "Decay": "number in 0..1, below 1",
+        "RunName": "name of letters, digits and _ . -",
+        "EntryPoint": "module:function",
+        "Seed": "integer in 0..2^63-1",
+        "Positive": "number > 0",
+        "Fraction": "number in 0..1",
+        "None": "null",
+        "str": "text",
+        "Text": "text",
+        "Line": "line of text",
+        "TimeLimit": "days-hours:minutes:seconds",
+        "Folder": "absolute path",
+        "Mount": "path, or source:target",
+        "Interfaces": "names of network interfaces",
+        "Value": "text",
+        "Memory": "number with a unit",
+        "bool": "true or false",
+    }
+    kind = re.sub(r"Annotated\[int, Field\(ge=(\d+)(, lt=.*?)?\)\]", r"integer >= \1", kind)
+    kind = re.sub(r"Annotated\[int, Field\(ge=(\d+), le=(\d+)\)\]", r"integer in \1..\2", kind)
+    kind = re.sub(r"Annotated\[float, Field\(gt=(\d+), le=(\d+)\)\]", r"number in \1..\2", kind)
+    kind = re.sub(r"Annotated\[float, Field\(ge=(\d+)\)\]", r"number >= \1", kind)
+    kind = kind.replace("dict[str, Any]", "mapping of anything")
+    kind = re.sub(r"dict\[str, (.*?)\]", r"mapping to \1", kind)
+    kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind)
+    kind = re.sub(r"Literal\[(.*?)\]", lambda m: m[1].replace("'", "").replace(", ", " | "), kind)
+    return re.sub(r"\b(\w+)\b", lambda m: names.get(m[1], m[1]), kind)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())

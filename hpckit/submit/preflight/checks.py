@@ -1,0 +1,279 @@
+"""What is looked at before anything is started: data, directories, packages, the entry point.
+
+Readers of data and checkpoints are imported where there is something to read: numpy takes a while.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from checkpointing import CheckpointError, local_folder
+from data import DataError, FetchError, IndexingError
+from hpckit.agent.device_assignment import choose, visible_gpus
+from hpckit.config.canary_record import canary_problems
+from hpckit.config.entry_points import LANGUAGE_MODEL
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.rules.violations import planned_nodes
+from hpckit.config.spec import PackSpec, RunSpec
+from hpckit.rundir.code_snapshot.snapshot import Project, shadowed_packages
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.container_mounts import mount_problems
+from hpckit.submit.preflight.entry_point import entry_problems
+from hpckit.submit.preflight.torch_version import torch_problems
+from hpckit.submit.shard_packing import packing_problem
+from hpckit.system.private_folders import folder_problem
+from hpckit.system.store_timeouts import interactive_sources, interactive_store_options
+
+if TYPE_CHECKING:
+    from data import Dataset
+
+_MOST = 4
+"""Shards that are told of, of those with something wrong."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found."""
+
+    dataset: Dataset | None
+    """None where it is still to be packed."""
+    problems: list[str]
+
+
+def with_absolute_paths(spec: RunSpec, base: Path) -> RunSpec:
+    """`spec` with its relative paths taken from `base`: a job may run anywhere else."""
+    pack = spec.data.pack
+    if pack and pack.source != "stdlib":
+        pack = replace(pack, source=_absolute(pack.source, base))
+    url, canary = spec.checkpoint.url, spec.debug.canary
+    golden = canary.file and _absolute(canary.file, base)
+    start = spec.start and replace(spec.start, path=_absolute(spec.start.path, base))
+    return replace(
+        _at_the_site(spec, base),
+        root=_absolute(spec.root, base),
+        start=start,
+        data=replace(
+            spec.data,
+            shards=_absolute(spec.data.shards, base),
+            validation=spec.data.validation and _absolute(spec.data.validation, base),
+            cache=spec.data.cache and _absolute(spec.data.cache, base),
+            pack=pack,
+        ),
+        checkpoint=replace(
+            spec.checkpoint, url=url and _absolute(url, base), local=_spool_folder(spec)
+        ),
+        debug=replace(spec.debug, canary=replace(canary, file=golden)),
+    )
+
+
+def _at_the_site(spec: RunSpec, base: Path) -> RunSpec:
+    slurm = spec.cluster.slurm
+    if slurm is None or slurm.container is None:
+        return spec
+    image = slurm.container.image
+    if slurm.container.kind == "apptainer" or image.startswith((".", "/", "~")):
+        image = _absolute(image, base)
+    slurm = replace(slurm, container=replace(slurm.container, image=image))
+    return replace(spec, cluster=replace(spec.cluster, slurm=slurm))
+
+
+def _spool_folder(spec: RunSpec) -> str | None:
+    """On the scratch disk of a site that has one, unless another is named."""
+    slurm = spec.cluster.slurm
+    if spec.checkpoint.local is not None or slurm is None or slurm.scratch is None:
+        return spec.checkpoint.local
+    return str(Path(slurm.scratch) / f"hpckit-{os.getuid()}")
+
+
+def preflight(
+    spec: RunSpec, run: RunDir, project: Project, pack: Callable[[PackSpec, Path], None] | None
+) -> Preflight:
+    """Look at all that a run needs; `pack` makes missing shards (None: leave them unmade)."""
+    problems = [*shadowed_packages(project), *torch_problems(spec)]
+    problems += entry_problems(spec.entry, project.root)
+    if problem := folder_problem(run.path, is_job=spec.cluster.kind == "slurm"):
+        problems.append(f"root: {problem}")
+    problems += _unwritable("root", run.path)
+    problems += place_problems(spec, run, submits=pack is not None)
+    problems += _start_problems(spec, run)
+    problems += canary_problems(spec)
+    if spec.debug.canary.mode == "record":
+        problems += _unwritable("debug.canary.file", Path(spec.debug.canary.file or "").parent)
+    try:
+        dataset = _dataset(spec, pack)
+    except (DataError, OSError) as error:
+        return Preflight(None, [*problems, *_unreadable("data.shards", error)])
+    if dataset is not None:
+        problems += _dataset_problems(spec, "data.shards", spec.data.shards, dataset)
+    return Preflight(dataset, [*problems, *_validation_problems(spec)])
+
+
+def place_problems(spec: RunSpec, run: RunDir, submits: bool = True) -> list[str]:
+    """What is wrong with where a run is to be, and with its store.
+
+    Args:
+        submits: whether it is to be submitted from this machine.
+    """
+    problems = _store_problems(spec.checkpoint.url)
+    if spec.cluster.kind == "slurm" and submits:
+        problems += slurm_problems()
+    if spec.cluster.kind == "local":
+        problems += _device_problems(spec)
+        problems += _address_problems(spec.cluster.address or "")
+    return [*problems, *_container_problems(spec, run)]
+
+
+def _validation_problems(spec: RunSpec) -> list[str]:
+    key, shards = "data.validation", spec.data.validation
+    if shards is None:
+        return []
+    from data import open_dataset
+
+    try:
+        dataset = open_dataset(shards, sources=interactive_sources(), check=spec.data.check)
+        return _dataset_problems(spec, key, shards, dataset)
+    except (DataError, OSError) as error:
+        return _unreadable(key, error)
+
+
+def _unreadable(key: str, error: DataError | OSError) -> list[str]:
+    wrong = error.errors if isinstance(error, IndexingError) else [error]
+    told = [one.headline if isinstance(one, FetchError) else str(one) for one in wrong]
+    lines = [f"{key}: {text}" for text in told[:_MOST]]
+    if (more := len(wrong) - _MOST) > 0:
+        lines.append(f"{key}: and {more} more shards; `hpckit data index` tells of all")
+    return lines
+
+
+def _dataset_problems(spec: RunSpec, key: str, shards: str, dataset: Dataset) -> list[str]:
+    """Whether there are samples; of tokens, and the model has room for each different one."""
+    if len(dataset) == 0:
+        return [f"{key}: {shards} holds no samples"]
+    from data.index.dataset_verification import resized
+
+    if problem := resized(dataset.manifest):
+        return [
+            f"{key}: {problem}; the index is of other shards or an older one: `hpckit data index "
+            f"{shards}` makes it anew"
+        ]
+    if spec.data.check == "content":
+        try:
+            dataset.index(0)
+        except (DataError, OSError) as error:
+            return _unreadable(key, error)
+    if spec.entry != LANGUAGE_MODEL or spec.data.text == "bytes":
+        return []
+    if dataset.manifest.n_tokens is None:
+        return [
+            f"{key}: {shards} has no token counts; `hpckit data pack --tokenizer` makes "
+            "shards with them, `hpckit data index --tokens npy` counts those that are there"
+        ]
+    from data import vocabulary_of
+
+    try:
+        vocabulary = vocabulary_of(dataset)
+    except DataError as error:
+        return [f"{key}: {error}"]
+    there = decoder_of(spec).vocab
+    if vocabulary is None or vocabulary.size <= there:
+        return []
+    return [f"model.vocab: {there} is less than the {vocabulary.size} different tokens of {shards}"]
+
+
+def _start_problems(spec: RunSpec, run: RunDir) -> list[str]:
+    if spec.start is None and spec.lora is None:
+        return []
+    from hpckit.submit.preflight.start_weights import start_problems
+
+    return start_problems(spec, run)
+
+
+def _store_problems(url: str | None) -> list[str]:
+    """Whether the store elsewhere is within reach, and one that this version can use."""
+    if url is None:
+        return []
+    from checkpointing import Store
+
+    folder = local_folder(url)
+    problems = [] if folder is None else _unwritable("checkpoint.url", folder)
+    try:
+        Store.open(url, options=interactive_store_options()).close()
+    except FileNotFoundError:
+        return problems  # it will be made
+    except CheckpointError as error:
+        return problems or [f"checkpoint.url: {error}"]
+    return problems
+
+
+def _dataset(spec: RunSpec, pack: Callable[[PackSpec, Path], None] | None) -> Dataset | None:
+    folder = Path(spec.data.shards)
+    if spec.data.pack and not folder.exists():
+        if problem := packing_problem(spec.data.pack, spec.data.shards):
+            raise DataError(problem)
+        if pack is None:
+            return None
+        pack(spec.data.pack, folder)
+    from data import open_dataset
+
+    return open_dataset(spec.data.shards, sources=interactive_sources(), check=spec.data.check)
+
+
+def _unwritable(key: str, folder: Path) -> list[str]:
+    """The nearest folder above `folder` that exists has to let us make things in it."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        return [f"{key}: {existing} is no folder; {folder} cannot be made"]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [f"{key}: {existing} is not writable; {folder} cannot be made there"]
+    return []
+
+
+def _container_problems(spec: RunSpec, run: RunDir) -> list[str]:
+    """Whether there is the image, and what is needed can be seen inside."""
+    slurm = spec.cluster.slurm
+    if slurm is None or slurm.container is None:
+        return []
+    image, problems = Path(slurm.container.image), mount_problems(spec, run)
+    if image.is_absolute() and not image.exists():
+        problems.append(f"cluster.slurm.container.image: there is no {image}")
+    return problems
+
+
+def slurm_problems() -> list[str]:
+    """Whether a job can be submitted from this machine."""
+    missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
+    if not missing:
+        return []
+    return [
+        f"cluster: there is no {' and no '.join(missing)} on this machine; start on a login node "
+        "of the cluster, or look with --dry-run"
+    ]
+
+
+def _device_problems(spec: RunSpec) -> list[str]:
+    needed = max(planned_nodes(spec)) * spec.launch.gpus_per_node
+    try:
+        choose(spec.cluster.device, needed, visible_gpus(os.environ))
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def _address_problems(address: str) -> list[str]:
+    """Whether this machine can listen at `address`."""
+    try:
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        return [f"cluster.address: {address!r} is no address of this machine ({error})"]
+    return []
+
+
+def _absolute(path: str, base: Path) -> str:
+    return path if "://" in path else os.path.normpath(base / Path(path).expanduser())

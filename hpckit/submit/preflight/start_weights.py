@@ -1,0 +1,74 @@
+"""What a run begins with, looked at before it is submitted: is it there, is it of this model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from checkpointing import CheckpointError, CheckpointInfo, list_run, local_folder
+from hpckit.config.entry_points import LANGUAGE_MODEL
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import DecoderSpec, LlamaSpec, ModelSpec, RunSpec, StartSpec
+from hpckit.rundir.directory import RunDir, checkpoint_root, run_name
+from hpckit.rundir.run_origin import find_origin
+from hpckit.system.store_timeouts import interactive_store_options
+
+
+def start_problems(spec: RunSpec, run: RunDir) -> list[str]:
+    """Why the run, which has a `start` or adapters, cannot begin with what it is told to; empty if
+    it can, or has begun already."""
+    try:
+        if _checkpoints(checkpoint_root(spec, run), run_name(spec)):
+            return []
+        if spec.start is None:
+            return [
+                "lora: adapts parameters that nobody has trained; say with start=huggingface or "
+                "start=checkpoint where those are that somebody has"
+            ]
+        look = _of_folder if spec.start.kind == "huggingface" else _of_checkpoint
+        return list(look(spec.start, decoder_of(spec)))
+    except (CheckpointError, OSError, ValueError) as error:
+        return [f"start.path: {error}"]
+
+
+def _of_folder(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
+    from hpckit.trainer.models.pretrained_folder import folder_problems
+
+    for line in folder_problems(Path(start.path), model):
+        yield f"start.path: {line}"
+
+
+def _of_checkpoint(start: StartSpec, model: DecoderSpec) -> Iterator[str]:
+    origin, folder = find_origin(start.path), local_folder(start.path)
+    if folder is not None and not folder.exists():
+        yield f"start.path: {folder} is no run directory, and no run in a store: it is not there"
+        return
+    found = _checkpoints(origin.url, origin.run)
+    fitting = [one for one in found if start.step in (None, one.step)]
+    if not fitting:
+        which = "checkpoint" if start.step is None else f"checkpoint of step {start.step}"
+        steps = ", ".join(str(one.step) for one in found) or "none"
+        yield f"start.path: no {which} of run {origin.run} in {origin.url}; there are: {steps}"
+    elif start.item not in (items := max(fitting, key=lambda one: (one.step, one.created)).items):
+        yield f"start.item: that checkpoint has no {start.item}; it has {', '.join(items)}"
+    if origin.spec is not None and origin.spec.entry == LANGUAGE_MODEL:
+        for line in _other_sizes(model, origin.spec.model):
+            yield f"{line} in the run {start.path}"
+
+
+def _other_sizes(mine: DecoderSpec, theirs: ModelSpec) -> Iterator[str]:
+    if mine.kind != theirs.kind:
+        yield f"model.kind: is {mine.kind}, and {theirs.kind}"
+        return
+    for name in (field.name for field in fields(mine)):
+        if name == "seq_len" and isinstance(mine, LlamaSpec):
+            continue  # nothing is learnt about single positions
+        here, there = getattr(mine, name), getattr(theirs, name)
+        if here != there:
+            yield f"model.{name}: is {here}, and {there}"
+
+
+def _checkpoints(url: str, run: str) -> list[CheckpointInfo]:
+    found = list_run(url, run, interactive_store_options())
+    return [one for one in found if one.state in ("committed", "partial")]

@@ -1,0 +1,75 @@
+"""What a config needs of the torch that is installed, by its version: torch is not imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from hpckit.config.spec import RunSpec
+
+Version = tuple[int, int]
+
+OLDEST: Version = (2, 9)
+"""That the tests run with (`make test-torch`)."""
+
+
+@dataclass(frozen=True)
+class TorchRequirement:
+    """A feature that an older torch does not have, or has with a fault."""
+
+    feature: str
+    """The keys that ask for it."""
+    since: Version
+    """The oldest that it was run with."""
+    why: str
+    is_asked: Callable[[RunSpec], bool]
+
+
+NEEDS = (
+    TorchRequirement(
+        "memory.compile=true with memory.recompute=selective",
+        (2, 13),
+        "torch 2.9 compiles each block anew, and none after the eighth",
+        lambda spec: spec.memory.compile and spec.memory.recompute == "selective",
+    ),
+    TorchRequirement(
+        "parallel.pipeline",
+        (2, 13),
+        "with torch 2.9 the stages of some pipelines do not understand each other's first messages",
+        lambda spec: spec.parallel.pipeline != 1,
+    ),
+)
+
+
+def torch_problems(spec: RunSpec, installed: str | None = None) -> list[str]:
+    """Features that the installed torch cannot run, with the version that can.
+
+    Args:
+        installed: its version; None: what this environment has.
+    """
+    slurm = spec.cluster.slurm
+    if slurm is not None and slurm.container is not None and slurm.container.python is not None:
+        return []  # the image has a torch of its own
+    try:
+        text = version("torch") if installed is None else installed
+    except PackageNotFoundError:
+        return ["torch is not installed in this environment: pip install torch"]
+    return list(_problems(spec, text))
+
+
+def _problems(spec: RunSpec, text: str) -> Iterator[str]:
+    found = re.match(r"(\d+)\.(\d+)", text)
+    if found is None:  # a build of one's own
+        return
+    has = int(found[1]), int(found[2])
+    if has < OLDEST:
+        yield f"torch {text} is installed, and hpckit needs {_told(OLDEST)} or newer"
+    for need in NEEDS:
+        if has < need.since and need.is_asked(spec):
+            yield f"{need.feature}: needs torch {_told(need.since)}, not {text}: {need.why}"
+
+
+def _told(wanted: Version) -> str:
+    return f"{wanted[0]}.{wanted[1]}"

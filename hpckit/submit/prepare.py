@@ -1,0 +1,193 @@
+"""Everything that is written before a submission: the run directory and what it records."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import yaml
+
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import dump_spec
+from hpckit.rundir.code_snapshot import newest_snapshot
+from hpckit.rundir.code_snapshot.snapshot import (
+    CodeSnapshotError,
+    Project,
+    copy_snapshot,
+    git_diff,
+    git_facts,
+    take_snapshot,
+)
+from hpckit.rundir.directory import LINKS, RunDir, run_name
+from hpckit.system.atomic_files import read_json, sync_folder, write_json, write_text
+from hpckit.system.os_errors import describe
+from hpckit.system.store_timeouts import interactive_store_options
+
+_RECORDED = ("torch", "numpy", "hydra-core", "submitit", "fsspec", "webdataset", "hpckit")
+
+
+def prepare(
+    run: RunDir,
+    spec: RunSpec,
+    overrides: Sequence[str],
+    project: Project,
+    allowed: Callable[[], None] = lambda: None,
+) -> int:
+    """Write a new submission into the run directory; its number. The caller holds the run's lock.
+
+    The submission appears whole or not at all: it is made under a hidden name, then renamed.
+
+    Args:
+        allowed: called before it appears; raises what it has to.
+
+    Raises:
+        SnapshotError, OSError: the submission could not be written; there is none then.
+    """
+    earlier = newest_snapshot.newest_snapshot(run.path.parent, project.root)
+
+    def write(draft: Path) -> None:
+        _write_submission(draft, spec, overrides, project, earlier)
+        allowed()
+
+    number = _add_submission(run, write)
+    newest_snapshot.record_newest_snapshot(run, number, project.root)
+    return number
+
+
+def prepare_amended(run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int) -> int:
+    """As `prepare`, with the code of submission `earlier` and its overrides before these."""
+    return _add_submission(run, lambda draft: _write_amended(draft, run, spec, overrides, earlier))
+
+
+def _add_submission(run: RunDir, write: Callable[[Path], None]) -> int:
+    number = max(run.submission_numbers(), default=0) + 1
+    run.submissions.mkdir(exist_ok=True)
+    draft = run.submissions / f".{number:03d}.{secrets.token_hex(4)}"
+    draft.mkdir()
+    try:
+        write(draft)
+        draft.rename(run.submission(number))
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        with suppress(OSError):
+            run.submissions.rmdir()  # if there is no other
+        if isinstance(error, OSError):
+            raise CodeSnapshotError(f"nothing was submitted: {_told(error, draft, run)}") from error
+        raise
+    sync_folder(run.submissions)
+    point_to(run, number)
+    return number
+
+
+def _told(error: OSError, draft: Path, run: RunDir) -> str:
+    """Of a file of the draft, which is gone by now, the run's directory is named."""
+    named = Path(os.fsdecode(error.filename2 or error.filename or draft))
+    place = str(run.path if named.is_relative_to(draft) else named)
+    return describe(OSError(error.errno, error.strerror, place))
+
+
+def _write_submission(
+    folder: Path, spec: RunSpec, overrides: Sequence[str], project: Project, earlier: Path | None
+) -> None:
+    with ThreadPoolExecutor(2, thread_name_prefix="git") as asker:  # beside the copying
+        facts, diff = asker.submit(git_facts, project), asker.submit(git_diff, project)
+        write_text(folder / "spec.yaml", dump_spec(spec))
+        write_text(folder / "overrides.yaml", yaml.safe_dump(list(overrides)))
+        snapshot = take_snapshot(project, folder / "code", earlier and earlier / "code")
+        write_text(folder / "dirty.diff", diff.result())
+        manifest = {
+            **_who_submits(),
+            "project": str(project.root),
+            "git": facts.result(),
+            "snapshot": asdict(snapshot),
+        }
+    write_json(folder / "manifest.json", manifest)
+
+
+def _write_amended(
+    folder: Path, run: RunDir, spec: RunSpec, overrides: Sequence[str], earlier: int
+) -> None:
+    source = run.submission(earlier)
+    before = yaml.safe_load((source / "overrides.yaml").read_text(encoding="utf-8"))
+    write_text(folder / "spec.yaml", dump_spec(spec))
+    write_text(folder / "overrides.yaml", yaml.safe_dump([*before, *overrides]))
+    shutil.copy2(source / "dirty.diff", folder / "dirty.diff")
+    copy_snapshot(source / "code", folder / "code")
+    told = {**read_json(source / "manifest.json"), **_who_submits(), "code_of": earlier}
+    write_json(folder / "manifest.json", told)
+
+
+def _who_submits() -> dict[str, object]:
+    return {
+        "created": time.time(),
+        "user": getpass.getuser(),
+        "host": socket.gethostname(),
+        "cwd": str(Path.cwd()),
+        "command": sys.argv,
+        "versions": versions(),
+    }
+
+
+def point_to(run: RunDir, number: int) -> None:
+    """Let the links at the top of the run directory show submission `number`."""
+    _link(run.current, Path("submissions") / f"{number:03d}")
+    for name in LINKS:
+        _link(run.path / name, Path("current") / name)
+
+
+def begins_anew(run: RunDir, spec: RunSpec, is_asked: bool) -> bool:
+    """Whether an earlier run is in the way: a canary has to be a new one each time."""
+    return (is_asked or spec.debug.canary.mode is not None) and bool(run.submission_numbers())
+
+
+def move_aside(run: RunDir, spec: RunSpec) -> Path:
+    """Rename the run directory, and its part of a store elsewhere; returns the new directory.
+
+    Nothing is deleted: both get the first `.oldN` that is free. The directory goes last, so that
+    what fails in the store is tried again.
+
+    Raises:
+        CheckpointError: the store is out of reach.
+    """
+    from checkpointing import list_run, rename_run
+
+    url, name, number = spec.checkpoint.url, run_name(spec), 1
+    while (aside := run.path.with_name(f"{run.name}.old{number}")).exists() or (
+        url and list_run(url, f"{name}.old{number}", interactive_store_options())
+    ):
+        number += 1
+    if url:
+        rename_run(url, name, f"{name}.old{number}", interactive_store_options())
+    run.path.rename(aside)
+    if project := (read_json(RunDir(aside).current / "manifest.json") or {}).get("project"):
+        newest_snapshot.record_moved_run(run, aside, Path(project))
+    return aside
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run depends on most, told without importing any of it."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _link(link: Path, target: Path) -> None:
+    temporary = link.with_name(f".{link.name}.{secrets.token_hex(4)}")
+    temporary.symlink_to(target)
+    temporary.replace(link)

@@ -1,0 +1,83 @@
+"""A run that goes on with other keys than it was submitted with: those that say where, how fast or
+how carefully, and not what is trained."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from checkpointing import CheckpointError
+from hpckit.config.config_trees import project_tree
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError, differences, read_spec
+from hpckit.rundir.directory import RunDir, checkpoint_root
+from hpckit.submit.compose import amend_spec
+from hpckit.submit.manual_page import program
+from hpckit.submit.newest_checkpoint import newest_step
+from hpckit.submit.preflight.checks import place_problems, with_absolute_paths
+
+_MOST = 4
+"""Keys that are told, of those that make another run."""
+
+
+def amended(run: RunDir, submission: int, overrides: Sequence[str]) -> RunSpec:
+    """The spec of a submission with `overrides`, whose groups are looked up in its own code.
+
+    Raises:
+        SpecError: they cannot be used, or would make another run of it.
+    """
+    before = read_spec(run.spec(submission))
+    spec = amend_spec(before, overrides, project_tree(run.code(submission)))
+    spec = with_absolute_paths(spec, Path.cwd())
+    problems = identity_problems(before, spec, [*overrides_of(run, submission), *overrides])
+    if problems := problems or [*_left_behind(run, before, spec), *place_problems(spec, run)]:
+        raise SpecError(problems)
+    return spec
+
+
+def overrides_of(run: RunDir, submission: int) -> list[str]:
+    """What was typed for it."""
+    text = (run.submission(submission) / "overrides.yaml").read_text(encoding="utf-8")
+    return [str(word) for word in yaml.safe_load(text)]
+
+
+def identity_problems(before: RunSpec, after: RunSpec, words: Sequence[str]) -> list[str]:
+    """Why `after` is not the run `before`, and what to type instead. Pure.
+
+    Args:
+        words: the overrides of a new run.
+    """
+    if before.root != after.root:
+        return ["root: a run lies where it was begun; move its folder, then: hpckit resume FOLDER"]
+    found = differences(before, after)
+    if before.name != after.name:
+        found = [("name", before.name, after.name), *found]
+    if not found:
+        return []
+    told = ", ".join(f"{key} ({was} -> {now})" for key, was, now in found[:_MOST])
+    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return [
+        f"{told}{more}: would make another run of it; to begin that one: "
+        f"{program()} {shlex.join(words)}"
+    ]
+
+
+def _left_behind(run: RunDir, before: RunSpec, after: RunSpec) -> list[str]:
+    """Whether its checkpoints are in another store than it would look in."""
+    here, there = checkpoint_root(before, run), checkpoint_root(after, run)
+    if here == there:
+        return []
+    try:
+        newest, found = (newest_step(one, run) for one in (before, after))
+    except CheckpointError as error:
+        return [f"checkpoint.url: {error}"]
+    if found >= newest:
+        return []
+    has = f"its newest there is of step {found}" if found else "it has none there"
+    return [
+        f"checkpoint.url: the checkpoint of step {newest} is in {here}, and {has}: it would begin "
+        "behind it; leave the key out"
+    ]

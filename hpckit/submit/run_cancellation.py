@@ -1,0 +1,169 @@
+"""`hpckit cancel`: the end of a run, and of the job that would go on with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+import psutil
+
+from checkpointing.service.client.service_stop import end_services
+from hpckit.agent.verdict_record import Verdict, VerdictKind
+from hpckit.config.spec import RunSpec
+from hpckit.events.event_log import EventLog
+from hpckit.report.overview import Overview, Queue, look
+from hpckit.report.run_state import RunState
+from hpckit.rundir.directory import RunDir, lock_paths, store_and_name
+from hpckit.rundir.lock import hold_all
+from hpckit.rundir.supervisor_process import find_supervisor, starting_process
+from hpckit.slurm.squeue import QueueError
+from hpckit.system.atomic_files import write_json
+from hpckit.system.child_processes import kill_strays
+
+_PATIENCE_S = 60.0
+_TICK_S = 0.5
+_SERVICES_S = 30.0
+"""Seconds for what is staged in this machine's memory to become durable."""
+
+
+class CancelError(RuntimeError):
+    """It could not be ended; says what to do."""
+
+
+def cancel_run(
+    it: Overview, *, saves: bool, within_s: float, say: Callable[[str], None]
+) -> Overview:
+    """End the run, its successor first, and wait until nothing of it is left; how it is then.
+
+    With `saves`, its supervisor gets SIGINT, by which all ranks save and leave, as long as that
+    takes. Else a Slurm job has KillWait for the same, and a run on this machine none.
+
+    Raises:
+        CancelError: it is not over in time.
+        QueueError: Slurm does not answer.
+        SupervisorError: its supervisor is on another machine.
+        RunHeldError: somebody has begun to go on with it meanwhile.
+    """
+    if it.spec is None:
+        raise CancelError(f"{it.run.name}: {it.problem}; nothing was done")
+    if it.is_slurm:
+        _end_jobs(it, saves, say)
+    else:
+        _end_here(it.run, saves, say)
+    after = _wait(it, within_s)
+    if after.state is not RunState.ENDED:
+        _conclude(after)
+    return look(it.run, Queue())
+
+
+def _end_jobs(it: Overview, saves: bool, say: Callable[[str], None]) -> None:
+    if it.problem is not None and not it.jobs:
+        raise CancelError(f"{it.problem}; nothing was done")
+    waiting = [job.number for job in it.jobs if job.is_waiting]
+    active = [job.number for job in it.jobs if job.is_active]
+    for number in waiting:
+        say(f"job {number}, which waits, is cancelled")
+    if waiting:
+        _scancel(["--state=PENDING", *waiting])  # one that begins now is seen below
+    if active and saves and it.owner is not None:
+        say(f"job {active[0]}: all ranks are asked to save and leave")
+        _scancel(["--batch", "--signal=INT", *active])
+    elif active:
+        say(f"job {', '.join(active)} is cancelled")
+        _scancel(active)
+
+
+def _end_here(run: RunDir, saves: bool, say: Callable[[str], None]) -> None:
+    supervisor = find_supervisor(run)
+    if supervisor is None:
+        starting = starting_process(run)
+        for process in [*(starting.children(recursive=True) if starting else ()), starting]:
+            _send(process, signal.SIGKILL)
+        return
+    if saves:
+        say("all ranks are asked to save and leave")
+        _send(supervisor, signal.SIGINT)
+    else:
+        say(f"the supervisor, process {supervisor.pid}, is killed, and its workers with it")
+        _send(supervisor, signal.SIGKILL)
+
+
+def _send(process: psutil.Process | None, number: signal.Signals) -> None:
+    """psutil sees to it that the number was not given to another process since."""
+    with suppress(psutil.NoSuchProcess):
+        if process is not None:
+            process.send_signal(number)
+
+
+def _wait(it: Overview, within_s: float) -> Overview:
+    """Until nothing of it is left, which is cancelled again if it has begun meanwhile."""
+    deadline = time.monotonic() + within_s
+    while True:
+        now = look(it.run, Queue())
+        if not (now.current_jobs or now.owner or now.state is RunState.STARTING):
+            if now.is_slurm and now.state is RunState.UNKNOWN:
+                raise CancelError(f"{now.problem}; whether it is over is not known")
+            return now
+        if time.monotonic() > deadline:
+            raise CancelError(_left(now, within_s))
+        begun = {job.number for job in now.jobs if job.is_active}
+        known = {job.number for job in it.jobs if job.is_active}
+        late = [job.number for job in now.jobs if job.is_waiting]
+        if again := [*late, *sorted(begun - known)]:
+            _scancel(again)
+        time.sleep(_TICK_S)
+
+
+def _left(it: Overview, within_s: float) -> str:
+    jobs = " ".join(job.number for job in it.current_jobs)
+    what = f"jobs {jobs} are" if jobs else f"{it.owner} is"
+    force = (
+        f"scancel --full --signal=KILL {jobs}" if jobs else f"kill -9 {it.owner and it.owner.pid}"
+    )
+    return (
+        f"{it.run.name}: after {within_s:.0f} s {what} still there; wait with the same command, "
+        f"or, losing what is not saved: {force}"
+    )
+
+
+def _conclude(it: Overview) -> None:
+    """What no supervisor was left to do: nothing stays behind, and nobody wonders."""
+    assert it.spec is not None  # it was read before anything was ended
+    with hold_all(lock_paths(it.spec, it.run), "hpckit cancel"):
+        if not it.is_slurm:
+            _clean_up(it.run, it.spec)
+        _record(it)
+
+
+def _clean_up(run: RunDir, spec: RunSpec) -> None:
+    """What a killed supervisor leaves on this machine."""
+    kill_strays(run.path)
+    end_services(*store_and_name(spec, run), _SERVICES_S)
+
+
+def _record(it: Overview) -> None:
+    """The verdict; the newest checkpoint may be newer than it says."""
+    number, p = it.run.submission_numbers()[-1], it.progress
+    how = "without a last save" if p.begun else "before anything of it had begun"
+    verdict = Verdict(VerdictKind.STOPPED, True, f"ended by hpckit cancel, {how}")
+    with EventLog(it.run.events, submission=number) as events:
+        events.emit("run_ended", verdict=verdict.kind, status=verdict.exit_status)
+    saved = {"generation": p.generation, "submission": number, "saved_step": p.saved_step}
+    about = {**saved, "steps": p.steps, "time": time.time()}
+    write_json(it.run.verdict, {**asdict(verdict), **about})
+
+
+def _scancel(words: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(
+            ["scancel", *words], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise QueueError(f"scancel: {error}") from error
+    # a job that has ended meanwhile is no failure: what is left is looked for afterwards
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise QueueError(done.stderr.strip() or "scancel failed")

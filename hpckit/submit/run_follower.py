@@ -1,0 +1,242 @@
+"""Watching a run from the terminal that started it: a view over `events.jsonl`, nothing more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from hpckit.agent.verdict_record import EXIT_STATUS, LEAVES, REFUSED, VerdictKind
+from hpckit.events.event_log import Event, EventTail
+from hpckit.report.progress import describe_straggler, validated_words
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import holder
+
+TICK_S = 0.2
+# Steps are told one by one on a bar; in a log file, a line so often is enough.
+LINE_EVERY_S = 10.0
+FULL_BYTES = 1 << 20
+
+_LAST = ("run_ended", "run_refused", "run_failed")
+
+
+class Follower:
+    """Shows a submission's events until the run has ended."""
+
+    def __init__(
+        self, run: RunDir, submission: int, steps: int, console: Console, tail: EventTail
+    ) -> None:
+        """`tail`: where to read on from; made before the submission, so that nothing is missed."""
+        self._run = run
+        self._submission = submission
+        self._steps = steps
+        self._console = console
+        self._tail = tail
+        self._status: int | None = None
+        self._is_interrupted = False
+        self._asked_to_stop = False
+        self._heard = False
+        self._last_line = 0.0
+
+    @contextmanager
+    def noting_interrupts(self) -> Iterator[None]:
+        """Ctrl-C raises nothing meanwhile: `follow` obeys it as soon as it looks. From before the
+        submission on, or one that comes between the two would leave a run that nobody stops."""
+        before = signal.signal(signal.SIGINT, self._note_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _note_interrupt(self, *_: object) -> None:
+        self._is_interrupted = True
+
+    def follow(self, job_alive: Callable[[], bool]) -> int:
+        """Until the run has ended, or its job has without a word; the run's exit status."""
+        with _progress(self._console) as bar:
+            task = bar.add_task("starting", total=self._steps, metrics="")
+            while self._status is None:
+                try:
+                    if self._is_interrupted:
+                        self._is_interrupted = False
+                        raise KeyboardInterrupt
+                    alive = job_alive() or holder(self._run.lock) is not None
+                    self._show_new(bar, task)
+                    if self._status is None and not alive:
+                        self._show_new(bar, task)
+                        break
+                    if self._asked_to_stop and not self._heard:
+                        self._ask_to_stop()
+                    time.sleep(TICK_S)
+                except KeyboardInterrupt:
+                    if self._asked_to_stop:
+                        self._say(f"left to itself, it still runs: {self._run.path}")
+                        return EXIT_STATUS[VerdictKind.PREEMPTED]
+                    self._asked_to_stop = True
+                    self._say("stopping after a save; Ctrl-C again leaves it to itself")
+                    self._ask_to_stop()
+        if self._status is None:
+            return self._ended_silently()
+        return self._status
+
+    def _show_new(self, bar: Progress, task: TaskID) -> None:
+        for event in self._tail.read():
+            if event.kind in _LAST and event.get("submission") == self._submission:
+                self._end(event)
+            elif event.kind == "step":
+                self._show_step(event, bar, task)
+            elif line := describe(event):
+                bar.console.print(f"[dim]{_clock(event)}[/] {line}", highlight=False)
+            if event.kind == "training_started":
+                name = f"gen {event['generation']}"
+                bar.update(task, description=name, completed=event["step"])
+            if event.kind == "asked":
+                self._heard = True
+
+    def _end(self, event: Event) -> None:
+        """The submission's last event: what it means for whoever waits for the run."""
+        if event.kind == "run_ended":
+            self._status = int(event["status"])
+            return
+        self._say(f"[red]{event.kind.replace('_', ' ')}[/]: {escape(str(event['error']))}")
+        self._status = REFUSED if event.kind == "run_refused" else EXIT_STATUS[VerdictKind.INFRA]
+
+    def _show_step(self, event: Event, bar: Progress, task: TaskID) -> None:
+        metrics = describe_metrics(event)
+        bar.update(task, completed=event["step"], metrics=metrics)
+        if not self._console.is_terminal and event.time - self._last_line > LINE_EVERY_S:
+            self._last_line = event.time
+            self._console.print(
+                f"{_clock(event)} step {event['step']}/{self._steps}  {metrics}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def _ask_to_stop(self) -> None:
+        """Again and again until it is heard: the supervisor may not be there yet."""
+        owner = holder(self._run.lock)
+        if owner is not None and owner.pid:  # 0: it has not said who it is; and means this group
+            with suppress(ProcessLookupError):
+                os.kill(owner.pid, signal.SIGINT)
+
+    def _ended_silently(self) -> int:
+        full = shutil.disk_usage(self._run.path).free < FULL_BYTES
+        self._say("[red]The supervisor ended without a word.[/]")
+        if full:
+            self._say(f"The disk of {self._run.path} is full.")
+        self._say(f"Its log: {self._run.logs}/supervisor.log, {self._run.submitit}/*.err")
+        self._say(f"Go on from the newest checkpoint: hpckit resume {self._run.path}")
+        return EXIT_STATUS[VerdictKind.INFRA]
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def describe_metrics(event: Event) -> str:
+    """The metrics of a step, as far as they are there, in few words: a bar in 80 columns.
+
+    `data` and `ckpt` are the shares of the step spent waiting for data and for a save.
+    """
+    words = {
+        "loss": "loss {:.3f}",
+        "grad_norm": "grad {:.2f}",
+        "accuracy": "accuracy {:.1%}",
+        "tokens_per_s": "{:,.0f} tok/s",
+        "samples_per_s": "{:,.0f} samples/s",
+    }
+    found = [text.format(event[key]) for key, text in words.items() if event.get(key) is not None]
+    waits = {"data_wait_s": "data", "checkpoint_stall_s": "ckpt"}
+    for key, name in waits.items():
+        if event.get(key) is not None and event.get("step_s"):
+            found.append(f"{name} {event[key] / event['step_s']:.0%}")
+    return " ".join(found)
+
+
+def describe(event: Event) -> str | None:
+    """The line that a person following the run reads of `event`; None if it is of no interest."""
+    get = event.get
+    match event.kind:
+        case "generation_started":
+            nodes = _count(get("nodes"), "node")
+            return f"generation {get('generation')} starts on {nodes}"
+        case "training_started":
+            return f"training on {_count(get('world_size'), 'rank')} from step {get('step')}"
+        case "asked":
+            return f"[yellow]{get('request')}[/]: all ranks are asked to save and leave"
+        case "worker_lost":
+            return f"[yellow]worker lost[/] on node {get('node')} at step {get('step')}"
+        case "hang":
+            what = f"[yellow]hang[/] on node {get('node')} after step {get('step')}"
+            return f"{what}: stacks in {escape(' '.join(get('stacks', [])) or 'none')}"
+        case "node_unhealthy":
+            where = get("host") or f"node {get('node')}"
+            return f"[yellow]{where} is left out[/]: {escape('; '.join(get('problems', [])))}"
+        case "out_of_memory":
+            where = f"on node {get('node')} after step {get('step')}"
+            return f"[yellow]out of memory[/] ({get('memory')}) {where}"
+        case "nodes_chosen" if len(get("nodes")) < get("wanted"):
+            return (
+                f"[yellow]going on with {_count(len(get('nodes')), 'node')}[/] of {get('wanted')}"
+            )
+        case "validated":
+            return f"step {get('step')}: {validated_words(event)} in {get('seconds'):.1f} s"
+        case "checkpoint_committed":
+            mib = get("bytes", 0) / 2**20
+            return f"checkpoint {get('step')} committed, {mib:.1f} MiB in {get('seconds'):.1f} s"
+        case "checkpoint_failed" | "checkpoint_skipped":
+            why = get("reason") or get("error")
+            what = event.kind.removeprefix("checkpoint_")
+            return f"[red]checkpoint {get('step')} {what}[/]: {escape(str(why))}"
+        case "replicas_differ":
+            what = escape(str(get("summary")))
+            return f"[red]replicas differ[/] at step {get('step')}: {what}"
+        case "degraded":
+            return f"[yellow]degraded[/]: {escape(str(get('what')))}"
+        case "data_bound":
+            tone = "green" if get("bound") == "consumer" else "yellow"
+            return f"[{tone}]data[/] at step {get('step')}: {escape(str(get('diagnosis')))}"
+        case "straggler":
+            return f"[yellow]straggler[/] at step {get('step')}: {describe_straggler(event)}"
+        case "straggler_over":
+            what = f"rank {get('rank')} on {get('host')} keeps up again"
+            return f"[green]straggler[/] at step {get('step')}: {what}"
+        case "generation_ended":
+            colour = {"done": "green", **dict.fromkeys(("stopped", *LEAVES), "yellow")}
+            kind = f"[{colour.get(str(get('verdict')), 'red')}]{get('verdict')}[/]"
+            return f"generation {get('generation')} ended: {kind}, {escape(str(get('reason')))}"
+    return None
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[metrics]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _clock(event: Event) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(event.time))

@@ -1,0 +1,64 @@
+"""Shards that are packed before a run begins: where that may be, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from hpckit.config.config_trees import conf_dir
+from hpckit.config.spec import PackSpec
+
+_STDLIB = "stdlib"
+"""Both the source and the option of `data` that names it."""
+_OF_NO_FOLDER = ("*", "?", "[", "{", "://")
+
+
+def packing_problem(pack: PackSpec, shards: str) -> str | None:
+    """Why nothing may be packed into `shards`, an absolute path or a URL; None where it may.
+
+    Python's sources go to the place that their own option names and nowhere else: whoever names
+    another one means shards of their own, and would train on the wrong data if there are none.
+    """
+    if pack.source == _STDLIB:
+        if Path(shards) == (place := stdlib_place()):
+            return None
+        return (
+            f"there is no folder {shards}, and data=stdlib packs Python's standard library into "
+            f"{place} alone; say data=shards data.shards=... to train on shards of your own"
+        )
+    if shards.endswith(".tar") or any(mark in shards for mark in _OF_NO_FOLDER):
+        return (
+            f"{shards} is no name of a folder to pack {pack.source} into; give one, or "
+            "data.pack=null if these shards are there already"
+        )
+    return None
+
+
+def stdlib_place() -> Path:
+    """Where the shards of Python's standard library lie, by the config of `data=stdlib`."""
+    named = OmegaConf.load(conf_dir() / "data" / f"{_STDLIB}.yaml")
+    return Path.cwd() / Path(str(OmegaConf.select(named, "shards"))).expanduser()
+
+
+def pack_shards(pack: PackSpec, out: Path, progress: Callable[[int, int], None] | None) -> None:
+    """Pack what `pack` says into WebDataset shards in the folder `out`.
+
+    Raises:
+        DataError: the source is missing or holds nothing to pack.
+    """
+    from data import pack_folder, python_stdlib
+
+    if pack.source == _STDLIB:
+        source, exclude = python_stdlib()
+    else:
+        source, exclude = Path(pack.source), ()
+    pack_folder(
+        source,
+        out,
+        suffixes=pack.suffixes,
+        exclude=[*exclude, *pack.exclude],
+        samples_per_shard=pack.samples_per_shard,
+        progress=progress,
+    )

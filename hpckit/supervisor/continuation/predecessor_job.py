@@ -1,0 +1,126 @@
+"""A job that begins after another one: while that is still there, though Slurm has given it up, or
+though it had said that nothing was to go on.
+
+A node that is cut off from Slurm may reach the run's folder all the same: the supervisor on it
+finds out, and ends by itself, but that takes it some time, in which its successor has begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from hpckit.agent.orphaned_job import is_running
+from hpckit.agent.verdict_record import VerdictKind
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.events.since_last_start import since_start
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.lock import RunHeldError, hold_all
+from hpckit.slurm.scontrol import show_job
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 300.0
+"""Seconds for a job that Slurm has given up to end: it asks Slurm several times, each in vain."""
+_POLL_S = 1.0
+_QUERY_S = 20.0
+_FOR_GOOD = (VerdictKind.DONE, VerdictKind.STOPPED, VerdictKind.PERMANENT)
+
+
+@contextmanager
+def hold_after(
+    paths: Iterable[Path],
+    what: str,
+    is_ending: Callable[[RunHeldError], bool],
+    patience_s: float = PATIENCE_S,
+) -> Iterator[None]:
+    """As `hold_all`; it waits for one that holds them if `is_ending` says so, asked once.
+
+    Raises:
+        RunHeldError: one of them is held by somebody else, who does not end, or not in time.
+    """
+    paths, deadline, asked = list(paths), time.monotonic() + patience_s, False
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(hold_all(paths, what))
+                break
+            except RunHeldError as error:
+                if time.monotonic() > deadline or not (asked or is_ending(error)):
+                    raise
+                if not asked:
+                    log.warning("%s: waiting for its end", error)
+                asked = True
+                time.sleep(_POLL_S)
+        yield
+
+
+def is_needless(run: RunDir, job: str | None, events: EventLog) -> bool:
+    """Whether this job is the successor of one after which nothing was to go on: it was to be
+    cancelled, but Slurm did not do so in time. Says so, if it is.
+
+    Args:
+        job: None: it is none of Slurm's.
+    """
+    ended = None if job is None else end_before(read_events(run.events), job)
+    if ended is None:
+        return False
+    what = f"job {job} was not cancelled when the run ended ({ended}): it leaves by itself"
+    log.warning(what)
+    events.emit("degraded", what=what)
+    events.emit("successor_cancelled", job=job)
+    return True
+
+
+def end_before(events: Iterable[Event], job: str) -> str | None:
+    """How the run has ended for good since a person started it, where `job` was queued by a job of
+    that run, and not by a person; else None."""
+    told = since_start(events)
+    if not any(e.kind == "successor_queued" and str(e["job"]) == job for e in told):
+        return None
+    ended: str | None = None
+    for event in told:
+        match event.kind:
+            case "generation_started":
+                ended = None
+            case "generation_ended" if event.get("final"):
+                ended = str(event["verdict"])
+            case "run_ended" if event.get("verdict") in _FOR_GOOD:
+                ended = str(event["verdict"])
+            case "asked" if event.get("request") == WorkerRequest.STOP.name.lower():
+                ended = str(VerdictKind.STOPPED)  # whatever became of its process
+    return ended
+
+
+def former_job(events: Iterable[Event]) -> str | None:
+    """The job whose supervisor began last; None: it was in none."""
+    started = [event for event in events if event.kind == "run_started"]
+    job = started[-1].get("job") if started else None
+    return str(job) if job is not None else None
+
+
+def is_given_up(former: str | None, mine: str, ask: Callable[[str], str] | None = None) -> bool:
+    """Whether Slurm holds the former job for over, or, where it was this one, has requeued it. One
+    that Slurm says nothing of is over: Slurm forgets those alone.
+
+    Args:
+        former, mine: numbers of jobs. None: no job, so it is none of Slurm's affair.
+        ask: for what `scontrol show job` says of one; for tests.
+    """
+    if former is None or former == mine:
+        return former is not None
+    try:
+        told = (ask or _ask)(former)
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("Slurm tells nothing of job %s: %s", former, error)
+        return True
+    return not is_running(told)
+
+
+def _ask(job: str) -> str:
+    return show_job(job, _QUERY_S)

@@ -1,0 +1,146 @@
+"""A job that somebody else submitted, by `sbatch slurm/train.sbatch` or salloc, carries a run: it
+composes and checks what `launch.py` would, on its first node, and becomes the supervisor.
+
+A job that was requeued goes on with the code and config that it began with, whatever has become of
+those of the project: nothing of it is imported before that is known.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpckit.rundir.requeue_link import RequeueError, find_requeued_submission, supervisor_command
+from hpckit.submit.signal_hold import HELD
+
+if TYPE_CHECKING:
+    from hpckit.config.spec import RunSpec
+    from hpckit.rundir.directory import RunDir
+
+INTERACTIVE = "--interactive"
+_REFUSED = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m hpckit.supervisor.user_job [--interactive] OVERRIDES`, inside a job; its exit
+    status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_interactive = words[:1] == [INTERACTIVE]
+    overrides = words[1:] if is_interactive else words
+    if not is_interactive:
+        # those that come before there is a supervisor wait for it, through exec
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        submission = find_requeued_submission(Path.cwd(), os.environ)
+    except RequeueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _REFUSED
+    if submission is not None:
+        return _become(submission)
+    return _begin(overrides, is_interactive)
+
+
+def _become(submission: Path) -> int:
+    run = submission.parent.parent
+    print(f"{run.name}  {run}", flush=True)
+    command, env = supervisor_command(submission, os.environ)
+    os.execve(command[0], command, env)
+
+
+def _begin(overrides: Sequence[str], is_interactive: bool) -> int:
+    from checkpointing import CheckpointError
+    from hpckit.config.last_step import last_step
+    from hpckit.config.spec_parser import SpecError
+    from hpckit.rundir.code_snapshot.snapshot import CodeSnapshotError
+    from hpckit.rundir.lock import RunHeldError
+    from hpckit.submit.launch_command import refuse
+
+    try:
+        found = prepared(overrides, os.environ, is_interactive)
+    except SpecError as error:
+        return refuse(error.violations)
+    except (RunHeldError, CodeSnapshotError, CheckpointError, OSError) as error:
+        return refuse([str(error)])
+    if found is None:
+        return 0
+    run, number, spec = found
+    if not is_interactive:
+        return _become(run.submission(number))
+    print(f"{run.name}  {run.path}", flush=True)
+    from hpckit.supervisor.interactive_job import follow
+
+    carried = supervisor_command(run.submission(number), os.environ)
+    return follow(run, number, last_step(spec), carried)
+
+
+def prepared(
+    overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool
+) -> tuple[RunDir, int, RunSpec] | None:
+    """The run that this job is to carry, with its submission; None: it is done.
+
+    Raises:
+        SpecError: it cannot be run, or not by this job.
+        RunHeldError: it is under way.
+    """
+    from hpckit.config.spec_parser import SpecError
+    from hpckit.rundir.code_snapshot.snapshot import find_project
+    from hpckit.rundir.directory import lock_paths, run_directory
+    from hpckit.rundir.lock import hold_all
+    from hpckit.submit.compose import compose_spec
+    from hpckit.submit.launch_command import is_done, pack
+    from hpckit.submit.preflight.checks import preflight, with_absolute_paths
+    from hpckit.submit.prepare import begins_anew, move_aside, prepare
+    from hpckit.supervisor.continuation.job_registration import remember, take_name
+
+    base = Path.cwd()
+    spec = with_absolute_paths(
+        compose_spec([*of_the_job(overrides, env, is_interactive), *overrides]), base
+    )
+    if problems := job_problems(spec, env):
+        raise SpecError(problems)
+    run, project = run_directory(spec, base), find_project(base)
+    if problems := preflight(spec, run, project, pack).problems:
+        raise SpecError(problems)
+    what = f"job {env['SLURM_JOB_ID']}"
+    if begins_anew(run, spec, is_asked=False):
+        with hold_all(lock_paths(spec, run), what):
+            move_aside(run, spec)
+    with hold_all(lock_paths(spec, run), what):
+        if is_done(run):
+            print(f"{run.name} is done; nothing to do")
+            return None
+        number = prepare(run, spec, overrides, project)
+    take_name(run, number, env)
+    remember(run, number, base, env)
+    return run, number, spec
+
+
+def of_the_job(overrides: Sequence[str], env: Mapping[str, str], is_interactive: bool) -> list[str]:
+    """What the job is, as overrides, where those of the user do not say it."""
+    facts = {
+        "cluster": "slurm",
+        "launch.nodes": env.get("SLURM_JOB_NUM_NODES"),
+        "launch.gpus_per_node": env.get("SLURM_GPUS_ON_NODE"),
+        "launch.continuation": "none" if is_interactive else "requeue",
+    }
+    said = {word.lstrip("+").partition("=")[0] for word in overrides}
+    return [f"{key}={value}" for key, value in facts.items() if value and key not in said]
+
+
+def job_problems(spec: RunSpec, env: Mapping[str, str]) -> list[str]:
+    """Why this job cannot carry a run of `spec`."""
+    from hpckit.supervisor.continuation.resize import too_few
+
+    if "SLURM_JOB_ID" not in env:
+        return ["this is no job of Slurm's: sbatch slurm/train.sbatch ..., or launch.py"]
+    if spec.cluster.kind != "slurm":
+        return [f"cluster: a job of Slurm's cannot carry one of kind {spec.cluster.kind}"]
+    return too_few(spec, int(env.get("SLURM_JOB_NUM_NODES", "1")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

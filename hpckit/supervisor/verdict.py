@@ -1,0 +1,199 @@
+"""How a generation ended and what comes next: a pure function of what its nodes left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpckit.agent.exit_report import HANG, ExitReport, NodeExit, WorkerError
+from hpckit.agent.verdict_record import Verdict, VerdictKind
+from hpckit.config.spec import RetrySpec
+from hpckit.events.event_log import Event
+from hpckit.events.since_last_start import since_start
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.ipc.memory_kinds import MemoryKind
+
+_HELPS = {
+    MemoryKind.GPU: "out of GPU memory; a lower train.micro_batch or more GPUs help",
+    MemoryKind.HOST: "out of the host's memory; a higher cluster.slurm.memory, "
+    "a lower data.prefetch "
+    "or checkpoint.staging=buckets help",
+}
+
+
+@dataclass(frozen=True)
+class GenerationEnd:
+    """One generation's end, as it was seen from outside."""
+
+    request: WorkerRequest
+    """What had been asked of it."""
+    reports: tuple[ExitReport, ...]
+    """Of the agents that left one."""
+    lost: tuple[str, ...]
+    """What went without a word: agents, by their nodes."""
+    progress: bool
+    """Whether a newer checkpoint was committed during it."""
+    unhealthy: tuple[str, ...] = ()
+    """Nodes that were left out, without which there are too few."""
+    absent: tuple[str, ...] = ()
+    """Nodes that no agent came on, without which there are too few."""
+    is_time_up: bool = False
+    """Whether Slurm was about to end the job for its time limit."""
+    from_step: int = 0
+    """The step of the newest checkpoint when it began; 0: there was none."""
+
+
+@dataclass(frozen=True)
+class PastGeneration:
+    """An earlier generation of the same submission."""
+
+    kind: VerdictKind
+    progress: bool
+    words: str | None = None
+    """Of the error that it ended of before the first step of the run, as of `WorkerError.words`;
+    None: it came further, or another attempt might not meet the error."""
+
+
+def past_of(events: Iterable[Event]) -> list[PastGeneration]:
+    """The generations since a person has started the run, by its events: those of the jobs that
+    this one goes on from count too."""
+    found: list[PastGeneration] = []
+    from_step = 0
+    for event in since_start(events):
+        match event.kind:
+            case "generation_started":
+                from_step = int(event["from_step"])
+            case "generation_ended":
+                progress = int(event["saved_step"]) > from_step
+                found.append(
+                    PastGeneration(VerdictKind(event["verdict"]), progress, event.get("words"))
+                )
+    return found
+
+
+def judge(ending: GenerationEnd, past: Sequence[PastGeneration], retry: RetrySpec) -> Verdict:
+    """The verdict on `ending`, given the generations before it, oldest first."""
+    exits = {report.exit for report in ending.reports}
+    if refused := [report for report in ending.reports if report.exit is NodeExit.REFUSED]:
+        # another node's may be of an attempt before, if it was ended before it had one in this
+        error = _first_error(refused)
+        return Verdict(
+            VerdictKind.PERMANENT, True, str(error or "a worker refused to go on"), error
+        )
+    if ending.request is not WorkerRequest.NONE:
+        return _judge_requested(ending)
+    if missing := _missing(ending):
+        return _within_budget(VerdictKind.INFRA, missing, ending, past, retry)
+    if exits == {NodeExit.DONE}:
+        return Verdict(VerdictKind.DONE, True, "reached the last step")
+    if killed := [report.node for report in ending.reports if report.is_oom_killed]:
+        # what peers say of it may come first, and is no help
+        what = f"{_HELPS[MemoryKind.HOST]}: the kernel killed a worker of node {killed[0]}"
+        return _within_budget(VerdictKind.OOM, what, ending, past, retry)
+    error = _first_error(ending.reports)
+    kind, what = _failure(error)
+    if is_hopeless(ending, past):
+        again = f"{what} (twice, before the first step, in the same words)"
+        return Verdict(VerdictKind.PERMANENT, True, again, error)
+    return _within_budget(kind, what, ending, past, retry, error)
+
+
+def is_hopeless(ending: GenerationEnd, past: Sequence[PastGeneration]) -> bool:
+    """Whether two attempts in a row, of this generation or of this and the one before, ended of the
+    same error before the run's first step."""
+    words = words_before_first_step(ending)
+    if words is None:
+        return False
+    error = _first_error(ending.reports)
+    is_repeated = any(one.is_repeated for one in ending.reports if one.error == error)
+    return is_repeated or (bool(past) and past[-1].words == words)
+
+
+def words_before_first_step(ending: GenerationEnd) -> str | None:
+    """As of `PastGeneration.words`."""
+    error = _first_error(ending.reports)
+    has_stepped = ending.from_step > 0 or any(report.step > 0 for report in ending.reports)
+    if error is None or has_stepped or ending.request is not WorkerRequest.NONE:
+        return None
+    if error.is_passing or error.memory is not None or error.type == HANG:
+        return None
+    return error.words
+
+
+def _missing(ending: GenerationEnd) -> str | None:
+    """What the generation had too little of, or lost; None: it lacked nothing."""
+    groups = (
+        ("too few healthy nodes: ", ending.unhealthy),
+        ("no agent came on ", ending.absent),
+        ("lost ", ending.lost),
+    )
+    return "; ".join(f"{what}{', '.join(which)}" for what, which in groups if which) or None
+
+
+def budget_of(kind: VerdictKind, retry: RetrySpec) -> int | None:
+    """Further generations after failures of this kind; None: it is no failure, or for good."""
+    budgets = {
+        VerdictKind.INFRA: retry.infra,
+        VerdictKind.HANG: retry.hang,
+        VerdictKind.OOM: retry.oom,
+        VerdictKind.CRASH: retry.crash,
+    }
+    return budgets.get(kind)
+
+
+def _failure(error: WorkerError | None) -> tuple[VerdictKind, str]:
+    """The kind of it, by the first error of all ranks, and what happened."""
+    if error is None:
+        return VerdictKind.CRASH, "workers were killed, without an error of their own"
+    if error.memory is not None:
+        return VerdictKind.OOM, f"{_HELPS[error.memory]}: {error}"
+    return VerdictKind.HANG if error.type == HANG else VerdictKind.CRASH, str(error)
+
+
+def _judge_requested(ending: GenerationEnd) -> Verdict:
+    exits = {report.exit for report in ending.reports}
+    if exits == {NodeExit.DONE} and not ending.lost:
+        return Verdict(VerdictKind.DONE, True, "reached the last step")
+    saved = exits <= {NodeExit.DONE, NodeExit.LEFT} and not ending.lost
+    how = "every rank saved and left" if exits else "nothing had begun"
+    if not saved:
+        error = _first_error(ending.reports)
+        how = f"not every rank saved and left: {error or 'too slow for the grace period, or lost'}"
+    if ending.request is WorkerRequest.STOP:
+        return Verdict(VerdictKind.STOPPED, True, how)
+    return Verdict(
+        VerdictKind.TIME_LIMIT if ending.is_time_up else VerdictKind.PREEMPTED, False, how
+    )
+
+
+def _within_budget(
+    kind: VerdictKind,
+    what: str,
+    ending: GenerationEnd,
+    past: Sequence[PastGeneration],
+    retry: RetrySpec,
+    error: WorkerError | None = None,
+) -> Verdict:
+    """Go on, unless this kind of failure came too often in a row without progress."""
+    budget = budget_of(kind, retry) or 0
+    count = 0 if ending.progress else failures_in_a_row(kind, past)
+    if count < budget:
+        return Verdict(kind, False, what, error)
+    times = f"{count + 1} times without progress" if count else "with no retry left"
+    return Verdict(kind, True, f"{what} ({times}; retry.{kind.value}={budget})", error)
+
+
+def failures_in_a_row(kind: VerdictKind, past: Sequence[PastGeneration]) -> int:
+    """Generations of `kind` since the last progress; those that ended of something else in between
+    do not count."""
+    count = 0
+    for one in reversed(past):
+        if one.progress:
+            break
+        count += one.kind is kind
+    return count
+
+
+def _first_error(reports: Sequence[ExitReport]) -> WorkerError | None:
+    errors = [report.error for report in reports if report.error]
+    return min(errors, key=lambda error: error.time, default=None)

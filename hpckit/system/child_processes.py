@@ -1,0 +1,204 @@
+"""Child processes that die with their parent, and the sweep of those that did not."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeAlias
+
+import psutil
+
+Process: TypeAlias = "subprocess.Popen[bytes]"
+
+
+class Child(Protocol):
+    """What can be asked of a `Process`, and of others that end with this one."""
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_LIBC = ctypes.CDLL(None, use_errno=True)
+PIPE_BYTES = 1 << 20
+"""What anybody may have of a pipe (/proc/sys/fs/pipe-max-size)."""
+AGENT_NAME = "hpckit agent"
+"""Of an agent's process, as of `name_process`."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when `parent`, its parent, ends (prctl(2)).
+
+    So a supervisor that is killed takes its agents with it, an agent its torchrun, a torchrun its
+    workers: no process of a dead generation is left to write anything.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def redirect_output(path: Path) -> None:
+    """Send this process's output, C code's too, to the file at `path`, after what is there."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, sys.stdout.fileno())
+    os.dup2(handle, sys.stderr.fileno())
+    os.close(handle)
+
+
+def name_process(name: str) -> None:
+    """What `ps -o comm`, top and the like call this process: 15 bytes at most."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def rank_name(rank: int) -> str:
+    """The name of a worker's process."""
+    return f"rank {rank}"
+
+
+def rank_named(name: str) -> int | None:
+    """The inverse; None: that is no worker's."""
+    word, _, rank = name.partition(" ")
+    return int(rank) if word == "rank" and rank.isdigit() else None
+
+
+def spawn(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    output: Path,
+    ignore: Collection[signal.Signals] = (),
+) -> Process:
+    """Start `command` bound to this process's life, its output appended to the file `output`.
+
+    It gets a session of its own, so that a terminal's Ctrl-C reaches only who is meant. Signals in
+    `ignore` do nothing to it, nor to its children, unless they say otherwise.
+    """
+    with open(output, "ab") as sink:
+        return _popen(command, env, stdout=sink, stderr=sink, ignore=ignore)
+
+
+def spawn_piped(
+    command: Sequence[str], env: Mapping[str, str], errors: Path, *, is_written_to: bool = False
+) -> Process:
+    """As `spawn`, with standard output left to be read, and standard input to be written if so;
+    only errors in a file."""
+    stdin = subprocess.PIPE if is_written_to else subprocess.DEVNULL
+    with open(errors, "ab") as sink:
+        return _popen(command, env, stdin=stdin, stdout=subprocess.PIPE, stderr=sink)
+
+
+def spawn_with_stdin(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    stdin: int,
+    ignore: Collection[signal.Signals] = (),
+) -> Process:
+    """As `spawn`, with this descriptor for its standard input. What it says goes where this
+    process's errors go."""
+    errors = sys.stderr
+    return _popen(command, env, stdin=stdin, stdout=errors, stderr=errors, ignore=ignore)
+
+
+def _popen(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    stdout: int | IO[Any],
+    stderr: IO[Any],
+    stdin: int = subprocess.DEVNULL,
+    ignore: Collection[signal.Signals] = (),
+) -> Process:
+    parent = os.getpid()
+
+    def begin() -> None:
+        die_with_parent(parent)
+        for number in ignore:
+            signal.signal(number, signal.SIG_IGN)
+
+    return subprocess.Popen(
+        command,
+        env=dict(env),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        pipesize=PIPE_BYTES,
+        # our callers have no other threads than a `Pulse`, which holds no lock that this needs
+        preexec_fn=begin,
+    )
+
+
+def kill_all(processes: Iterable[Child]) -> None:
+    """SIGKILL, and reap."""
+    alive = [process for process in processes if process.poll() is None]
+    for process in alive:
+        process.kill()
+    for process in alive:
+        process.wait()
+
+
+def strays(
+    run: Path, node: int | None = None, spared: Collection[int] = ()
+) -> list[psutil.Process]:
+    """This user's processes on this host that carry `run` in their environment, but for this one,
+    those it descends from, and services, which are there to outlive a generation.
+
+    Args:
+        node: of this node alone, where several are played by one host.
+        spared: processes that are left out too.
+    """
+    me = psutil.Process()
+    mine = {me.pid, *spared, *(parent.pid for parent in me.parents())}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine_to_kill = process.pid not in mine and process.uids().real == os.getuid()
+            env = process.environ() if mine_to_kill else {}
+            is_there = node is None or env.get("HPCKIT_NODE") == str(node)
+            if env.get("HPCKIT_RUN") == str(run) and is_there and "HPCKIT_SERVICE" not in env:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def kill_strays(
+    run: Path, node: int | None = None, spared: Collection[int] = (), within_s: float = 10.0
+) -> list[int]:
+    """Kill the processes of `run` that an earlier generation left on this host; their pids.
+
+    Args:
+        node, spared: as of `strays`.
+
+    Raises:
+        TimeoutError: one of them could not be killed in time (stuck in the kernel).
+    """
+    left = strays(run, node, spared)
+    for process in left:
+        log.warning("killing process %d, left by an earlier generation of %s", process.pid, run)
+        with suppress(psutil.NoSuchProcess):  # it died of another's death
+            process.kill()
+    deadline = time.monotonic() + within_s
+    while alive := [process for process in left if _runs(process)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {[p.pid for p in alive]} of {run} do not die")
+        time.sleep(0.05)
+    return [process.pid for process in left]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,58 @@
+"""Text as bytes: a sample of any length to a window of tokens of fixed length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from data import DataError, Sample, SampleContext
+from hpckit.config.entry_points import BYTES_AND_END
+
+END = 256
+"""Token after the last byte of a document."""
+VOCAB = BYTES_AND_END
+PADDING = -1
+"""Not a token: nothing is predicted there."""
+
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ByteWindow:
+    """A transform for `data.Loader`: `length` consecutive tokens of a sample's one member.
+
+    A longer document gives a window at a place that depends on seed and position alone; a shorter
+    one is filled up with `PADDING`.
+    """
+
+    length: int
+
+    def __call__(self, sample: Sample, context: SampleContext) -> Tokens:
+        """(length,) tokens.
+
+        Raises:
+            DataError: the sample has not exactly one member.
+        """
+        document = _only_member(sample)
+        first = max(0, len(document) + 1 - self.length)
+        start = int(context.rng.integers(first + 1)) if first else 0
+        window = np.full(self.length, PADDING, dtype=np.int64)
+        text = np.frombuffer(document, dtype=np.uint8)[start : start + self.length]
+        window[: len(text)] = text
+        if len(text) < self.length:
+            window[len(text)] = END
+        return window
+
+
+def _only_member(sample: Sample) -> bytes:
+    members = [name for name in sample if not name.startswith("__")]
+    if len(members) != 1:
+        raise DataError(
+            f"{sample['__url__']}: sample {sample['__key__']!r} has members {members}; "
+            "training on text takes samples with one"
+        )
+    content = sample[members[0]]
+    assert isinstance(content, bytes)
+    return content

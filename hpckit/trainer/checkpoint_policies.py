@@ -1,0 +1,37 @@
+"""When a run saves, and what of it is kept: the spec's words as the checkpointer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from checkpointing import Auto, Best, Every, Last, Minutes, Steps
+from checkpointing.save_policy import SavePolicy
+from hpckit.config.spec import CheckpointSpec, KeepSpec
+
+
+def interval(spec: CheckpointSpec) -> Steps | Minutes | Auto | None:
+    """When to save; None: at the end alone."""
+    if spec.every_steps is not None:
+        return Steps(spec.every_steps)
+    if spec.mtbf_hours is not None:
+        return Auto(mtbf_s=3600 * spec.mtbf_hours)
+    return Minutes(spec.every_minutes) if spec.every_minutes is not None else None
+
+
+def limit_clock_checks(
+    due: Callable[[int], bool], every: SavePolicy | None, is_time: Callable[[int], bool]
+) -> Callable[[int], bool]:
+    """`due`, which by the clock is an exchange of all ranks, asked when `is_time` alone then."""
+    if every is None or not every.uses_clock:
+        return due
+    return lambda step: is_time(step) and due(step)
+
+
+def retention(spec: KeepSpec) -> list[Last | Every | Best]:
+    """What to keep of it."""
+    rules: list[Last | Every | Best] = [Last(spec.last)]
+    if spec.every is not None:
+        rules.append(Every(spec.every))
+    if spec.best is not None:
+        rules.append(Best(spec.best))
+    return rules

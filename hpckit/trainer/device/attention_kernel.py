@@ -1,0 +1,81 @@
+"""Which of torch's kernels computes attention."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from hpckit.config.spec import DecoderSpec, LlamaSpec, VitSpec
+from hpckit.trainer.errors import TrainingError
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+def choose_attention(asked: str) -> None:
+    """Allow this process the kernels of that name alone; "auto": all of them.
+
+    For good and not in a context: what the backward pass computes again must use the same.
+    """
+    allowed = {name for name in BACKENDS if asked in (name, "auto")}
+    torch.backends.cuda.enable_flash_sdp("flash" in allowed)
+    torch.backends.cuda.enable_mem_efficient_sdp("efficient" in allowed)
+    torch.backends.cuda.enable_cudnn_sdp("cudnn" in allowed)
+    torch.backends.cuda.enable_math_sdp("math" in allowed)
+
+
+def attention_in_use(
+    model: DecoderSpec | VitSpec,
+    batch: int,
+    ranks: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    masked: bool = False,
+) -> str:
+    """The name of the kernels that torch takes for this model, by the function that it asks itself.
+
+    Args:
+        batch: samples at once.
+        ranks: that share the heads.
+        masked: by a tensor, as documents that do not see each other are.
+
+    Raises:
+        TrainingError: none of those allowed can run.
+    """
+    shared = model.kv_heads if isinstance(model, LlamaSpec) else model.heads
+    width, is_causal = model.width // model.heads, isinstance(model, DecoderSpec)
+    positions = (
+        model.seq_len if isinstance(model, DecoderSpec) else (model.image_size // model.patch) ** 2
+    )
+    query, key = (
+        torch.empty(
+            batch, heads // ranks, positions, width,
+            dtype=dtype, device=device, requires_grad=True,
+        )
+        for heads in (model.heads, shared)
+    )  # fmt: skip
+    grouped = shared != model.heads
+    square = (batch, 1, positions, positions)
+    mask = torch.ones(square, dtype=dtype, device=device) if masked else None
+    try:
+        found = torch._fused_sdp_choice(
+            query, key, key, attn_mask=mask, is_causal=is_causal and not masked, enable_gqa=grouped
+        )
+    except RuntimeError as error:
+        raise _cannot(query, device, str(error)) from None
+    if found == SDPBackend.ERROR.value:
+        raise _cannot(query, device, "torch's warnings above say why")
+    names = {backend.value: name for name, backend in BACKENDS.items()}
+    return names.get(found, SDPBackend(found).name.lower())
+
+
+def _cannot(query: torch.Tensor, device: torch.device, why: str) -> TrainingError:
+    return TrainingError(
+        f"memory.attention: no kernel of this kind runs on {device} for heads of "
+        f"{query.shape[-1]} features in {query.dtype}; take another, or auto ({why})"
+    )

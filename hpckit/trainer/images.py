@@ -1,0 +1,131 @@
+"""The training function `hpckit.training.images:main`: a model that sorts images into classes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from data import Batch, Loader
+from hpckit.config.spec import ImageSpec, RunSpec
+from hpckit.planner.model.image_layers import per_sample
+from hpckit.trainer.batches.labelled_images import ImageCrop, LabelledImages, stack
+from hpckit.trainer.batches.loaders import held_out, open_loader
+from hpckit.trainer.language_model import initialize_parameters
+from hpckit.trainer.models.batch_norm import BatchNormMoments
+from hpckit.trainer.optim import build_ema, build_optimizer, set_lr
+from hpckit.trainer.parallel.parallel_model import ParallelModel, StepGradients
+from hpckit.trainer.run_loop import TrainingRun, training_run
+from hpckit.trainer.validation import Validate
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of red, green and blue over ImageNet, where the brightest is 1 (as of torchvision's models)."""
+
+
+def main(cfg: RunSpec) -> None:
+    """Train the model that `cfg` describes, from wherever the run stands to its last step."""
+    assert isinstance(cfg.model, ImageSpec)
+    assert cfg.data.images is not None
+    smoothing, shares = cfg.data.images.label_smoothing, list[Tensor]()
+
+    def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+        shares.append(accuracy(logits, labels))
+        return smoothed_loss(logits, labels, smoothing)
+
+    with training_run(cfg) as run:
+        trainee = ParallelModel(cfg, run.mesh, run.device, is_filled=False)
+        model = trainee.module
+        moments = BatchNormMoments(model)
+        optimizer = build_optimizer(model, cfg.optim)
+        ema = build_ema(model, cfg.optim.ema_decay)
+        loader = build_loader(cfg, run)
+        gradients = trainee.gradients(run.share, loss_of, run.timed)
+        flops = run.share * per_sample(cfg.model)
+        colours = torch.tensor((MEAN, STD), device=run.device)
+        run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
+        if ema:
+            run.track(ema=ema)
+        run.when_new(partial(initialize_parameters, cfg.start, trainee, ema, run))
+        if trainee.attention:
+            run.tell("attention", backend=trainee.attention)
+        for batch in run.steps(loader, validate=_validation(cfg, run, gradients, colours)):
+            with run.timed("host_to_device"):
+                images, labels = on_device(batch.data, colours)
+            lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
+            optimizer.zero_grad()
+            loss = gradients(images, labels)
+            with run.timed("optimizer"):
+                norm = trainee.clip(cfg.optim.grad_clip)
+                trainee.loss_scale.step(optimizer, norm)
+                moments.update()
+                if ema:
+                    ema.update()
+            right = torch.stack(shares).mean()
+            shares.clear()
+            run.log(loss=loss, accuracy=right, grad_norm=norm, lr=lr, samples=len(labels))
+            run.log(flops=flops, **trainee.loss_scale.metrics)
+
+
+def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
+    """Images of the model's size, with labels of its classes."""
+    assert cfg.data.images is not None
+    return open_loader(cfg, run, transform=_crop(cfg, cfg.data.images.augment), collate=stack)
+
+
+def _crop(cfg: RunSpec, augment: bool) -> ImageCrop:
+    assert isinstance(cfg.model, ImageSpec)
+    return ImageCrop(cfg.model.image_size, cfg.model.classes, augment)
+
+
+def _validation(
+    cfg: RunSpec, run: TrainingRun, gradients: StepGradients, colours: Tensor
+) -> Validate | None:
+    """Of whole images, with the moments of training."""
+
+    def measure(batch: Batch) -> dict[str, Tensor]:
+        images, labels = on_device(batch.data, colours)
+        logits = gradients.outputs(images, labels).float()
+        loss = functional.cross_entropy(logits, labels, reduction="none")
+        return {"loss": loss, "accuracy": hits(logits, labels)}
+
+    return held_out(cfg, run, measure, transform=_crop(cfg, False), collate=stack)
+
+
+def on_device(batch: LabelledImages, colours: Tensor) -> tuple[Tensor, Tensor]:
+    """Images and labels on the device of `colours`.
+
+    Args:
+        colours: (2, 3), their means and standard deviations.
+
+    Returns:
+        (batch, 3, side, side), normalised, with the colours of a pixel next to each other in
+        memory, which tensor cores are fastest with; (batch,).
+    """
+    pixels, labels = (
+        torch.from_numpy(array).to(colours.device, non_blocking=True)
+        for array in (batch.pixels, batch.labels)
+    )
+    mean, std = colours
+    return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2), labels
+
+
+def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Mean cross-entropy in fp32, with `smoothing` of each label spread over all classes.
+
+    Args:
+        logits: (batch, classes).
+        labels: (batch,).
+    """
+    return functional.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of samples whose likeliest class is the right one; arguments as of `smoothed_loss`."""
+    return hits(logits, labels).mean()
+
+
+def hits(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of each sample, (batch,), 1 if its likeliest class is the right one, and 0 if not."""
+    return (logits.argmax(1) == labels).float()

@@ -1,0 +1,110 @@
+"""The training function `hpckit.training.language_model:main`: a decoder on text."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from data import Batch, Loader, Packing
+from hpckit.config.rules.model import decoder_of
+from hpckit.config.spec import RunSpec, StartSpec
+from hpckit.planner.model.flops import per_token
+from hpckit.trainer.batches.byte_text import PADDING, ByteWindow
+from hpckit.trainer.batches.loaders import held_out, open_loader
+from hpckit.trainer.batches.token_windows import (
+    count_of,
+    next_token_batch,
+    stack,
+    stack_apart,
+    stack_running,
+)
+from hpckit.trainer.optim import Ema, build_ema, build_optimizer, set_lr
+from hpckit.trainer.parallel.parallel_model import ParallelModel, StepGradients
+from hpckit.trainer.run_loop import TrainingRun, training_run
+from hpckit.trainer.validation import Validate
+
+
+def main(cfg: RunSpec) -> None:
+    """Train the model that `cfg` describes, from wherever the run stands to its last step."""
+    with training_run(cfg) as run:
+        trainee = ParallelModel(cfg, run.mesh, run.device, is_filled=False)
+        model = trainee.module
+        optimizer = build_optimizer(model, cfg.optim)
+        ema = build_ema(model, cfg.optim.ema_decay)
+        loader = build_loader(cfg, run)
+        gradients = trainee.gradients(run.share, sample_mean, run.timed)
+        token_flops = per_token(decoder_of(cfg), cfg.lora)
+        run.track(model=model, optimizer=optimizer, loader=loader, **trainee.loss_scale.tracked)
+        if ema:
+            run.track(ema=ema)
+        run.tell("attention", backend=trainee.attention)
+        run.when_new(partial(initialize_parameters, cfg.start, trainee, ema, run))
+        for batch in run.steps(loader, validate=_validation(cfg, run, gradients)):
+            with run.timed("host_to_device"):
+                given = next_token_batch(batch.data.to(run.device))
+            lr = set_lr(optimizer, cfg.optim, run.step, cfg.train.steps, run.lr_scale)
+            optimizer.zero_grad()
+            loss = gradients(*given)
+            with run.timed("optimizer"):
+                norm = trainee.clip(cfg.optim.grad_clip)
+                trainee.loss_scale.step(optimizer, norm)
+                balance = trainee.balance()
+                if ema:
+                    ema.update()
+            flops = given.targets.numel() * token_flops  # padding is computed as well
+            run.log(loss=loss, grad_norm=norm, lr=lr, tokens=count_of(given.targets), flops=flops)
+            run.log(**trainee.loss_scale.metrics, **balance)
+
+
+def initialize_parameters(
+    start: StartSpec | None, trainee: ParallelModel, ema: Ema | None, run: TrainingRun
+) -> None:
+    """Draw the first parameters, or read those that `start` says, and say so."""
+    about = trainee.begin(start)
+    if ema:
+        ema.restart()
+    if about:
+        run.tell("parameters_read", **about)
+
+
+def build_loader(cfg: RunSpec, run: TrainingRun) -> Loader:
+    """Of `Windows`."""
+    return open_loader(cfg, run, **_reading(cfg))
+
+
+def _validation(cfg: RunSpec, run: TrainingRun, gradients: StepGradients) -> Validate | None:
+    def measure(batch: Batch) -> dict[str, Tensor]:
+        given = next_token_batch(batch.data.to(run.device))
+        return {"loss": sample_losses(gradients.outputs(*given), given.targets)}
+
+    return held_out(cfg, run, measure, **_reading(cfg))
+
+
+def _reading(cfg: RunSpec) -> dict[str, Any]:
+    """How a loader makes windows of samples."""
+    model = decoder_of(cfg)
+    length = model.seq_len + 1
+    if cfg.data.text == "bytes":
+        return {"transform": ByteWindow(length), "collate": stack}
+    packing = Packing(length, pad=PADDING, vocab=model.vocab)
+    return {"pack": packing, "collate": stack_apart if cfg.data.boundaries else stack_running}
+
+
+def sample_mean(losses: Tensor, targets: Tensor) -> Tensor:
+    """The losses of tokens, averaged within each sample and then over samples.
+
+    Every sample weighs the same however much of it is padding, so the mean over ranks does not
+    depend on which rank took which sample.
+
+    Args:
+        losses: (batch, time), 0 where the target is `PADDING`.
+        targets: (batch, time) tokens or `PADDING`.
+    """
+    return sample_losses(losses, targets).mean()
+
+
+def sample_losses(losses: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of each sample, (batch,), of those of its tokens, as of `sample_mean`."""
+    return losses.sum(1) / (targets != PADDING).sum(1).clamp(min=1)

@@ -1,0 +1,30 @@
+"""What a GPU's memory held when it ran out, as a file for https://pytorch.org/memory_viz."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+log = logging.getLogger(__name__)
+
+HISTORY = 100_000  # allocations that a rank remembers: some hundred bytes each
+
+
+def record_allocations(device: torch.device) -> None:
+    """Remember from now on where the newest `HISTORY` allocations of a GPU came from."""
+    if device.type == "cuda":
+        torch.cuda.memory._record_memory_history(max_entries=HISTORY)
+
+
+def write_memory_snapshot(path: Path) -> None:
+    """Write it, if this process uses a GPU; says in the log where, or why not."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    try:
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
+    except (OSError, RuntimeError) as error:
+        log.error("no snapshot of the GPU's memory: %s", error)
+    else:
+        log.info("what the GPU's memory held: %s, for https://pytorch.org/memory_viz", path)

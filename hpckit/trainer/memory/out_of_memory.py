@@ -1,0 +1,56 @@
+"""Whether an error means that memory ran out: by its type, and by how the libraries word it.
+
+What merely mentions memory does not count. Without torch, whose types are known by their names.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+
+from hpckit.ipc.memory_kinds import MemoryKind
+
+_GPU_TYPE = "torch.OutOfMemoryError"
+_NCCL_TYPE = "torch.distributed.DistBackendError"
+# How a RuntimeError of torch begins.
+_GPU = re.compile(
+    r"(CUDA|HIP|XPU) out of memory\. Tried to allocate"
+    r"|(CUDA|HIP) error: out of memory"
+    r"|(CUDA|HIP|cuDNN|cusolver|cuFFT) error: \w*ALLOC_FAILED\b"
+)
+_HOST = re.compile(
+    r"(\[enforce fail at [^\]]*\] [^\n]*)?DefaultCPUAllocator: (can't allocate|not enough) memory"
+    r"|unable to mmap \d+ bytes [^\n]*: Cannot allocate memory \(12\)"
+)
+# NCCL tells the cause at the end of a longer text.
+_NCCL = re.compile(r"Cuda failure (\d+ )?'out of memory'|Failed to CUDA (host )?[cm]alloc")
+
+
+def memory_of(error: BaseException) -> MemoryKind | None:
+    """The memory that `error`, or an error that it came from, says has run out; else None."""
+    return next((found for one in _with_causes(error) if (found := _of_one(one))), None)
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """As a traceback shows them, the last one first."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _of_one(error: BaseException) -> MemoryKind | None:
+    if isinstance(error, MemoryError):
+        return MemoryKind.HOST
+    if isinstance(error, OSError):
+        return MemoryKind.HOST if error.errno == errno.ENOMEM else None
+    if not isinstance(error, RuntimeError):
+        return None
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    text = str(error)
+    if _GPU_TYPE in names or _GPU.match(text) or (_NCCL_TYPE in names and _NCCL.search(text)):
+        return MemoryKind.GPU
+    return MemoryKind.HOST if _HOST.match(text) else None

@@ -1,0 +1,96 @@
+"""What the loaders of all ranks have done from one record of a step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from data import Loader, Usage
+
+SLOW = 0.1
+"""Share of the time that waiting for data takes before somebody is told."""
+
+LONG_S = 30.0
+"""Seconds over which it is judged, and the shortest time between two words."""
+
+_COUNTS = ("hits", "misses", "bypasses", "bytes_fetched")  # of the node stores
+_USAGE = len(fields(Usage))
+_READY = [field.name for field in fields(Usage)].index("ready")  # that of now, no sum
+NAMES = frozenset(
+    (
+        *("data_wait_share", "data_bytes_per_s", "data_batches_ready", "data_errors"),
+        *("data_hits", "data_misses", "data_bypasses", "data_fetched_bytes_per_s"),
+    )
+)
+
+
+class LoaderStatistics:
+    """Of one rank's loader."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._before = self._now()
+
+    def taken(self) -> list[float]:
+        """Numbers since the last call, or the beginning, to be summed over ranks."""
+        now, before = self._now(), self._before
+        self._before = now
+        counts = [a - b for a, b in zip(now[1], before[1], strict=True)]
+        usage = [a - b for a, b in zip(now[0], before[0], strict=True)]
+        usage[_READY] = now[0][_READY]
+        return [*usage, *counts]
+
+    def _now(self) -> tuple[list[float], list[float]]:
+        counts, usage = self._loader.store_counts, vars(self._loader.usage)
+        return [*map(float, usage.values())], [counts[name] for name in _COUNTS]
+
+
+class LoaderDiagnosis:
+    """Decides when it is worth a word what keeps training waiting."""
+
+    def __init__(self) -> None:
+        self._bound = "consumer"
+        self._sums: list[float] | None = None
+        self._seconds = 0.0
+
+    def news(self, sums: Sequence[float], seconds: float) -> dict[str, Any] | None:
+        """The fields of an event, if that has changed; judged over `LONG_S` seconds or more.
+
+        Args:
+            sums: as of `LoaderStatistics.taken`, of all ranks, in the last `seconds`.
+        """
+        before = self._sums or [0.0] * len(sums)
+        self._sums = [a + b for a, b in zip(before, sums, strict=True)]
+        self._seconds += seconds
+        if self._seconds < LONG_S:
+            return None
+        usage = usage_of(self._sums)
+        self._sums, self._seconds = None, 0.0
+        bound = usage.bound
+        is_slow = usage.wait_share > SLOW and bound != "start"
+        if bound == self._bound or not (is_slow or bound == "consumer"):
+            return None
+        self._bound = bound
+        return {"bound": bound, "diagnosis": usage.diagnosis()}
+
+
+def usage_of(sums: Sequence[float]) -> Usage:
+    """Of all ranks together: `ready` counts the batches of all."""
+    return Usage(*sums[:_USAGE])  # type: ignore[arg-type]
+
+
+def record_of(sums: Sequence[float], world: int, seconds: float) -> dict[str, float]:
+    """The values of a record, of what `LoaderStatistics.taken` gave, summed over `world` ranks."""
+    usage = usage_of(sums)
+    hits, misses, bypasses, fetched = sums[_USAGE:]
+    return {
+        "data_wait_share": usage.wait_share,
+        "data_bytes_per_s": usage.bytes / seconds,
+        "data_batches_ready": usage.ready / world,
+        "data_errors": usage.errors,
+        "data_hits": hits,
+        "data_misses": misses,
+        "data_bypasses": bypasses,
+        "data_fetched_bytes_per_s": fetched / seconds,
+    }

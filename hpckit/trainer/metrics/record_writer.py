@@ -1,0 +1,71 @@
+"""Records of steps, written down beside training: a file on the network, and its lock, may take
+milliseconds each time, which no step has to wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+
+from hpckit.events.event_log import EventLog
+from hpckit.trainer.metrics.tensorboard_process import TensorBoardProcess
+from hpckit.trainer.trackers.tracker_builder import close_all
+from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
+from hpckit.trainer.trackers.tracker_interface import StepRecord
+
+_Item = tuple[StepRecord, Mapping[str, float]] | threading.Event | None
+"""A record and what more is in its event; what to set once all before it are written; the end."""
+
+
+class StepRecordWriter:
+    """To the events and trackers, in the order in which they come, by one thread; and from the
+    events to TensorBoard files, by a process."""
+
+    def __init__(
+        self, events: EventLog, tensorboard: Path, trackers: Sequence[TrackerDelivery] = ()
+    ) -> None:
+        self._trackers = trackers
+        self._events, self._curves = events, TensorBoardProcess(events, tensorboard)
+        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, name="records", daemon=True)
+        self._thread.start()
+
+    def write(self, kind: str, step: int, values: Mapping[str, float], **more: float) -> None:
+        """An event, of now, with `values` and `more`; and scalars, of `values` alone."""
+        self._queue.put((StepRecord(kind, step, time.time(), values), more))
+
+    def flush(self) -> None:
+        """Wait until all of them are written. What a save makes durable is told before, whoever is
+        killed then. Raises what has kept one of them from it."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait()
+        if self._error is not None:
+            raise self._error
+
+    def close(self, is_done: bool = False) -> None:
+        """`is_done`: the run is through, not just this attempt."""
+        self._queue.put(None)
+        self._thread.join()
+        self._curves.end(is_done)
+        close_all(self._trackers, is_done)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self._write(*item)
+            except Exception as error:  # noqa: BLE001 (raised where it is waited for)
+                self._error = error
+
+    def _write(self, record: StepRecord, more: Mapping[str, float]) -> None:
+        about = {"time": record.time, "step": record.step}
+        self._events.emit(record.kind, **about, **more, **record.values)
+        self._curves.ensure()
+        for tracker in self._trackers:
+            tracker.put(record)

@@ -1,0 +1,118 @@
+"""Batch normalisation whose running moments are the same on all ranks, and on any number of them.
+
+Ioffe & Szegedy, "Batch Normalization" (2015).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+EPSILON = 1e-5
+MOMENTUM = 0.1
+"""Weight of a step's moments in the running ones (Goyal et al. 2017, section 5.1)."""
+
+
+class BatchNorm(nn.Module):
+    """In fp32, whatever the format of its input. `BatchNormMoments` keeps the running ones."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    batch_mean: Tensor
+    """Of the newest micro-batch, as the next one."""
+    batch_var: Tensor
+
+    def __init__(self, channels: int, *, sync: bool) -> None:
+        """`sync`: take the moments of all ranks' micro-batches, of equal size, together."""
+        super().__init__()
+        self._sync = sync
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        for name in ("running_mean", "running_var", "batch_mean", "batch_var"):
+            empty = torch.empty(channels, dtype=torch.float32)
+            self.register_buffer(name, empty, persistent=name.startswith("running"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`: (batch, channels, height, width); the same shape comes back."""
+        scale = self.weight.float(), self.bias.float()
+        if not self.training:
+            running = self.running_mean, self.running_var
+            return functional.batch_norm(x, *running, *scale, eps=EPSILON)
+        if self._sync and dist.is_initialized():
+            return self._together(x, *scale)
+        batch = self.batch_mean, self.batch_var
+        return functional.batch_norm(x, *batch, *scale, training=True, momentum=1.0, eps=EPSILON)
+
+    def _together(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        values = x.float()
+        var, mean = torch.var_mean(values, dim=(0, 2, 3), correction=0)
+        # around a place nearby that all ranks know: the difference below loses no digits
+        apart = mean - self.running_mean
+        shift, square = _mean_over_ranks(torch.stack((apart, var + apart.square())))
+        mean, var = shift + self.running_mean, square - shift.square()
+        count = dist.get_world_size() * values.numel() // values.shape[1]
+        with torch.no_grad():
+            self.batch_mean.copy_(mean)
+            self.batch_var.copy_(var * (count / max(1, count - 1)))
+        gain = weight * (var + EPSILON).rsqrt()
+        out = torch.addcmul((bias - mean * gain)[:, None, None], values, gain[:, None, None])
+        return out.to(x.dtype)
+
+
+class BatchNormMoments:
+    """Of all micro-batches of a step on all ranks, which the running moments follow once a step:
+    the same on all of them, and on any number, as long as the micro-batches are the same."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """`model` is looked at after each of its forward passes, in training."""
+        norms = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
+        self._batch = [moment for norm in norms for moment in (norm.batch_mean, norm.batch_var)]
+        self._running = [m for norm in norms for m in (norm.running_mean, norm.running_var)]
+        self._sums = [torch.zeros_like(moment) for moment in self._batch]
+        self._micro_batches = 0
+        if norms:
+            model.register_forward_hook(self._take)
+
+    def _take(self, model: nn.Module, *_: object) -> None:
+        if model.training:
+            torch._foreach_add_(self._sums, self._batch)
+            self._micro_batches += 1
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """A step is over. Collective, if the model has batch normalisation."""
+        if not self._running:
+            return
+        flat = torch.cat(self._sums)
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size() * self._micro_batches
+        found = torch.split(flat, [len(moment) for moment in self._running])
+        for running, moment in zip(self._running, found, strict=True):
+            # what overflows in fp16 costs its step, and is not to stay for ever
+            running.lerp_(torch.where(moment.isfinite(), moment, running), MOMENTUM)
+        # those of the newest micro-batch as well: of infinity, a weight of 0 makes NaN
+        torch._foreach_zero_([*self._sums, *self._batch])
+        self._micro_batches = 0
+
+
+def _mean_over_ranks(x: Tensor) -> Tensor:
+    out: Tensor = _Mean.apply(x)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Mean(torch.autograd.Function):
+    """Over all ranks, forward and, since each one's loss depends on all, backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _mean_over_ranks(gradients[0].contiguous())

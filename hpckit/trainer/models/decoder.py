@@ -1,0 +1,123 @@
+"""What decoder-only transformers have in common: tokens to logits or losses by way of blocks, whole
+or as the stage of a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hpckit.trainer.models.base_model import Model
+from hpckit.trainer.models.document_mask import document_mask, positions_within
+from hpckit.trainer.models.unembedding import Unembedding
+
+INIT_STD = 0.02
+"""Standard deviation of weights at initialisation (GPT-2, Llama)."""
+LORA_A, LORA_B = "lora_a", "lora_b"
+"""Parameters of a linear layer's adapter, (rank, inputs) and (outputs, rank)."""
+
+
+@dataclass(frozen=True)
+class LayerRange:
+    """Blocks `begin` up to `end` of a model of `layers`, with the embedding if the first is among
+    them and the head if the last is."""
+
+    begin: int
+    end: int
+    layers: int
+
+    @classmethod
+    def whole(cls, layers: int) -> LayerRange:
+        return cls(0, layers, layers)
+
+    @property
+    def is_first(self) -> bool:
+        return self.begin == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.end == self.layers
+
+
+class DecoderModel(Model):
+    """A model or a part of one; its parameters have the same names in either.
+
+    Those who derive from it define `embed` and `predict`, of which a part may need neither.
+    """
+
+    COLUMNS: tuple[str, ...]
+    """Layers of a block whose outputs tensor parallelism divides."""
+    ROWS: tuple[str, ...]
+    """Layers of a block whose inputs come divided, and whose outputs are sums."""
+    RESIDUAL: tuple[str, ...]
+    """Layers of a block that write into the residual stream."""
+
+    unembedding: Unembedding
+    """The output layer, of the last part alone."""
+
+    def __init__(self, part: LayerRange, blocks: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.part = part
+        numbers = range(part.begin, part.end)
+        self.blocks = nn.ModuleDict(
+            {str(number): block for number, block in zip(numbers, blocks, strict=True)}
+        )
+
+    @property
+    def tied(self) -> Tensor | None:
+        """The parameter that both the first and the last part have."""
+        return None
+
+    def embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """`tokens`: (batch, time) integers; `positions`: the same, None: as they come. Returns
+        (batch, time, width)."""
+        raise NotImplementedError
+
+    def predict(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        """`x`: (batch, time, width); returns as `Unembedding` does."""
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, targets: Tensor | None = None, documents: Tensor | None = None
+    ) -> Tensor:
+        """
+        Args:
+            x: tokens (batch, time), or what the part before gives.
+            targets: (batch, time) tokens that come next.
+            documents: (batch, time) integers; tokens look at those of equal ones alone, which are
+                neighbours. None: at all before them.
+
+        Returns:
+            Logits (batch, time, vocab), with targets the losses of these (batch, time); or what
+            the part behind takes: (batch, time, width).
+        """
+        positions = None if documents is None else positions_within(documents)
+        if self.part.is_first:
+            x = self.embed(x, positions)
+        inside = None if positions is None else document_mask(positions, x.dtype)
+        for block in self.blocks.values():
+            x = block(x) if inside is None else block(x, inside)
+        return self.predict(x, targets) if self.part.is_last else x
+
+    @torch.no_grad()
+    def draw(self, name: str, tensor: Tensor, generator: torch.Generator) -> None:
+        """Fill a whole parameter, by its name, as at the start of training.
+
+        Gains are one and biases zero; weights are normal. The layers that write into the residual
+        stream are scaled by 1/sqrt(2 x layers), so that its variance does not grow with depth
+        (Radford et al. 2019, section 2.3). Adapters add nothing at first: B is zero, and A drawn as
+        in the code of Hu et al. 2021.
+        """
+        if name.endswith((".bias", ".load", LORA_B)):
+            tensor.zero_()
+        elif name.endswith(LORA_A):
+            nn.init.kaiming_uniform_(tensor, a=math.sqrt(5), generator=generator)
+        elif "norm" in name:
+            tensor.fill_(1.0)
+        else:
+            is_residual = name.removesuffix(".weight").endswith(self.RESIDUAL)
+            std = INIT_STD / math.sqrt(2 * self.part.layers) if is_residual else INIT_STD
+            tensor.normal_(0.0, std, generator=generator)

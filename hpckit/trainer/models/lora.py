@@ -1,0 +1,69 @@
+"""Low-rank adapters of linear layers, beside parameters that stay as they are.
+
+Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn import functional
+
+from hpckit.config.model_layers import adapted
+from hpckit.config.spec import DecoderSpec, LoraSpec
+from hpckit.trainer.models.decoder import LORA_A, LORA_B, DecoderModel
+
+
+def adapt(model: DecoderModel, size: DecoderSpec, lora: LoraSpec) -> None:
+    """Freeze the parameters of `model`, whose names stay, and give layers of its blocks adapters.
+
+    Where layers are divided over ranks, their adapters are as well: it comes after that.
+    """
+    model.requires_grad_(False)
+    for block in model.blocks.values():
+        for name in adapted(size, lora):
+            layer = block.get_submodule(name)
+            assert isinstance(layer, nn.Linear)
+            _give_adapter(layer, lora)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether it is the name of an adapter's parameter."""
+    return name.endswith((f".{LORA_A}", f".{LORA_B}"))
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor, lora: LoraSpec) -> Tensor:
+    """Of a layer, the weight that computes the same without adapters; of the type of `weight`.
+
+    Args:
+        weight: (outputs, inputs), or some of its rows and columns.
+        a: (rank, inputs), those columns.
+        b: (outputs, rank), those rows.
+    """
+    added = (lora.alpha / lora.rank * b.float()) @ a.float()
+    return (weight.float() + added).to(weight.dtype)
+
+
+def _give_adapter(layer: nn.Linear, lora: LoraSpec) -> None:
+    weight = layer.weight
+    kind: dict[str, Any] = {"dtype": weight.dtype, "device": weight.device}
+    a = torch.empty(lora.rank, layer.in_features, **kind)
+    b = torch.empty(layer.out_features, lora.rank, **kind)
+    if isinstance(weight, DTensor):
+        is_column = weight.placements == (Shard(0),)
+        of_a, of_b = (Replicate(), Shard(0)) if is_column else (Shard(1), Replicate())
+        a = distribute_tensor(a, weight.device_mesh, [of_a])
+        b = distribute_tensor(b, weight.device_mesh, [of_b])
+    layer.register_parameter(LORA_A, nn.Parameter(a))
+    layer.register_parameter(LORA_B, nn.Parameter(b))
+    # before those of tensor parallelism, which hand on what layers make together
+    layer.register_forward_hook(partial(_add, lora.alpha / lora.rank), prepend=True)
+
+
+def _add(scale: float, layer: Any, inputs: tuple[Tensor], out: Tensor) -> Tensor:
+    (x,) = inputs
+    return out + functional.linear(scale * functional.linear(x, layer.lora_a), layer.lora_b)

@@ -1,0 +1,119 @@
+"""A perceptron of which each token goes through a few of many parts, the experts.
+
+Shazeer et al., "Outrageously Large Neural Networks" (2017); scores and gates as in DeepSeek-AI,
+"DeepSeek-V3 Technical Report" (2024), section 2.1.2; experts without biases, as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpckit.config.spec import ExpertsSpec
+from hpckit.trainer.models.token_dispatch import order_by, sort, unsort
+from hpckit.trainer.parallel.local_tensor import local
+
+# before torch 2.10 it is not public
+_grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm
+_TINY = 1e-20  # keeps gates finite where all scores are zero
+
+
+class MixtureOfExperts(nn.Module):
+    """Each token takes the experts it scores highest, and their mean by these scores."""
+
+    def __init__(self, width: int, size: ExpertsSpec) -> None:
+        super().__init__()
+        self.router = Router(width, size)
+        self.experts = Experts(size.count, width, size.hidden or 4 * width)
+        self.across: Callable[[Experts, Tensor, Tensor], Tensor] = _here
+        """How rows come to the experts, and back: as `Experts` takes and gives them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x`: (batch, time, width); the same shape comes back."""
+        tokens = x.flatten(0, 1)
+        chosen, gates = self.router(tokens)
+        order = order_by(chosen.flatten(), len(self.router.bias))
+        self.router.count(order.counts)
+        rows = sort(tokens.repeat_interleave(chosen.shape[1], 0), order)
+        out = unsort(self.across(self.experts, rows, order.counts), order)
+        mixed = torch.bmm(gates[:, None].to(out.dtype), out.view(*chosen.shape, -1))
+        return mixed.view_as(x)
+
+
+class Router(nn.Module):
+    """Scores the experts for each token, in fp32, which a choice needs (Fedus et al. 2021).
+
+    Biases are for the choice alone, gates are of scores: so balance costs no gradient (Wang et al.,
+    "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", 2024).
+    """
+
+    bias: Tensor
+    load: Tensor
+
+    def __init__(self, width: int, size: ExpertsSpec) -> None:
+        super().__init__()
+        self.per_token = size.per_token
+        self.weight = nn.Parameter(torch.empty(size.count, width))
+        self.register_buffer("bias", torch.zeros(size.count, dtype=torch.float32))
+        load = torch.zeros(size.count, dtype=torch.int64)  # tokens since biases have changed
+        self.register_buffer("load", load, persistent=False)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """`tokens`: (tokens, width); the experts that each takes and their gates, both (tokens,
+        experts per token). Several gates add up to 1; a single one stays a score, to be learned."""
+        scores = functional.linear(tokens.float(), self.weight.float()).sigmoid()
+        chosen = (scores.detach() + self.bias).topk(self.per_token, sorted=False).indices
+        gates = scores.gather(1, chosen)
+        if self.per_token > 1:
+            gates = gates / (gates.sum(1, keepdim=True) + _TINY)
+        return chosen, gates
+
+    def count(self, counts: Tensor) -> None:
+        """Remember how many tokens each expert had, in training; what is computed again counts
+        again, for all experts alike."""
+        if torch.is_grad_enabled():
+            self.load += counts
+
+    @torch.no_grad()
+    def balance(self, load: Tensor, rate: float) -> None:
+        """Move each bias by `rate` towards more tokens, or fewer; `load`: those of all ranks."""
+        self.bias += rate * (load.sum() - load * len(load)).sign()
+        self.load.zero_()
+
+
+class Experts(nn.Module):
+    """Two-layer perceptrons of one shape, whose weights are stacked."""
+
+    def __init__(self, count: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.ranks = 1
+        """Those whose tokens come to these experts."""
+        self.up = nn.Parameter(torch.empty(count, hidden, width))
+        self.down = nn.Parameter(torch.empty(count, width, hidden))
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """`rows`: (rows, width), those of each expert together; `counts`: (experts,), how many;
+        (rows, width) comes back."""
+        ends = counts.cumsum(0, dtype=torch.int32)
+        inner = _grouped_mm(rows, self._mine(self.up).mT, offs=ends)
+        inner = functional.gelu(inner, approximate="tanh")
+        return _grouped_mm(inner, self._mine(self.down).mT, offs=ends)
+
+    def _mine(self, weight: Tensor) -> Tensor:
+        """With gradients as of the mean over `ranks`, as all other parameters have them."""
+        found = local(weight)
+        if self.ranks > 1 and found.requires_grad:
+            found.register_hook(self._averaged)  # type: ignore[no-untyped-call]
+        return found
+
+    def _averaged(self, gradient: Tensor) -> Tensor:
+        return gradient / self.ranks
+
+
+def _here(experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
+    """On a rank that has all of them."""
+    out: Tensor = experts(rows, counts)
+    return out

@@ -1,0 +1,103 @@
+"""Making the model of a spec, and filling it with its first parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from checkpointing.layout.dtensor_placement import local_shard
+from hpckit.config.spec import DecoderSpec, GptSpec, ModelSpec, ResnetSpec, VitSpec
+from hpckit.trainer.models.base_model import Model
+from hpckit.trainer.models.decoder import DecoderModel, LayerRange
+from hpckit.trainer.models.gpt import GPT
+from hpckit.trainer.models.llama import Llama
+from hpckit.trainer.models.resnet import ResNet
+from hpckit.trainer.models.vit import ViT
+from hpckit.trainer.parallel.local_tensor import local
+from hpckit.trainer.random_seeds import mix
+
+
+@overload
+def build(
+    size: DecoderSpec, part: LayerRange | None = None, dtype: torch.dtype = torch.float32
+) -> DecoderModel: ...
+@overload
+def build(
+    size: ModelSpec, part: LayerRange | None = None, dtype: torch.dtype = torch.float32
+) -> Model: ...
+def build(
+    size: ModelSpec, part: LayerRange | None = None, dtype: torch.dtype = torch.float32
+) -> Model:
+    """The model, or a part of a decoder, on the meta device: shapes alone, to be filled by
+    `materialise`."""
+    with torch.device("meta"), _by_default(dtype):
+        match size:
+            case ResnetSpec():
+                return ResNet(size)
+            case VitSpec():
+                return ViT(size)
+            case _:
+                return GPT(size, part) if isinstance(size, GptSpec) else Llama(size, part)
+
+
+@contextmanager
+def _by_default(dtype: torch.dtype) -> Iterator[None]:
+    """New parameters are of this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@overload
+def make(size: DecoderSpec, seed: int, device: torch.device | None = None) -> DecoderModel: ...
+@overload
+def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model: ...
+def make(size: ModelSpec, seed: int, device: torch.device | None = None) -> Model:
+    """A whole model with its first parameters, on the CPU if nothing else is said."""
+    model = build(size)
+    materialise(model, device or torch.device("cpu"), seed)
+    return model
+
+
+def materialise(model: Model, device: torch.device, seed: int) -> None:
+    """Give parameters and buffers memory and their first values."""
+    allocate(model, device, seed)
+    draw_parameters(model, seed)
+
+
+def allocate(model: Model, device: torch.device, seed: int) -> None:
+    """Give parameters memory with whatever is in it, and buffers their first values."""
+    model.to_empty(device=device)
+    _draw(model, model.named_buffers(), seed)
+
+
+def draw_parameters(model: Model, seed: int, which: Callable[[str], bool] | None = None) -> None:
+    """Give parameters, those of `which` names alone if it is given, their first values."""
+    named = model.named_parameters()
+    _draw(model, ((name, p) for name, p in named if which is None or which(name)), seed)
+
+
+@torch.no_grad()
+def _draw(model: Model, named: Iterable[tuple[str, Tensor]], seed: int) -> None:
+    """Values depend on `seed` and on names alone: however the model is spread, a rank draws a
+    tensor whole and keeps its share."""
+    for name, tensor in named:
+        generator = torch.Generator().manual_seed(mix(seed, name))
+        whole = torch.empty(tensor.shape)
+        model.draw(name, whole, generator)
+        _keep(name, whole, tensor)
+
+
+def _keep(name: str, whole: Tensor, tensor: Tensor) -> None:
+    mine = local_shard(name, tensor)
+    assert mine is not None
+    own = local(tensor)
+    for box, at in mine.parts:
+        own[at.slices].copy_(whole[box.slices])

@@ -1,0 +1,64 @@
+"""The output layer: features to logits, or at once to the losses of the tokens that come next."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from hpckit.trainer.batches.byte_text import PADDING
+
+
+class Unembedding(nn.Module):
+    """Works by the weights of another layer."""
+
+    chunks = 1
+    """Parts of the positions, of which only one at a time has logits when losses are asked for. Of
+    more than one, each computes its logits again in the backward pass."""
+
+    def forward(self, x: Tensor, weight: Tensor, targets: Tensor | None = None) -> Tensor:
+        """
+        Args:
+            x: (batch, time, width).
+            weight: (vocab, width).
+            targets: (batch, time) tokens or `PADDING`.
+
+        Returns:
+            Logits (batch, time, vocab); with targets their losses, as of `token_losses`.
+        """
+        if targets is None:
+            return _logits(x, weight)
+        if self.chunks == 1:
+            return _losses(x, weight, targets)
+        pairs = zip(x.chunk(self.chunks, 1), targets.chunk(self.chunks, 1), strict=True)
+        return torch.cat([_frugal_losses(part, weight, wanted) for part, wanted in pairs], dim=1)
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each next token, fp32, (batch, time); 0 where there is none.
+
+    Args:
+        logits: (batch, time, vocab).
+        targets: (batch, time) tokens or `PADDING`.
+    """
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=PADDING, reduction="none"
+    ).view_as(targets)
+
+
+def _logits(x: Tensor, weight: Tensor) -> Tensor:
+    logits = functional.linear(x, weight)
+    return logits.full_tensor() if isinstance(logits, DTensor) else logits
+
+
+def _losses(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return token_losses(_logits(x, weight), targets)
+
+
+def _frugal_losses(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    out: Tensor = checkpoint(
+        _losses, x, weight, targets, use_reentrant=False, preserve_rng_state=False
+    )
+    return out

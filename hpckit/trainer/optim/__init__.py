@@ -1,0 +1,10 @@
+"""Optimizers, the learning-rate schedule and the exponential moving average of parameters. Imported
+by the training functions and run_loop. Imports parallel.local_tensor only."""
+
+from __future__ import annotations
+
+from hpckit.trainer.optim.ema import Ema, build_ema
+from hpckit.trainer.optim.lr_schedule import lr_factor, set_lr
+from hpckit.trainer.optim.optimizer_builder import build_optimizer
+
+__all__ = ["Ema", "build_ema", "build_optimizer", "lr_factor", "set_lr"]

@@ -1,0 +1,106 @@
+"""Muon: steps of orthogonalised momentum for matrices, of AdamW for all else.
+
+Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024); Liu et al., "Muon
+is Scalable for LLM Training" (2025). `torch.optim.Muon` multiplies DTensors as they are spread: a
+collective for every product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+from hpckit.trainer.optim.gathered_matrices import MatrixGather
+from hpckit.trainer.optim.newton_schulz import orthogonalised
+from hpckit.trainer.parallel.local_tensor import local
+
+RMS = 0.2
+"""Root mean square of a step's numbers, at a learning rate of 1: as of AdamW's (Liu et al. 2025,
+section 2.2), so that one learning rate fits both."""
+
+
+class Muon(Optimizer):
+    """A step is a collective of the ranks that the parameters are spread over.
+
+    Args:
+        groups: with "momentum" of matrices, or stacks of them; with "beta1", "beta2" and "eps" of
+            AdamW; with "weight_decay" both.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
+        super().__init__(groups, {"lr": lr})
+        self._gatherings: dict[DeviceMesh, MatrixGather] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if "momentum" in group:
+                self._step_matrices(parameters, group)
+            else:
+                self._step_adamw(parameters, group)
+
+    def _step_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        lr, momentum = group["lr"], group["momentum"]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        gradients = [local(p.grad) for p in parameters if p.grad is not None]
+        momenta = [local(self.state[p]["momentum"]) for p in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - momentum)
+        if lr == 0:  # as where checkpointing makes up a state to load into
+            return
+        ahead = torch._foreach_lerp(gradients, momenta, momentum)  # Nesterov's
+        updates = self._orthogonalised(parameters, ahead)
+        mine = [local(p) for p in parameters]
+        torch._foreach_mul_(mine, 1 - lr * group["weight_decay"])
+        for parameter, part, update in zip(parameters, mine, updates, strict=True):
+            part.add_(update, alpha=-lr * RMS * max(parameter.shape[-2:]) ** 0.5)
+
+    def _orthogonalised(
+        self, parameters: Sequence[Tensor], parts: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """This rank's parts, of whole matrices that were orthogonalised."""
+        found = [part.bfloat16().contiguous() for part in parts]
+        spread: dict[DeviceMesh, list[tuple[DTensor, Tensor]]] = {}
+        for number, parameter in enumerate(parameters):
+            if isinstance(parameter, DTensor) and parameter.device_mesh.size() > 1:
+                pair = parameter, found[number]
+                spread.setdefault(parameter.device_mesh, []).append(pair)
+            else:
+                found[number] = orthogonalised(found[number])
+        for mesh, pairs in spread.items():
+            if mesh not in self._gatherings:
+                self._gatherings[mesh] = MatrixGather(mesh)
+            self._gatherings[mesh].compute(pairs, orthogonalised)
+        return found
+
+    def _step_adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        for parameter in parameters:
+            if not (state := self.state[parameter]):
+                state["step"] = torch.tensor(0.0)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        states = [self.state[p] for p in parameters]
+        adamw(
+            [local(p) for p in parameters],
+            [local(p.grad) for p in parameters if p.grad is not None],
+            [local(state["exp_avg"]) for state in states],
+            [local(state["exp_avg_sq"]) for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=True,
+            amsgrad=False,
+            maximize=False,
+            lr=group["lr"],
+            **{name: group[name] for name in ("beta1", "beta2", "eps", "weight_decay")},
+        )

@@ -1,0 +1,103 @@
+"""Replicating and sharding a model over the ranks that have samples of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+
+from hpckit.config.parallel_degrees import degrees, gathers_layers
+from hpckit.config.spec import ParallelSpec, PrecisionSpec
+
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.bfloat16,  # all but the products of `hpckit.trainer.precision.fp8_linear`
+}
+
+
+def shard(
+    model: nn.Module,
+    blocks: Iterable[nn.Module],
+    mesh: DeviceMesh,
+    parallel: ParallelSpec,
+    precision: PrecisionSpec,
+    *,
+    offload: bool,
+) -> None:
+    """Replicate or shard parameters, gradients and so the optimizer's state over `mesh`, in place.
+
+    Each of `blocks` is gathered, and reduced, as one when its turn comes, all the rest together.
+
+    Args:
+        mesh: "replicate", "shard" or both.
+        offload: to the host's memory.
+    """
+    # of losses or logits, into which nobody writes
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    shard_layers(blocks, mesh, parallel, precision, offload=offload)
+    _spread(model, mesh, precision, gather_again=False, offload=offload)
+
+
+def shard_layers(
+    layers: Iterable[nn.Module],
+    mesh: DeviceMesh,
+    parallel: ParallelSpec,
+    precision: PrecisionSpec,
+    *,
+    offload: bool,
+) -> None:
+    """The same for layers, each as one, of a model that is sharded thereafter."""
+    gather_again = gathers_layers(parallel.zero, degrees(parallel, dist.get_world_size()))
+    for layer in layers:
+        _spread(layer, mesh, precision, gather_again=gather_again, offload=offload)
+
+
+def _spread(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    precision: PrecisionSpec,
+    *,
+    gather_again: bool,
+    offload: bool,
+) -> None:
+    policy = MixedPrecisionPolicy(
+        param_dtype=DTYPES[precision.compute], reduce_dtype=DTYPES[precision.reduce]
+    )
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
+    if offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    if mesh.mesh_dim_names == ("replicate",):
+        from torch.distributed._composable.replicate_with_fsdp import replicate  # since 2.10
+
+        replicate(module, **options)
+    else:
+        fully_shard(module, reshard_after_forward=gather_again, **options)
+
+
+def reshard_models(models: Iterable[nn.Module]) -> None:
+    """Free what a forward pass has gathered, which no backward pass is going to."""
+    for module in (module for model in models for module in model.modules()):
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def before_micro_batch(model: nn.Module, parallel: ParallelSpec, *, is_last: bool) -> None:
+    """What the ranks do together in the backward pass to come; `is_last`: of its step."""
+    if not isinstance(model, FSDPModule):  # this one has it alone
+        return
+    model.set_requires_gradient_sync(is_last or parallel.reduce == "each")
+    # With what only the optimizer needs sharded, parameters are gathered once a step.
+    model.set_reshard_after_backward(is_last or parallel.zero > 1)

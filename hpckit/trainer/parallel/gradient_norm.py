@@ -1,0 +1,66 @@
+"""The norm of all gradients of a model that is spread over ranks in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hpckit.trainer.parallel.local_tensor import local
+
+
+def clip_gradients(
+    parameters: Iterable[nn.Parameter],
+    limit: float,
+    *,
+    stages: int,
+    shared: Collection[Tensor],
+    device: torch.device,
+    scale: float = 1.0,
+) -> Tensor:
+    """Divide all gradients by `scale`, and then scale them down to a norm of `limit`, if theirs is
+    larger; a collective of all ranks.
+
+    Args:
+        device: where ranks reach each other.
+        stages: groups of ranks that have parameters of their own.
+        shared: parameters that two of these have in common.
+
+    Returns:
+        The norm in between, the same on all ranks; not finite if any gradient is not.
+    """
+    gradients: dict[float, list[Tensor]] = {}  # by the share of them that counts on this rank
+    ranks = dist.get_world_size() // stages
+    for parameter in parameters:
+        if parameter.grad is not None:
+            copies = _copies(parameter.grad, ranks) * (2 if _is_among(parameter, shared) else 1)
+            gradients.setdefault(1 / copies, []).append(local(parameter.grad))
+    squares = [
+        # in fp32, of gradients of bf16 as well
+        torch.stack(torch._foreach_norm(some, 2, torch.float32)).square().sum() * share
+        for share, some in gradients.items()
+    ]
+    total = torch.stack(squares).sum().to(device)
+    if ranks * stages > 1:
+        dist.all_reduce(total)
+    norm = total.sqrt() / scale
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0) / scale
+    for some in gradients.values():
+        torch._foreach_mul_(some, factor.to(some[0].device))
+    return norm
+
+
+def _copies(gradient: Tensor, ranks: int) -> int:
+    """How many of `ranks` have the same cells of it."""
+    if not isinstance(gradient, DTensor):
+        return ranks
+    placed = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
+    return ranks // prod(size for placement, size in placed if not placement.is_replicate())
+
+
+def _is_among(parameter: Tensor, some: Iterable[Tensor]) -> bool:
+    return any(parameter is one for one in some)

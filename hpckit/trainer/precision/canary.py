@@ -1,0 +1,98 @@
+"""The first steps of a run against recorded ones (`debug.canary`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpckit.config.canary_record import (
+    NAMES,
+    CanaryRecord,
+    Values,
+    difference,
+    identity_of,
+    read_golden,
+    relative,
+)
+from hpckit.config.spec import RunSpec
+from hpckit.trainer.errors import TrainingError
+
+log = logging.getLogger(__name__)
+
+
+class CanaryError(TrainingError):
+    """A step does not come to what was recorded: so another attempt would not."""
+
+
+class Canary:
+    """Looks at each step, on every rank. Its state is what it has seen, so it can be resumed."""
+
+    def __init__(self, spec: RunSpec, world_size: int, device: torch.device) -> None:
+        canary = spec.debug.canary
+        assert canary.file is not None
+        self._spec, self._path, self._tolerance = spec, Path(canary.file), canary.tolerance
+        self._origin = torch.__version__, world_size, _name(device)
+        self._golden = self._read() if canary.mode == "check" else None
+        self._seen: list[Values] = []
+
+    def look(self, step: int, values: Mapping[str, float]) -> None:
+        """At what step `step` (from 1) has logged, averaged over ranks.
+
+        Raises:
+            CanaryError: it differs from what was recorded.
+            TrainingError: the training function logs nothing to compare.
+        """
+        seen = {name: values[name] for name in NAMES if name in values}
+        if not seen:
+            raise TrainingError(f"debug.canary: run.log one of {', '.join(NAMES)} in every step")
+        self._seen.append(seen)
+        if self._golden is None:
+            return
+        if found := difference(self._golden.steps, step, seen, self._tolerance):
+            raise CanaryError(
+                f"{found}, with debug.canary.tolerance={self._tolerance:g} "
+                f"({self._path}: {self._golden.origin}; here: {self._result().origin})"
+            )
+
+    def end(self, *, is_first: bool) -> dict[str, Any]:
+        """All steps were looked at: the fields of an event. The first rank writes them down."""
+        if self._golden is None:
+            if is_first:
+                self._result().write(self._path)
+            told: dict[str, Any] = {"recorded": str(self._path)}
+        else:
+            pairs = zip(self._seen, self._golden.steps, strict=False)
+            largest = max(relative(seen[n], was[n]) for seen, was in pairs for n in seen)
+            told = {"checked": str(self._path), "largest_difference": largest}
+        log.info("canary: %d steps, %s", len(self._seen), told)
+        return {"steps": len(self._seen), **told}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen so far."""
+        return {"seen": self._seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._seen = [dict(values) for values in state["seen"]]
+
+    def _read(self) -> CanaryRecord:
+        try:
+            return read_golden(self._path)
+        except ValueError as error:
+            raise TrainingError(f"debug.canary.file: {error}") from None
+
+    def _result(self) -> CanaryRecord:
+        return CanaryRecord(identity_of(self._spec), *self._origin, self._seen)
+
+
+def build_canary(spec: RunSpec, world_size: int, device: torch.device) -> Canary | None:
+    """That of `debug.canary`; None without a mode."""
+    return None if spec.debug.canary.mode is None else Canary(spec, world_size, device)
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

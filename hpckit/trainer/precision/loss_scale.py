@@ -1,0 +1,80 @@
+"""Scaling the loss, so that gradients in fp16 neither vanish nor overflow.
+
+Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from hpckit.trainer.errors import TrainingError
+
+log = logging.getLogger(__name__)
+
+FIRST, LEAST = 2.0**16, 2.0**-16
+GROWTH, BACKOFF = 2.0, 0.5
+INTERVAL = 2000  # steps; these are the values of torch.amp.GradScaler
+
+
+class LossScale:
+    """Grows after `INTERVAL` steps without an overflow, and shrinks with each one, which costs the
+    step. Part of a run's state where it is used; 1 where not."""
+
+    def __init__(self, *, is_used: bool) -> None:
+        self._is_used = is_used
+        self._good = self._skipped = 0
+        self.value = FIRST if is_used else 1.0
+        """What the loss is multiplied by."""
+
+    def step(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
+        """Let `optimizer` do its step, unless gradients have overflowed.
+
+        Args:
+            norm: of all gradients, the same on all ranks, so they agree without a word.
+
+        Raises:
+            TrainingError: they overflow however small the scale is.
+        """
+        if not self._is_used:
+            optimizer.step()
+        elif bool(norm.isfinite()):
+            optimizer.step()
+            self._grow()
+        else:
+            self._shrink()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The scale of the step to come, and how many of the run were skipped; none if unused."""
+        return {"loss_scale": self.value, "skipped_steps": self._skipped} if self._is_used else {}
+
+    @property
+    def tracked(self) -> dict[str, LossScale]:
+        """What it adds to the state of a run."""
+        return {"loss_scale": self} if self._is_used else {}
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value, "good": self._good, "skipped": self._skipped}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.value = float(state["value"])
+        self._good, self._skipped = int(state["good"]), int(state["skipped"])
+
+    def _grow(self) -> None:
+        self._good += 1
+        if self._good == INTERVAL:
+            self.value, self._good = self.value * GROWTH, 0
+
+    def _shrink(self) -> None:
+        self._skipped += 1
+        self.value, self._good = self.value * BACKOFF, 0
+        if self.value < LEAST:
+            raise TrainingError(
+                "precision.compute=fp16: gradients are not finite however small the loss is "
+                f"scaled ({self.value:g}): the loss itself is not, or the model needs "
+                "precision=bf16 or fp32"
+            )
+        log.info("gradients overflowed; step skipped, loss scale now %g", self.value)

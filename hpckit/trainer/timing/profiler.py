@@ -1,0 +1,82 @@
+"""Traces of a few steps by torch's profiler, and a table of where their time went.
+
+`*.pt.trace.json.gz` opens in Perfetto (ui.perfetto.dev) and in TensorBoard's profiler plug-in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from hpckit.config.spec import ProfileSpec
+
+log = logging.getLogger(__name__)
+
+ROWS = 20
+"""Operators in the table."""
+
+
+class Profiler:
+    """Is told of every step boundary. A resumed run that is past its first step does nothing."""
+
+    def __init__(
+        self, spec: ProfileSpec, folder: Path, name: str, emit: Callable[..., None]
+    ) -> None:
+        """
+        Args:
+            name: what the names of the files begin with: one for each rank and attempt.
+            emit: takes an event.
+        """
+        self._spec, self._folder, self._name, self._emit = spec, folder, name, emit
+        self._profile: profile | None = None
+
+    def before(self, step: int) -> None:
+        """Step `step` (from 1) begins; the one before it has ended."""
+        start = self._spec.start
+        if self._profile is not None:
+            self._profile.step()
+        elif start is not None and step == start - 1:
+            self._profile = profile(
+                activities=_activities(),
+                schedule=schedule(wait=0, warmup=1, active=self._spec.steps, repeat=1),
+                on_trace_ready=self._write,
+                record_shapes=True,
+            )
+            self._profile.start()
+
+    def close(self) -> None:
+        """End it, in the middle of its steps too, of which it tells then."""
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
+
+    def _write(self, done: profile) -> None:
+        """A full disk costs the trace, not the run."""
+        by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        table = done.key_averages().table(sort_by=by, row_limit=ROWS)
+        trace = self._folder / f"{self._name}.pt.trace.json.gz"
+        log.info("steps %s: %s\n%s", self._steps, trace, table)
+        try:
+            self._folder.mkdir(exist_ok=True)
+            done.export_chrome_trace(str(trace))
+            (self._folder / f"{self._name}.txt").write_text(table, encoding="utf-8")
+        except OSError as error:
+            log.error("no trace: %s", error)
+            self._emit("degraded", what=f"no trace of steps {self._steps}: {error}")
+        else:
+            self._emit("profiled", steps=self._steps, trace=str(trace))
+
+    @property
+    def _steps(self) -> str:
+        first = self._spec.start or 0
+        return f"{first} to {first + self._spec.steps - 1}"
+
+
+def _activities() -> list[Any]:
+    gpus = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    return [ProfilerActivity.CPU, *gpus]

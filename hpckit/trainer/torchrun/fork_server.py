@@ -1,0 +1,146 @@
+"""Begins the torchrun of each generation on its node by a fork, with all imports done.
+
+`python -m hpckit.trainer.torchrun.fork_server` is a child of the node's keeper. It imports torch
+once, in idle moments, then serves one agent after the other: each connects by its standard input,
+with a pipe from which it reads orders, a line of JSON each, and one on which it says what process
+it has begun and how that ended: one at a time. A torchrun ends with the agent that it was begun
+for.
+
+It calls nothing of what it imports, so a fork of it is as good as a new process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.system.child_processes import die_with_parent, redirect_output
+from hpckit.trainer.torchrun.background_imports import BackgroundImportFinder
+
+_TICK_MS = 20
+
+
+@dataclass(frozen=True)
+class ForkServerConnection:
+    """To an agent: descriptors."""
+
+    orders: int
+    answers: int
+
+    def is_over(self, within_ms: int = 0) -> bool:
+        """Whether the agent has closed its end of the orders; it may still have ordered."""
+        poll = select.poll()
+        poll.register(self.orders, 0)  # POLLHUP is always told
+        return bool(poll.poll(within_ms))
+
+    def say(self, **message: Any) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self.answers, json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self.orders)
+        os.close(self.answers)
+
+
+def main() -> None:
+    """Import, then be the server; in a fork, the torchrun that was ordered."""
+    gc.disable()  # imports make 300,000 objects, and all stay
+    control = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    _hear_nobody()
+    connection = accept(control)
+    if connection is None:
+        return
+    gentle = BackgroundImportFinder(connection.orders)
+    sys.meta_path.insert(0, gentle)
+    from hpckit.trainer.torchrun import forked_workers
+    from hpckit.trainer.torchrun.first_device_use import FIRST_USE
+
+    sys.meta_path.remove(gentle)
+    FIRST_USE.look()  # here: in a fork it is not to be seen
+    gc.freeze()  # no collection of theirs is to write to the pages that all forks share
+    while connection is not None:
+        arguments = serve(connection, control)
+        if arguments is not None:
+            forked_workers.main(arguments)
+            return
+        connection = accept(control)
+
+
+def accept(control: socket.socket) -> ForkServerConnection | None:
+    """The next agent's; None: no other can come."""
+    _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+    return ForkServerConnection(*descriptors) if descriptors else None
+
+
+def serve(connection: ForkServerConnection, control: socket.socket) -> list[str] | None:
+    """None when this agent orders no more; in a fork: the arguments of the torchrun that it is to
+    be.
+
+    A torchrun that has ended is reaped at the next order: until then no other process has its
+    number, and who kills it by that kills nobody else.
+    """
+    server, ended = os.getpid(), 0
+    with os.fdopen(os.dup(connection.orders), "rb") as orders:
+        while line := orders.readline():
+            if ended:
+                os.waitpid(ended, 0)
+            if connection.is_over():
+                ended = 0
+                break
+            ended = os.fork()
+            if not ended:
+                die_with_parent(server)
+                control.close()
+                connection.close()
+                gc.enable()
+                return _begin(**json.loads(line))
+            connection.say(kind="begun", pid=ended, server=server)
+            connection.say(kind="ended", returncode=_wait(ended, connection))
+    if ended:
+        os.waitpid(ended, 0)
+    connection.close()
+    return None
+
+
+def _begin(arguments: list[str], environment: dict[str, str], output: str) -> list[str]:
+    """As `hpckit.system.child_processes.spawn` would have started it."""
+    os.setsid()
+    redirect_output(Path(output))
+    threads = os.environ["OMP_NUM_THREADS"]
+    os.environ.clear()
+    os.environ.update(environment)
+    if os.environ["OMP_NUM_THREADS"] != threads:  # libraries take it when they are loaded
+        program = [sys.executable, "-m", "hpckit.trainer.torchrun.forked_workers"]
+        os.execv(program[0], [*program, *arguments])
+    return arguments
+
+
+def _hear_nobody() -> None:
+    """What is begun has no standard input, as of `spawn`."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+
+
+def _wait(pid: int, connection: ForkServerConnection) -> int:
+    """Its exit status, or minus the signal that ended it, as of subprocess. It is not reaped. It is
+    killed if the agent is gone."""
+    while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
+        if connection.is_over(_TICK_MS):  # kernels of before 5.3 cannot poll a process
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(_TICK_MS / 1000)
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+if __name__ == "__main__":
+    main()

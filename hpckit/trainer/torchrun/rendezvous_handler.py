@@ -1,0 +1,124 @@
+"""Where the torchruns of a generation meet: a barrier of nodes that are known, in their order.
+
+torchrun's own (c10d) finds out who is there, and asks its store once a second; here the supervisor
+has chosen the nodes, and watches them. So a node is told when the last one has come, and where none
+is lost, each one's ranks are the same in every round.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from torch.distributed import DistError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+from hpckit.ipc.process_environment import STORE_TOKEN
+from hpckit.ipc.rendezvous_names import participant_name
+from hpckit.trainer.torchrun.free_port import free_port
+from hpckit.trainer.torchrun.rendezvous_store_client import RendezvousStoreClient, StoreConnection
+
+BACKEND = "hpckit"
+_JOINED, _COMPLETE = "joined", "complete"
+
+
+class KnownNodesRendezvous(RendezvousHandler):
+    """Round after round: the first is the beginning, each other one a restart of all workers."""
+
+    def __init__(
+        self,
+        connection: StoreConnection,
+        run_id: str,
+        place: int,
+        nodes: int,
+        address: str,
+        within: timedelta,
+    ) -> None:
+        """
+        Args:
+            connection: to the supervisor's store.
+            run_id: what no other generation has.
+            place: of this node among `nodes`.
+            address: by which the others reach this node.
+            within: what all have to come in, and the default of the store that a round has.
+        """
+        self._connection, self._run_id = connection, run_id
+        self._place, self._nodes, self._address = place, nodes, address
+        self._within = within
+        self._round = 0
+        self._next_began = 0  # number of the request that is answered when it has
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for all nodes.
+
+        Raises:
+            RendezvousConnectionError: they do not come in time, or the store is gone.
+            OSError: there is no port for the workers' store.
+        """
+        self._round += 1
+        store = self._of(self._round)
+        try:
+            if store.add(_JOINED, 1) == self._nodes:
+                store.set(_COMPLETE, "")
+            store.wait([_COMPLETE])
+            port = free_port() if self._place == 0 else None
+            meet = RendezvousStoreInfo.build(self._place, store, self._address, port)
+            self._next_began = self._of(self._round + 1).expect([_JOINED])
+        except DistError as error:
+            raise RendezvousConnectionError(f"round {self._round}: {error}") from error
+        return RendezvousInfo(store, self._place, self._nodes, meet)
+
+    def num_nodes_waiting(self) -> int:
+        """1: workers have failed elsewhere, and are to be started anew here too.
+
+        Raises:
+            RendezvousConnectionError: the store is gone.
+        """
+        try:
+            return int(self._connection.is_answered(self._next_began))
+        except DistError as error:
+            raise RendezvousConnectionError(str(error)) from error
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """The supervisor knows."""
+
+    def shutdown(self) -> bool:
+        return True
+
+    def _of(self, number: int) -> RendezvousStoreClient:
+        return RendezvousStoreClient(self._connection, f"{self._run_id}/{number}/", self._within)
+
+
+def register() -> None:
+    """Let torchrun have it by its name."""
+    rendezvous_handler_registry.register(BACKEND, _create)
+
+
+def _create(given: RendezvousParameters) -> KnownNodesRendezvous:
+    """The token is taken out of the environment, which workers inherit."""
+    host, port = parse_rendezvous_endpoint(given.endpoint, -1)
+    within = timedelta(seconds=float(given.config["join_timeout"]))
+    connection = StoreConnection(host, port, os.environ.pop(STORE_TOKEN))
+    assert given.local_addr is not None
+    place = int(given.config["place"])
+    connection.ask(do="name", name=participant_name(given.run_id, place))
+    return KnownNodesRendezvous(
+        connection, given.run_id, place, given.max_nodes, given.local_addr, within
+    )

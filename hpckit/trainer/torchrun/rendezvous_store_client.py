@@ -1,0 +1,158 @@
+"""The supervisor's rendezvous store, as torchrun uses a store of torch's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import select
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import (  # type: ignore[attr-defined]  # not in its __all__
+    DistNetworkError,
+    DistStoreError,
+    Store,
+)
+
+CONNECT_S = 60.0
+_READ = 1 << 16
+# A connection on which nobody speaks for days must not be forgotten by what is in between.
+_IDLE_S, _BETWEEN_S, _PROBES = 60, 15, 4
+
+
+class StoreConnection:
+    """To an `hpckit.agent.rendezvous_store.RendezvousStore`, whose requests it makes. For one
+    thread."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        """
+        Raises:
+            DistNetworkError: nobody listens there.
+        """
+        try:
+            self._socket = socket.create_connection((host, port), CONNECT_S)
+            _keep_alive(self._socket)
+        except OSError as error:
+            raise DistNetworkError(f"the rendezvous store at {host}:{port}: {error}") from error
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._unread = b""
+        self._send(token.encode())
+
+    def ask(self, **request: Any) -> int:
+        """Make a request. Returns its number, by which its answer is known.
+
+        Raises:
+            DistNetworkError: the connection is lost.
+        """
+        number = next(self._numbers)
+        self._send(json.dumps({"id": number, **request}).encode())
+        return number
+
+    def is_answered(self, number: int) -> bool:
+        """Does not wait; raises as `ask`."""
+        self._read(0)
+        return number in self._answers
+
+    def answer(self, number: int, within_s: float) -> dict[str, Any]:
+        """Wait for it; raises as `ask`, and:
+
+        Raises:
+            DistStoreError: it does not come within `within_s` seconds.
+        """
+        deadline = time.monotonic() + within_s
+        while number not in self._answers:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise DistStoreError(f"nobody has answered within {within_s:g} s")
+            self._read(left_s)
+        return self._answers.pop(number)
+
+    def _send(self, line: bytes) -> None:
+        try:
+            self._socket.sendall(line + b"\n")
+        except OSError as error:
+            raise _lost(error) from error
+
+    def _read(self, within_s: float) -> None:
+        """What there is, or comes first."""
+        if not select.select([self._socket], [], [], within_s)[0]:
+            return
+        try:
+            data = self._socket.recv(_READ)
+        except OSError as error:
+            raise _lost(error) from error
+        if not data:
+            raise _lost("it has ended")
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            self._answers[said.pop("id")] = said
+
+
+class RendezvousStoreClient(Store):
+    """Those keys of a connection that begin with a prefix. What torchrun does not use is missing.
+
+    Values are text in UTF-8.
+    """
+
+    def __init__(self, connection: StoreConnection, prefix: str, timeout: timedelta) -> None:
+        """
+        Args:
+            timeout: of a `get` or `wait` that names none.
+        """
+        super().__init__()
+        self._connection, self._prefix, self._timeout = connection, prefix, timeout
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        text = value if isinstance(value, str) else value.decode()
+        self._done(self._connection.ask(do="set", key=self._prefix + key, value=text))
+
+    def add(self, key: str, by: int) -> int:
+        number = self._connection.ask(do="add", key=self._prefix + key, by=by)
+        return int(self._done(number)["value"])
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Waits until all are there."""
+        said = self._done(self.expect(keys))
+        return [str(value).encode() for value in said["values"]]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._done(self.expect(keys), timeout)
+
+    def expect(self, keys: Sequence[str]) -> int:
+        """Number of a request of the connection, which is answered once all `keys` are there."""
+        return self._connection.ask(do="get", keys=[self._prefix + key for key in keys])
+
+    def _done(self, number: int, timeout: timedelta | None = None) -> dict[str, Any]:
+        return self._connection.answer(number, (timeout or self._timeout).total_seconds())
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    connected.settimeout(None)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+
+
+def _lost(why: object) -> DistNetworkError:
+    return DistNetworkError(f"the rendezvous store is lost: {why}")

@@ -1,0 +1,71 @@
+"""The trackers that a run's spec names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
+
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import spec_values
+from hpckit.events.event_log import EventLog
+from hpckit.rundir.directory import RunDir, run_name
+from hpckit.trainer.trackers.tracker_delivery import TrackerDelivery
+from hpckit.trainer.trackers.tracker_interface import Tracker
+
+Opening = Callable[[str | None], Tracker]
+
+END_S = 8.0
+"""Seconds that the end of an attempt waits for trackers, all together, at most."""
+
+
+def deliveries(spec: RunSpec, run: RunDir, events: EventLog) -> list[TrackerDelivery]:
+    """To each of them; nothing is imported or opened before the first record."""
+    found = {"wandb": _wandb(spec, run), "mlflow": _mlflow(spec, run)}
+    return [
+        TrackerDelivery(name, opening, run.trackers / f"{name}.json", events)
+        for name, opening in found.items()
+        if opening is not None
+    ]
+
+
+def close_all(to: Sequence[TrackerDelivery], is_done: bool, within_s: float = END_S) -> None:
+    """They end at the same time."""
+    until_s = time.monotonic() + within_s
+    for delivery in to:
+        delivery.end(is_done)
+    for delivery in to:
+        delivery.join(until_s)
+
+
+def lacking(spec: RunSpec) -> Iterator[str]:
+    """What the spec asks for and is not installed, with how to get it."""
+    asked = {
+        ("wandb", "wandb"): spec.metrics.wandb.project,
+        ("mlflow", "mlflow-skinny"): spec.metrics.mlflow.experiment,
+    }
+    for (name, package), value in asked.items():
+        if value is not None and find_spec(name) is None:
+            yield f"metrics.{name}: {name} is not installed: pip install {package}"
+
+
+def _wandb(spec: RunSpec, run: RunDir) -> Opening | None:
+    def opened(known: str | None) -> Tracker:
+        from hpckit.trainer.trackers.weights_and_biases import WandbRun
+
+        folder = run.trackers / "wandb"
+        return WandbRun(spec.metrics.wandb, run_name(spec), known, folder, spec_values(spec))
+
+    return opened if spec.metrics.wandb.project is not None else None
+
+
+def _mlflow(spec: RunSpec, run: RunDir) -> Opening | None:
+    def opened(experiment: str, known: str | None) -> Tracker:
+        from hpckit.trainer.trackers.mlflow import MlflowRun
+
+        uri = spec.metrics.mlflow.uri or str(run.mlflow)
+        return MlflowRun(uri, experiment, run_name(spec), known, spec_values(spec))
+
+    experiment = spec.metrics.mlflow.experiment
+    return partial(opened, experiment) if experiment is not None else None

@@ -1,0 +1,109 @@
+"""A run at Weights & Biases; where that cannot be reached, in files for `wandb sync`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hpckit.config.spec import WandbSpec
+from hpckit.trainer.trackers.tracker_interface import StepRecord, TrackerUnavailableError
+
+INIT_S = 30.0
+"""Seconds to wait for the server before a run begins offline."""
+FINISH_S = 5.0
+"""Seconds to wait at the end of an attempt for what is still on its way: a process that has to
+leave its node has few. The files have it all."""
+
+
+class WandbRun:
+    """Open for one attempt."""
+
+    def __init__(
+        self,
+        spec: WandbSpec,
+        name: str,
+        run: str | None,
+        folder: Path,
+        config: Mapping[str, Any],
+    ) -> None:
+        """
+        Args:
+            name: to show.
+            run: id of the run; None: it begins. One of its own, not `name`: a run that was begun
+                anew under the same name would have all its steps refused as old ones.
+            folder: for its files.
+        """
+        self.run = run or f"{name}-{secrets.token_hex(3)}"
+        self.note: str | None = None
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {
+            **{"project": spec.project, "entity": spec.entity, "id": self.run, "name": name},
+            **{"config": dict(config), "resume": "allow", "reinit": "create_new"},
+        }
+        self._open = self._init(spec, about)
+
+    def send(self, records: Sequence[StepRecord]) -> None:
+        """Into its files; its own process brings them to the server."""
+        import wandb
+
+        try:
+            for step, values in merged(records):
+                self._open.log(values, step=step)
+        except (wandb.errors.Error, OSError) as error:
+            raise TrackerUnavailableError(str(error)) from error
+
+    def close(self, is_done: bool) -> None:
+        """See `Tracker.close`."""
+        import wandb
+
+        try:
+            self._open.finish(exit_code=0 if is_done else 1)
+        except (wandb.errors.Error, OSError) as error:  # TimeoutError is one
+            found = sorted(self._folder.glob(f"wandb/*run-*-{self.run}"))
+            bring = f"`wandb sync {found[-1]}` brings the rest" if found else ""
+            raise TrackerUnavailableError(
+                f"not all was sent in {FINISH_S:g} s; {bring} ({error})"
+            ) from error
+
+    def _init(self, spec: WandbSpec, about: Mapping[str, Any]) -> Any:
+        import wandb
+
+        settings = wandb.Settings(**_settings(spec, self._folder))
+        if spec.mode == "online":
+            try:
+                return wandb.init(mode="online", settings=settings, **about)
+            except (wandb.errors.Error, OSError) as error:
+                first = str(error).partition("\n")[0]
+                self.note = (
+                    "wandb: no server, or no key for it, so this attempt is kept in files; "
+                    f"`wandb sync {self._folder}/wandb/offline-run-*` brings them there ({first})"
+                )
+                wandb.teardown()  # its process, which would say that the id is in use
+        try:
+            return wandb.init(mode="offline", settings=settings, **about)
+        except (wandb.errors.Error, OSError) as error:
+            raise TrackerUnavailableError(str(error)) from error
+
+
+def merged(records: Sequence[StepRecord]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Each step once, with what all its records say: one that is told twice loses the second."""
+    for step, of_step in groupby(records, lambda record: record.step):
+        yield step, {name: value for record in of_step for name, value in record.values.items()}
+
+
+def _settings(spec: WandbSpec, folder: Path) -> dict[str, Any]:
+    """It logs what it is told and no more: no output, code, arguments or other processes."""
+    on = (
+        *("disable_git", "disable_code", "disable_job_creation", "x_disable_meta"),
+        *("x_disable_stats", "x_disable_machine_info", "silent", "quiet", "finish_timeout_raises"),
+    )
+    return {
+        **dict.fromkeys(on, True),
+        **{"console": "off", "root_dir": str(folder)},
+        **{"init_timeout": INIT_S, "finish_timeout": FINISH_S},
+        **({"base_url": spec.url} if spec.url is not None else {}),
+    }

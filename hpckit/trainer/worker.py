@@ -1,0 +1,144 @@
+"""The process of one rank: calls the training function, and says how that ended."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import logging
+import os
+import re
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from checkpointing import CheckpointError, SaveError, ServiceError, StoreError
+from data import DataError
+from hpckit.config.spec import RunSpec
+from hpckit.config.spec_parser import SpecError, read_spec
+from hpckit.events.event_log import EventLog
+from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
+from hpckit.ipc.memory_kinds import MemoryKind
+from hpckit.ipc.process_environment import STACKS_SIGNAL, WorkerEnvironment
+from hpckit.system.atomic_files import write_json
+from hpckit.system.child_processes import die_with_parent, name_process, rank_name, redirect_output
+from hpckit.trainer.errors import TrainingError
+from hpckit.trainer.memory.out_of_memory import memory_of
+from hpckit.trainer.signal_guard import install_signal_guard
+
+log = logging.getLogger(__name__)
+
+# How gloo tells of a peer that is gone or not reached, as a RuntimeError.
+_NETWORK = re.compile(r"\bgloo\b|Connection (closed by peer|reset|refused)|[Tt]imed out")
+# Errors in the input: another attempt would meet the same.
+PERMANENT = (SpecError, DataError, CheckpointError, TrainingError, ImportError, SyntaxError)
+
+
+def main() -> int:
+    die_with_parent(os.getppid())
+    env = WorkerEnvironment.from_env()
+    name_process(rank_name(env.rank))
+    at = env.at
+    redirect_output(at.run.rank_log(at.generation, at.node, env.rank))
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
+    where = f"rank {env.rank} of {env.world_size}, attempt {env.attempt}, on {env.device}"
+    log.info("%s: process %d on %s", where, os.getpid(), socket.gethostname())
+    if "SLURM_JOB_ID" in os.environ:
+        install_signal_guard(HeartbeatTable.attach(env.board, env.local_world_size).request)
+    _show_stacks_on_demand(at.run.node_logs(at.generation, at.node) / f"rank{env.rank}.stacks")
+    with EventLog(at.run.events, generation=at.generation, node=at.node) as events:
+        events.emit("worker_started", rank=env.rank, attempt=env.attempt, pid=os.getpid())
+    try:
+        spec = read_spec(at.run.spec(at.submission))
+        find_entry(spec.entry)(spec)
+    except BaseException as error:
+        _say_failed(env, error)
+        raise
+    return 0
+
+
+def find_entry(name: str) -> Callable[[RunSpec], None]:
+    """The training function `module:function`.
+
+    Raises:
+        ImportError: there is no such module, or no such function in it.
+    """
+    module, _, function = name.partition(":")
+    found = getattr(importlib.import_module(module), function, None)
+    if not callable(found):
+        raise ImportError(f"entry: {module} has no function {function}")
+    entry: Callable[[RunSpec], None] = found
+    return entry
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether another attempt would fail in the same way; storage may answer better next time, and
+    there may be more memory."""
+    if memory_of(error) is not None or any(map(_is_of_storage, _causes(error))):
+        return False
+    return isinstance(error, PERMANENT)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the error came of storage or of the network, which may be well next time."""
+    return any(_is_of_storage(one) or _is_of_network(one) for one in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it came from, and so on."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    return isinstance(error, OSError | SaveError | StoreError | ServiceError)
+
+
+def _is_of_network(error: BaseException) -> bool:
+    names = {kind.__qualname__ for kind in type(error).__mro__}  # torch need not be there
+    return "DistError" in names or _NETWORK.search(str(error)) is not None
+
+
+def _show_stacks_on_demand(path: Path) -> None:
+    """Also while the main thread waits in C code."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    faulthandler.register(STACKS_SIGNAL, file=handle, all_threads=True)
+
+
+def _say_failed(env: WorkerEnvironment, error: BaseException) -> None:
+    """Leave the error where the agent looks for it, then say on the board what is to be done."""
+    at = env.at
+    record = {
+        "rank": env.rank,
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "time": time.time(),
+        "memory": (memory := memory_of(error)),
+        "pid": os.getpid(),
+        "is_passing": is_passing(error),
+    }
+    try:
+        write_json(at.run.rank_error(at.generation, at.node, env.rank, env.attempt), record)
+    except OSError as full:
+        log.error("the error is in this log alone: %s", full)
+    if memory is MemoryKind.GPU:
+        from hpckit.trainer.memory.memory_snapshot import (
+            write_memory_snapshot,  # torch, which need not be there else
+        )
+
+        write_memory_snapshot(at.run.memory_snapshot(at.generation, at.node, env.rank, env.attempt))
+    board = HeartbeatTable.attach(env.board, env.local_world_size)
+    phase = WorkerPhase.REFUSED if is_permanent(error) else WorkerPhase.FAILED
+    step = board.slots()[env.local_rank].step
+    board.report(env.local_rank, phase, step, env.attempt)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""What runs in a worker: the run loop, its metrics, and the models that come with hpckit."""

@@ -1,1 +1,0 @@
-"""Models that hpckit brings along."""

@@ -1,1 +1,0 @@
-"""Spreading models and their training over ranks."""

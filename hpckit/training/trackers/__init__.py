@@ -1,1 +1,0 @@
-"""Services that show the metrics of many runs: told beside training, and never waited for."""
