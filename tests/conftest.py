@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.integration.nodeservices import kill_all
+from tests.integration.service.running_services import kill_all
 
 # What was started in the background of a shell ignores it, and so would every run under test
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,7 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
-pytest_plugins = ["tests.services.fixtures", "tests.integration.run_fixtures"]
+pytest_plugins = ["tests.services.fixtures", "tests.integration.run.run_fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +40,7 @@ _TOGETHER = {
     "tests/cluster/test_[a-h]*": "clusters",
     "tests/cluster/test_[i-z]*": "other clusters",
     "tests/faults/test_store_nfs*": "nfs",
-    "tests/integration/test_services_nfs*": "nfs",
+    "tests/integration/services/test_nfs*": "nfs",
 }
 
 

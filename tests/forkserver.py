@@ -15,8 +15,8 @@ _IMPORTED = [  # what is not here, each child imports by itself
     "checkpointing.storage.s3.s3_storage",
     "tests.faults.crashing",
     "tests.faults.storming",
-    "tests.integration.crashing",
-    "tests.integration.worlds",
+    "tests.integration.checkpoint.killed_trainers",
+    "tests.integration.rank_worlds",
 ]
 
 

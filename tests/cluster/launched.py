@@ -10,7 +10,7 @@ from pathlib import Path
 from hpckit.events.event_log import Event
 from hpckit.rundir.directory import RunDir
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.runs import Followed, command
+from tests.integration.run.runs import Followed, command
 
 PATIENCE_S = 240.0
 SLURM = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.runs import assert_same_run
+from tests.integration.run.runs import assert_same_run
 
 
 def test_a_job_that_is_told_to_leave_in_its_set_up_is_not_lost(

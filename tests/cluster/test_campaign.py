@@ -12,8 +12,8 @@ from hpckit.faults.fault_plan import DrillKind
 from slurm.devcluster.folder import VARIABLE
 from tests.cluster.launched import PATIENCE_S, SLURM
 from tests.cluster.slurm import Slurm
-from tests.integration.run_commands import HPCKIT
-from tests.integration.runs import REPO
+from tests.integration.cli.run_commands import HPCKIT
+from tests.integration.run.runs import REPO
 
 STEPS = 100
 SCHEDULE = (

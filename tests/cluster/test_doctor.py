@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.slurm import Slurm
-from tests.integration.run_commands import HPCKIT
+from tests.integration.cli.run_commands import HPCKIT
 
 CPU = ("cluster=slurm", "cluster.device=cpu", "cluster.slurm.gpus=none")
 

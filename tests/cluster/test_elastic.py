@@ -10,7 +10,7 @@ from tests.cluster.former import former
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched, launch
 from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, overrides, wrapper
-from tests.integration.runs import assert_same_run, history, losses, samples_by_step
+from tests.integration.run.runs import assert_same_run, history, losses, samples_by_step
 
 
 def test_a_spare_takes_the_place_of_a_node_without_power(

@@ -12,8 +12,8 @@ from hpckit.system.atomic_files import read_json
 from hpckit.system.child_processes import strays
 from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm
-from tests.integration.run_commands import Typed
-from tests.integration.runs import assert_same_run, history
+from tests.integration.cli.run_commands import Typed
+from tests.integration.run.runs import assert_same_run, history
 
 SAVED_S = 5.0
 """Seconds after which Slurm's controller has written down what it knows."""

@@ -19,7 +19,7 @@ from tests.cluster import guard
 from tests.cluster.conftest import need, options
 from tests.cluster.launched import Launched, launch
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.runs import assert_same_run, history
+from tests.integration.run.runs import assert_same_run, history
 
 _BUDGETS = ("retry.in_place=9", "retry.crash=9", "retry.infra=9", "retry.hang=9")
 

@@ -11,9 +11,9 @@ import pytest
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import UNHURRIED, launch
 from tests.cluster.slurm import Slurm
-from tests.integration.damage import check
-from tests.integration.run_commands import Typed
-from tests.integration.runs import history, losses, samples_by_step
+from tests.integration.checkpoint.store_damage import check
+from tests.integration.cli.run_commands import Typed
+from tests.integration.run.runs import history, losses, samples_by_step
 from tests.services.fixtures import disk_of
 
 FULL_S = 3.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cluster.launched import launch
 from tests.cluster.slurm import Slurm
-from tests.integration.runs import command, complete
+from tests.integration.run.runs import command, complete
 
 
 def test_what_waits_for_a_canary_begins_only_if_it_finds_nothing(

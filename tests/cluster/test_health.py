@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.launched import Launched, launch
 from tests.cluster.slurm import Slurm
-from tests.integration.run_commands import Typed
+from tests.integration.cli.run_commands import Typed
 
 SHORT = ("train.steps=12", "optim.warmup_steps=2", "cluster.device=auto", "debug.ledger=false")
 PROBLEM = "GPU 0: 3 uncorrected memory errors, more than health.ecc_errors=0"

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, Launched
 from tests.cluster.slurm import Slurm
-from tests.integration.run_commands import HPCKIT
+from tests.integration.cli.run_commands import HPCKIT
 
 
 def typed(slurm: Slurm, cwd: Path, *words: str) -> str:

@@ -19,8 +19,8 @@ from tests.cluster.conftest import need, options
 from tests.cluster.launched import PATIENCE_S, Launched
 from tests.cluster.slurm import Slurm
 from tests.cluster.wrapped import SIZE, begun, environment, overrides
-from tests.integration.run_commands import Typed
-from tests.integration.runs import REPO, assert_same_run
+from tests.integration.cli.run_commands import Typed
+from tests.integration.run.runs import REPO, assert_same_run
 
 HELD_BACK_S = 121.0
 

@@ -20,8 +20,8 @@ from tests.cluster import guard
 from tests.cluster.conftest import need, options
 from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, launch
 from tests.cluster.slurm import Slurm
-from tests.integration.run_commands import Typed
-from tests.integration.runs import PACED, assert_same_run, command, history, kill
+from tests.integration.cli.run_commands import Typed
+from tests.integration.run.runs import PACED, assert_same_run, command, history, kill
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["told", "not told"])

@@ -12,8 +12,8 @@ from pathlib import Path
 from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, SLURM, UNHURRIED, Launched
 from tests.cluster.slurm import Slurm, wait_for
-from tests.integration.run_commands import Typed
-from tests.integration.runs import assert_same_run, command, losses
+from tests.integration.cli.run_commands import Typed
+from tests.integration.run.runs import assert_same_run, command, losses
 
 FAKE_APPTAINER = """\
 #!/usr/bin/env python3

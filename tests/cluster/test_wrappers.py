@@ -14,7 +14,7 @@ from hpckit.rundir.directory import RunDir
 from tests.cluster.launched import PATIENCE_S, UNHURRIED, Launched
 from tests.cluster.slurm import Slurm, wait_for
 from tests.cluster.wrapped import SIZE, begun, environment, overrides, wrapper
-from tests.integration.runs import REPO, assert_same_run
+from tests.integration.run.runs import REPO, assert_same_run
 
 NOTE = "a b  'c' \"d\" $(touch evil) `touch evil` ; * é"
 

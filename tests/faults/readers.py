@@ -55,12 +55,12 @@ from hpckit.config.spec_parser import SpecError, dump_spec, read_spec
 from hpckit.events.event_log import EventTail
 from hpckit.system.atomic_files import read_json
 from tests.faults.fuzzing import MOST, Reader
-from tests.unit.checkpointing.codec.test_forged import BASE, COUNT, FORGED, LAYOUT, WHOLE
-from tests.unit.checkpointing.format.forms import chunk, filled
+from tests.unit.checkpointing.codec.test_forged_chunks import BASE, COUNT, FORGED, LAYOUT, WHOLE
+from tests.unit.checkpointing.format.sample_documents import chunk, filled
 from tests.unit.checkpointing.format.test_manifest import document, split, whole
 from tests.unit.checkpointing.service import test_messages as sample
 from tests.unit.data.tars import tar_bytes
-from tests.unit.hpckit.hpckit_parts import make_spec
+from tests.unit.hpckit.specs_and_processes import make_spec
 
 Json = dict[str, Any]
 Content = tuple[str, dict[str, Any], dict[str, np.ndarray[Any, Any]]]

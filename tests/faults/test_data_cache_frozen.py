@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from data.cache.downloads.download_stall import DownloadStallWatch
 from data.cache.files.cache_entry import ShardRef
 from data.cache.node_store import NodeStore
-from tests.integration.shard_reader import body_of
+from tests.integration.data.shard_reader import body_of
 from tests.services.processes import bound
 from tests.services.range_server import range_server
 
@@ -71,7 +71,7 @@ def test_a_frozen_download_is_not_waited_for(
         for name in names:
             server.put(f"/{name}", body_of(name, SIZE))
         server.bytes_per_s = 0.4e6
-        reader = ("-m", "tests.integration.shard_reader", str(cache), str(10**9), server.url)
+        reader = ("-m", "tests.integration.data.shard_reader", str(cache), str(10**9), server.url)
         with process(*reader, names[0], str(SIZE), "1") as frozen:
             within(20, lambda: any(part.stat().st_size for part in cache.glob("*.part")))
             frozen.send_signal(signal.SIGSTOP)

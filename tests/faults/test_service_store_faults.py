@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from checkpointing import Checkpoint, Checkpointer, SaveError, Store
 from checkpointing.store.catalog import committed
 from checkpointing.store.inspection.integrity_check import verify
-from tests.integration.checkpoints import die
-from tests.integration.ckpt_commands import ckpt as command
-from tests.integration.service_nodes import end_all, memfds, until
-from tests.integration.worlds import Recorder
+from tests.integration.checkpoint.single_process_saves import die
+from tests.integration.cli.ckpt_commands import ckpt as command
+from tests.integration.rank_worlds import Recorder
+from tests.integration.service.service_nodes import end_all, memfds, until
 from tests.services import faults
 from tests.services.fixtures import FaultyS3
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.data_commands import write_shards
-from tests.integration.service_nodes import end_all, note_memfds
+from tests.integration.cli.data_commands import write_shards
+from tests.integration.service.service_nodes import end_all, note_memfds
 from tests.services.range_server import RangeServer, range_server
 
 

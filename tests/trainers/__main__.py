@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.integration.nodeservices import kill_all
+from tests.integration.service.running_services import kill_all
 from tests.trainers.changes import draw_changes, draw_elsewhere
 from tests.trainers.playing import CASES, CHANGES
 from tests.trainers.programs import draw_program, draw_setting

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from checkpointing import Checkpointer, Last, StructureError, load
-from tests.integration.checkpoints import die
+from tests.integration.checkpoint.single_process_saves import die
 from tests.trainers import meshes
 from tests.trainers.building import Trainer, own_values
 from tests.trainers.changes import Change, draw_changes, draw_elsewhere

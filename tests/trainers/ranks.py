@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tests.forkserver import fork_server
-from tests.integration.nodeservices import kept
+from tests.integration.service.running_services import kept
 from tests.trainers.playing import Group, Played, Player
 
 RANKS = 4

@@ -24,7 +24,7 @@ from checkpointing.format.manifest import (
     item_of,
     summarise,
 )
-from tests.unit.checkpointing.format.forms import SAVE, content, filled
+from tests.unit.checkpointing.format.sample_documents import SAVE, content, filled
 
 KINDS = (forms.MANIFEST, forms.PART, forms.ABANDONED)
 MODEL = {"model/w": ("float32", (700, 400)), "model/b": ("float32", (7,))}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checkpointing.errors import DamagedError
 from checkpointing.format.chunks import Chunk
 from checkpointing.format.packs import MAGIC, ROW, TRAILER, footer, parse_footer, parse_trailer
-from tests.unit.checkpointing.format.forms import chunk
+from tests.unit.checkpointing.format.sample_documents import chunk
 
 
 def pack_of(lengths: list[int]) -> tuple[bytes, list[Chunk]]:

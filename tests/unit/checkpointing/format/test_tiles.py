@@ -18,7 +18,7 @@ from checkpointing.format.tiles import (
     tiles,
     whole,
 )
-from tests.unit.checkpointing.format.forms import SHAPES, boxes_in, covers_once
+from tests.unit.checkpointing.format.sample_documents import SHAPES, boxes_in, covers_once
 
 KIB, MIB = 1 << 10, 1 << 20
 ITEMSIZES = st.sampled_from([1, 2, 4, 8, 16])

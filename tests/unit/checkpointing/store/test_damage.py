@@ -26,7 +26,7 @@ from checkpointing.store.write.chunk_index import RunChunkIndex
 from checkpointing.store.write.manifest_commit import commit, write_part
 from checkpointing.store.write.part_writer import WriteOptions, write
 from tests.unit.checkpointing.store import saves
-from tests.unit.checkpointing.store.harm import (
+from tests.unit.checkpointing.store.object_damage import (
     Harm,
     Objects,
     harmed,

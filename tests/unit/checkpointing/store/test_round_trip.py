@@ -27,10 +27,10 @@ from checkpointing.store.write.chunk_encoding import ChunkEncoder, EncodedChunk
 from checkpointing.store.write.chunk_index import RunChunkIndex
 from checkpointing.store.write.manifest_commit import commit, write_part
 from checkpointing.store.write.part_writer import TensorPiece, WriteOptions, WrittenPart, write
-from tests.unit.checkpointing.store import boxes
-from tests.unit.checkpointing.store.boxes import Tensor, Tensors
-from tests.unit.checkpointing.store.model_storage import ModelStorage, World
-from tests.unit.checkpointing.store.scheduler import Scheduler
+from tests.unit.checkpointing.store import random_boxes
+from tests.unit.checkpointing.store.random_boxes import Tensor, Tensors
+from tests.unit.checkpointing.store.schedules.model_storage import ModelStorage, World
+from tests.unit.checkpointing.store.schedules.scheduler import Scheduler
 
 RUN = "a"
 
@@ -91,7 +91,9 @@ def _write(
     save, ranks = session.begin(step), len(known)
     held: list[list[TensorPiece]] = [[] for _ in range(ranks)]
     for name, tensor in tensors.items():
-        for box in boxes.cut(tensor.shape, parts or int(rng.integers(1, 2 * ranks + 1)), rng):
+        for box in random_boxes.cut(
+            tensor.shape, parts or int(rng.integers(1, 2 * ranks + 1)), rng
+        ):
             part = tensor.data[box.slices]
             piece = TensorPiece(name, tensor.dtype, tensor.shape, box.offsets, part)
             held[int(rng.integers(ranks))].append(piece)
@@ -115,12 +117,12 @@ def _check(store: Store, save: SaveId, tensors: Tensors, rng: np.random.Generato
         spec = checkpoint.tensors()[name]
         assert (spec.dtype, spec.shape) == (tensor.dtype, tensor.shape)
         assert checkpoint.read(name).tobytes() == tensor.data.tobytes()
-        box = boxes.box_in(tensor.shape, rng)
+        box = random_boxes.box_in(tensor.shape, rng)
         assert checkpoint.read(name, box).tobytes() == tensor.data[box.slices].tobytes()
     # all of it once more, cut in another way and read at once
     reads, expected = [], []
     for name, tensor in tensors.items():
-        for box in boxes.cut(tensor.shape, int(rng.integers(1, 9)), rng):
+        for box in random_boxes.cut(tensor.shape, int(rng.integers(1, 9)), rng):
             reads.append(BoxRead(name, box, np.empty(box.sizes, tensor.data.dtype)))
             expected.append(tensor.data[box.slices])
     checkpoint.read_into(reads)
@@ -130,7 +132,7 @@ def _check(store: Store, save: SaveId, tensors: Tensors, rng: np.random.Generato
 
 @SETTINGS
 @given(
-    tensors=boxes.tensors(),
+    tensors=random_boxes.tensors(),
     worlds=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     encoder=st.sampled_from(sorted(ENCODERS)),
     pack_bytes=st.sampled_from([1, 5000, 1 << 20, 64 << 20]),
@@ -149,7 +151,7 @@ def test_any_tensors_in_any_parts_come_back(
             for _ in range(2):
                 step += 1
                 made[_write(store, session, known, step, tensors, options, rng)] = tensors
-                tensors = boxes.changed(tensors, rng)
+                tensors = random_boxes.changed(tensors, rng)
     for save, saved in made.items():
         _check(store, save, saved, rng)
     for found in catalog.committed(store)[0]:
@@ -158,24 +160,27 @@ def test_any_tensors_in_any_parts_come_back(
         assert verify(store, found, "quick") == []
 
 
-@pytest.mark.parametrize("dtype", boxes.DTYPES)
+@pytest.mark.parametrize("dtype", random_boxes.DTYPES)
 def test_every_bit_pattern_of_every_dtype(dtype: str) -> None:
     rng, store = np.random.default_rng(0), _store()
     ways = ("random", "zeros", "constant", "smooth", "negative zeros", "nan payloads")
     tensors = {
-        f"model/{how}": Tensor(dtype, boxes.fill(how, dtype, (64, 1024), rng)) for how in ways
+        f"model/{how}": Tensor(dtype, random_boxes.fill(how, dtype, (64, 1024), rng))
+        for how in ways
     }
     with Session(store, RUN) as session:
         known = [RunChunkIndex(store, RUN)]
         for step in range(3):
             save = _write(store, session, known, step, tensors, WriteOptions(), rng)
             _check(store, save, tensors, rng)
-            tensors = boxes.changed(tensors, rng)
+            tensors = random_boxes.changed(tensors, rng)
 
 
 def test_chains_of_deltas_and_rows() -> None:
     rng, store = np.random.default_rng(0), _store()
-    tensors = {"model/w": Tensor("bfloat16", boxes.fill("smooth", "bfloat16", (512, 700), rng))}
+    tensors = {
+        "model/w": Tensor("bfloat16", random_boxes.fill("smooth", "bfloat16", (512, 700), rng))
+    }
     options, made = WriteOptions(encoder=ENCODERS["any"]), {}
     with Session(store, RUN) as session:
         known = [RunChunkIndex(store, RUN)]
@@ -216,7 +221,9 @@ def test_equal_chunks_that_two_ranks_stored_in_different_ways() -> None:
 
 def test_what_has_not_changed_is_not_written_again() -> None:
     rng, store = np.random.default_rng(0), _store()
-    tensors = {"model/w": Tensor("float32", boxes.fill("random", "float32", (700, 500), rng))}
+    tensors = {
+        "model/w": Tensor("float32", random_boxes.fill("random", "float32", (700, 500), rng))
+    }
     with Session(store, RUN) as session:
         known = RunChunkIndex(store, RUN)
         save = _write(store, session, [known], 1, tensors, WriteOptions(), rng)

@@ -1,0 +1,236 @@
+"""`hpckit data where` and `shuffle-report`: they say what a loader gives, and a run has seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointing.store.store import Store
+from data import Batch, Loader, Packing, ShardWriter, open_dataset
+from hpckit.cli.data.step_position import SavedLoaderState, of_checkpoints
+from hpckit.events.event_log import EventLog
+from tests.integration.checkpoint.single_process_saves import save_one
+from tests.integration.cli.data_commands import (
+    EACH,
+    SHARDS,
+    document,
+    hpckit,
+    refused,
+    write_shards,
+)
+from tests.unit.checkpointing.store.tensor_checkpoints import make
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+def batches(shards: Path, batch: int, **options: Any) -> Iterator[Batch]:
+    return iter(Loader(open_dataset(shards), global_batch=batch, **options))
+
+
+def keys(found: Any) -> list[str]:
+    return [sample["key"] for sample in found["samples"]]
+
+
+def test_where_says_what_the_loader_gives(shards: Path) -> None:
+    given = batches(shards, 10, seed=3, streams=4, window=2)
+    order = ("--seed", 3, "--streams", 4, "--window", 2)
+    for step in range(15):  # into the second epoch
+        batch = next(given)
+        told = document(
+            "where", shards, "--position", 0, "--step", step, "--global-batch", 10, *order
+        )
+        assert sorted(keys(told)) == sorted(batch.keys)
+        assert {s["position"]: s["key"] for s in told["samples"]} == dict(
+            zip(batch.positions, batch.keys, strict=True)
+        )
+        assert {sample["epoch"] for sample in told["samples"]} == {step // 12}
+
+
+def test_where_of_a_rank_and_of_all(shards: Path) -> None:
+    ranks = [next(batches(shards, 10, rank=r, world_size=3, uneven="ragged")) for r in range(3)]
+    common = ("where", shards, "--position", 0, "--global-batch", 10, "--world", 3)
+    told = document(*common, "--uneven", "ragged")
+    for number, batch in enumerate(ranks):
+        assert keys(document(*common, "--uneven", "ragged", "--rank", number)) == [
+            s["key"] for s in told["samples"] if s["rank"] == number
+        ]
+        assert sorted(batch.keys) == sorted(
+            s["key"] for s in told["samples"] if s["rank"] == number
+        )
+    refused(*common, says="cannot be shared evenly by 3 ranks")
+    refused(*common, "--rank", 3, says="--rank 3 needs a --world of more")
+    repeats = document(*common, "--uneven", "pad")["samples"]
+    assert (len(repeats), sum(sample["repeat"] for sample in repeats)) == (12, 2)
+
+
+@pytest.mark.parametrize("tail", ["straddle", "drop", "pad"])
+def test_where_at_the_end_of_an_epoch(shards: Path, tail: Any) -> None:
+    given = batches(shards, 50, tail=tail)
+    for step in range(6):
+        batch = next(given)
+        told = document(
+            *("where", shards, "--position", 0, "--step", step),
+            *("--global-batch", 50, "--tail", tail),
+        )
+        assert sorted(keys(told)) == sorted(batch.keys)
+        assert sum(s["repeat"] for s in told["samples"]) == int((~batch.mask).sum())
+
+
+def test_where_tells_the_place_of_each_sample(shards: Path) -> None:
+    for sample in document("where", shards, "--position", 7, "--global-batch", 5)["samples"]:
+        with Path(sample["url"]).open("rb") as file:
+            file.seek(sample["offset"])
+            header = file.read(sample["bytes"])
+        assert header.startswith(f"{sample['key']}.bin".encode())
+    table = hpckit("where", shards, "--position", 0, "--global-batch", 30, "--most", 5).stdout
+    assert "and 25 more" in table
+    assert "30 samples of epoch 0" in table
+
+
+def test_where_of_a_state(tmp_path: Path, shards: Path) -> None:
+    loader = Loader(open_dataset(shards), global_batch=8, seed=5, streams=3, window=1)
+    given = iter(loader)
+    for _ in range(4):
+        next(given)
+    state = json.dumps(loader.state_dict())
+    following = [next(given) for _ in range(3)]
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps({"step": 4, "parts": [{"loader": json.loads(state)}]}))
+    for source in (state, file):
+        for later, batch in enumerate(following):
+            told = document(
+                "where", shards, "--state", source, "--step", later, "--global-batch", 8
+            )
+            assert sorted(keys(told)) == sorted(batch.keys)
+    natural = Loader(open_dataset(shards), global_batch=8, shuffle=False).state_dict()
+    told = document("where", shards, "--state", json.dumps(natural), "--global-batch", 3)
+    assert keys(told) == ["000", "001", "002"]
+
+
+def test_states_that_are_none(tmp_path: Path, shards: Path) -> None:
+    state = Loader(open_dataset(shards), global_batch=8).state_dict()
+    for wrong, says in (
+        ("{", "not JSON"),
+        ("{}", "found none"),
+        (json.dumps([state, state]), "--state: "),  # a list looks like a file's name
+        (json.dumps({"a": state, "b": state}), "2 states of loaders: /a, /b"),
+        (tmp_path / "none.json", "No such file"),
+        (json.dumps({**state, "position": -1}), "position is -1"),
+        (json.dumps({**state, "position": "x"}), "position is 'x'"),
+        (json.dumps({**state, "seed": 1.5}), "seed is 1.5"),
+        (json.dumps({**state, "streams": 10**9}), "streams must be in"),
+        (json.dumps({**state, "order": "mix-1"}), "a mixture's samples"),
+        (json.dumps({**state, "fingerprint": "0"}), "another stream of samples"),
+    ):
+        refused("where", shards, "--state", wrong, "--global-batch", 8, says=says)
+    told = ("where", shards, "--state", json.dumps(state))
+    refused(*told, says="--global-batch is needed")
+    refused(*told, "--global-batch", 8, "--seed", 7, says="the state says 0")
+    refused(*told, "--global-batch", 8, "--position", 7, says="one of --run")
+    refused("where", shards, "--global-batch", 8, says="one of --run")
+    refused("where", tmp_path / "none", "--global-batch", 8, "--position", 0, says="no shards")
+    refused("where", shards, "--position", 0, "--global-batch", 8, "--tail", "x", says="tail must")
+
+
+def test_where_of_a_run_by_its_checkpoints(folder: Path, shards: Path) -> None:
+    loader = Loader(open_dataset(shards), global_batch=8, seed=5)
+    given, seen = iter(loader), {}
+    for step in range(1, 10):
+        seen[step] = next(given)
+        if step in (3, 7):
+            save_one(folder / "store", step, {"loader": loader, "run": {"step": step}})
+    place = ("where", shards, "--run", folder / "store")
+    for step in range(4, 8):  # the checkpoints on both sides say how large a step is
+        told = document(*place, "--step", step)
+        assert (told["step"], told["global_batch"]) == (step, 8)
+        assert sorted(keys(told)) == sorted(seen[step].keys)
+    refused(*place, "--step", 2, says="say it with --global-batch")
+    refused(*place, "--step", 0, says="numbered from 1")
+    refused(*place, says="how many samples has step 8?")
+    for step, more in ((2, ("--step", 2)), (9, ("--step", 9)), (8, ())):
+        told = document(*place, *more, "--global-batch", 8)
+        assert sorted(keys(told)) == sorted(seen[step].keys)
+
+
+def test_where_of_a_run_by_its_events(tmp_path: Path, shards: Path) -> None:
+    """Its batches grew at step 4, and it fell back from 9 to 6: the last life counts."""
+    run = tmp_path / "run"
+    (run / "submissions").mkdir(parents=True)
+    state = Loader(open_dataset(shards), global_batch=8, seed=5).state_dict()
+    store = Store.open(run / "checkpoints", create=True)
+    make(store, 6, {}, {"loader": {**state, "position": 44}}, run="run")
+    with EventLog(run / "events.jsonl", attempt=0, rank=0) as events:
+        for generation, (step, position, batch) in enumerate(((0, 0, 8), (4, 32, 6), (6, 44, 10))):
+            events.emit(
+                "training_started",
+                **{"generation": generation, "step": step, "position": position},
+                **{"global_batch": batch, "world_size": 2, "samples": 120, "restore_s": 0.1},
+            )
+    for step, position, batch in ((1, 0, 8), (4, 24, 8), (5, 32, 6), (6, 38, 6), (9, 64, 10)):
+        told = document("where", shards, "--run", run, "--step", step)
+        assert told["global_batch"] == batch
+        positions = [sample["position"] for sample in told["samples"]]
+        assert positions == list(range(position, position + batch))
+    assert document("where", shards, "--run", run)["step"] == 7
+
+
+def test_a_run_without_a_loader(folder: Path, shards: Path) -> None:
+    store = Store.open(folder / "store", create=True)
+    refused("where", shards, "--run", folder / "store", says="without checkpoints")
+    make(store, 1, {}, {"other": {"a": 1}})
+    refused("where", shards, "--run", folder / "store", says="found none")
+    refused("where", shards, "--run", folder / "none", says="no checkpoint store")
+
+
+def test_checkpoints_between_which_batches_changed() -> None:
+    saved = [SavedLoaderState(10, {"position": 101}), SavedLoaderState(4, {"position": 40})]
+    assert of_checkpoints(saved, 7, None) is None  # 61 samples in 6 steps
+    found = of_checkpoints(saved, 7, 8)
+    assert found is not None
+    assert (found.position, found.batch) == (56, 8)
+    assert of_checkpoints([], 7, 8) is None
+
+
+def test_shuffle_report(shards: Path) -> None:
+    good = document("shuffle-report", shards, "--batch", 40)
+    assert good["shards_per_batch_ratio"] == pytest.approx(1, abs=0.1)
+    assert (good["live_shards"], good["samples"]) == (SHARDS, SHARDS * EACH)
+    poor = document("shuffle-report", shards, "--batch", 40, "--streams", 1, "--window", 1)
+    assert poor["shards_per_batch"] < 4
+    assert poor["live_bytes"] == max(p.stat().st_size for p in shards.glob("*.tar"))
+    told = hpckit("shuffle-report", shards, "--batch", 40, "--streams", 1, "--window", 1).stdout
+    assert "too few shards" in told
+    assert "nothing to do" in hpckit("shuffle-report", shards).stdout
+    refused("shuffle-report", shards, "--batch", 10**6, says="batch must be in 2..120")
+    refused("shuffle-report", shards / "none", says="no shards")
+
+
+def test_where_of_packed_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [1 + 7 * i % 30 for i in range(60)]
+    with ShardWriter(tmp_path / "s-%03d.tar", max_samples=20, tokens="bin:uint8") as writer:
+        for number, size in enumerate(sizes):
+            writer.write({"__key__": str(number), "bin": bytes([number] * size)})
+    loader = Loader(
+        open_dataset(tmp_path), global_batch=4, rank=1, world_size=2, pack=Packing(16, pad=255)
+    )
+    state = loader.state_dict()
+    *_, batch = islice(loader, 3)
+    common = ("where", tmp_path, "--state", json.dumps(state), "--global-batch", 4, "--step", 2)
+    told = document(*common, "--world", 2, "--rank", 1)["samples"]
+    for sequence, line in enumerate(batch.data.tokens.tolist()):
+        mine = [one for one in told if one["sequence"] == sequence]
+        spread = [int(s["key"]) for s in mine for _ in range(*s["tokens"])]
+        assert spread == [token for token in line if token != 255]
+    monkeypatch.setenv("COLUMNS", "300")
+    header, *_ = hpckit(*common, "--world", 2).stdout.splitlines()
+    assert header.split()[:4] == ["position", "rank", "sequence", "tokens"]
+    broken = json.dumps({**state, "pack": "pack-0 length=3"})
+    refused("where", tmp_path, "--state", broken, "--global-batch", 4, says="not pack-1")

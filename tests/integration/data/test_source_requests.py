@@ -1,0 +1,146 @@
+"""How often a source is asked: little for a cold shard, and for a warm one not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data import Dataset, Loader, build_index, open_dataset, open_manifest
+from data.index.manifest import NAME
+from data.source.retry import Retry
+from data.source.sources import Sources
+from tests.integration.cli.data_commands import EACH, SHARDS, document, serve
+from tests.services.range_server import RangeServer, range_server
+
+QUICK = Retry(budget_s=0.5, first_s=0.01, longest_s=0.05, least_tries=2)
+
+
+@pytest.fixture(autouse=True)
+def _indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+
+
+def opened(place: str | Path, cache: Path) -> Dataset:
+    return open_dataset(place, cache=cache, cache_bytes=10**9, sources=Sources(retry=QUICK))
+
+
+def asked(server: RangeServer) -> int:
+    """Requests since the last time."""
+    count = len(server.headers)
+    server.headers.clear()
+    return count
+
+
+def epoch(dataset: Dataset) -> list[str]:
+    loader = Loader(dataset, global_batch=30, epochs=1)
+    found = sorted(key for batch in loader for key in batch.keys)
+    loader.close()
+    return found
+
+
+def unhashed(server: RangeServer, folder: Path) -> Path:
+    """The manifest that `data index` makes by default of URLs with no indexes beside them."""
+    forget_indexes(server)
+    urls = [server.url + path for path in server.objects]
+    build_index(sorted(urls), folder / NAME, source=Sources(retry=QUICK))
+    return folder / NAME
+
+
+def forget_indexes(server: RangeServer, but: str | None = None) -> None:
+    for path in [path for path in server.objects if path.endswith(".index")]:
+        if path.rpartition("/")[2] != but:
+            del server.objects[path]
+
+
+EVERYTHING = sorted(f"{number:03d}" for number in range(SHARDS * EACH))
+
+
+@pytest.mark.parametrize("sidecars", [True, False])
+def test_a_cold_shard_takes_three_requests_and_a_warm_one_none(
+    server: RangeServer, local: Path, tmp_path: Path, sidecars: bool
+) -> None:
+    place = serve(server, local)
+    if not sidecars:
+        forget_indexes(server, "dataset.index")
+    dataset = opened(place, tmp_path / "cache")
+    asked(server)
+    assert dataset.read(0)["__key__"] == "000"
+    assert dataset.store.prefetch(dataset.ref(0))
+    # its length, its bytes, and its index, which is here from now on
+    assert asked(server) == 3
+    dataset.close()
+    assert dataset.read(EACH - 1)["__key__"] == f"{EACH - 1:03d}"
+    assert asked(server) == 0
+
+
+def test_a_hash_is_not_needed_for_that(server: RangeServer, local: Path, tmp_path: Path) -> None:
+    serve(server, local)
+    place = unhashed(server, tmp_path)
+    assert open_manifest(place).hash(0) is None
+    dataset = opened(place, tmp_path / "cache")
+    asked(server)
+    dataset.read(0)
+    assert dataset.store.prefetch(dataset.ref(0))
+    assert asked(server) == 2  # indexing has kept the index
+    again = opened(place, tmp_path / "cache")
+    again.read(0)
+    assert asked(server) == 0
+    assert (again.store.metrics.hits, again.store.metrics.misses) == (1, 0)
+
+
+def test_an_object_put_there_later_is_not_taken_for_the_indexed_one(
+    server: RangeServer, local: Path, tmp_path: Path
+) -> None:
+    serve(server, local)
+    place = unhashed(server, tmp_path)
+    path = "/set/s-00.tar"
+    server.put(path, server.objects[path].body, etag='"2"')
+    dataset = opened(place, tmp_path / "cache")
+    for _ in range(2):
+        dataset.read(0)
+        dataset.store.prefetch(dataset.ref(0))
+        dataset.close()
+        assert asked(server) > 0
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_warmed_epoch_needs_no_source(local: Path, tmp_path: Path, hashed: bool) -> None:
+    with range_server() as server:
+        url = serve(server, local)
+        place: str | Path = url if hashed else unhashed(server, tmp_path)
+        told = document("warm", place, "--cache", tmp_path / "cache", "--cache-bytes", "1GB")
+        assert told["cached"] == SHARDS
+        kept = list((tmp_path / "user/hpckit/index").glob("*.index"))
+        assert len(kept) == SHARDS, "packing reads these before any shard is open"
+        dataset = opened(place, tmp_path / "cache")
+    assert epoch(dataset) == EVERYTHING  # of a server that is gone
+    assert dataset.store.metrics.bypasses == 0
+
+
+def test_a_cache_without_indexes_is_enough(
+    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of another user's home: they are made anew, of what lies in the cache."""
+    with range_server() as server:
+        dataset = opened(serve(server, local), tmp_path / "cache")
+        for shard in range(SHARDS):
+            assert dataset.store.prefetch(dataset.ref(shard))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert epoch(dataset) == EVERYTHING
+
+
+def test_an_index_of_a_copy_is_compared_once(
+    server: RangeServer, local: Path, tmp_path: Path
+) -> None:
+    """Without a manifest there is no digest to tell: headers are looked at, and then it is kept."""
+    serve(server, local)
+    urls = [f"{server.url}/set/s-{number:02d}.tar" for number in range(SHARDS)]
+    first = opened_list(urls, tmp_path)
+    assert asked(server) > 2 * SHARDS
+    assert opened_list(urls, tmp_path).fingerprint == first.fingerprint
+    assert asked(server) == SHARDS
+
+
+def opened_list(urls: list[str], folder: Path) -> Dataset:
+    return open_dataset(urls, cache=folder / "c", cache_bytes=10**9, sources=Sources(retry=QUICK))

@@ -1,0 +1,216 @@
+"""Starts real runs, watches them through their events, and reads what they left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from hpckit.events.event_log import Event, EventTail, read_events
+from hpckit.report.history import History, build_history
+from hpckit.rundir.directory import RunDir
+from hpckit.rundir.sample_ledger import LedgerEntry, kept_entries, read_ledgers
+from hpckit.system.atomic_files import read_json
+from hpckit.system.child_processes import strays
+
+REPO = Path(__file__).resolve().parents[3]
+STEPS = 60
+SMALL = (
+    "name=t",
+    "model=gpt_nano",
+    "data=shards",
+    f"train.steps={STEPS}",
+    "train.global_batch=8",
+    "train.micro_batch=4",
+    "train.log_every=1",
+    "optim.warmup_steps=5",
+    "launch.nodes=2",
+    "checkpoint.every_steps=10",
+    "debug.ledger=true",
+    "cluster.device=cpu",
+)
+ALONE = ("launch.nodes=1",)
+"""For runs of which no node but the first matters: each costs some seconds of a processor."""
+PACED = "entry=hpckit.drill.workload:main"
+"""For runs that are to be there for long: a step per 0.2 seconds, most of which is slept."""
+PATIENCE_S = 500.0
+
+
+class Followed:
+    """The events of a run, each of which is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail, self._told = EventTail(path), list[Event]()
+
+    def events(self) -> list[Event]:
+        """All that there are by now, in the order of their time."""
+        self._told += self._tail.read()
+        self._told.sort(key=lambda event: event.time)
+        return self._told
+
+
+@dataclass
+class Started:
+    """A `launch.py` or `hpckit resume` under way."""
+
+    process: subprocess.Popen[str]
+    root: Path
+    _followed: Followed | None = None
+
+    @property
+    def run(self) -> RunDir:
+        """The run's directory, once there is one."""
+        return RunDir(eventually(lambda: next(self.root.glob("t-*"), None)))
+
+    def events(self) -> list[Event]:
+        self._followed = self._followed or Followed(self.run.events)
+        return self._followed.events()
+
+    def wait_for(self, kind: str, count: int = 1, **fields: object) -> Event:
+        """The `count`-th event of `kind` with these fields."""
+
+        def look() -> Event | None:
+            found = [e for e in self.events() if _matches(e, kind, fields)]
+            return found[count - 1] if len(found) >= count else None
+
+        return eventually(look, self.process)
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Until `holds` says so."""
+        eventually(lambda: holds() or None, self.process)
+
+    def wait_for_step(self, step: int) -> Event:
+        """The first record of a step at or after `step`."""
+
+        def look() -> Event | None:
+            done = (e for e in self.events() if e.kind == "step" and e["step"] >= step)
+            return next(done, None)
+
+        return eventually(look, self.process)
+
+    def finish(self) -> tuple[int, str]:
+        """Exit status and output, once it has ended."""
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, output
+
+
+def command(root: Path, shards: Path, *overrides: str) -> list[str]:
+    """`launch.py` for a small run; later overrides win."""
+    places = (f"root={root}", f"data.shards={shards}")
+    return [sys.executable, str(REPO / "launch.py"), *SMALL, *places, *overrides]
+
+
+@contextmanager
+def started(root: Path, arguments: list[str], cwd: Path = REPO) -> Iterator[Started]:
+    """Start something; whatever is left of its runs at the end is killed."""
+    root.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        arguments,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Started(process, root)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+        end_leftovers(root)
+
+
+def complete(root: Path, arguments: list[str], cwd: Path = REPO) -> tuple[int, str]:
+    """Start something and wait for its end: exit status and output."""
+    with started(root, arguments, cwd) as it:
+        return it.finish()
+
+
+def end_leftovers(root: Path, names: str = "t-*") -> None:
+    """Kill what still runs for the runs below `root`."""
+    for path in root.glob(names):
+        for event in read_events(RunDir(path).events):
+            if event.kind == "run_started":
+                _kill_teller(event)
+        for process in strays(path):
+            kill(process.pid)
+
+
+def _kill_teller(event: Event) -> None:
+    """The process that told of itself: by now, another one may have its number."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(event["pid"])
+        if process.create_time() <= event.time:
+            process.kill()
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
+    """Send a signal; False where the process is gone already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T | None], process: subprocess.Popen[str] | None = None) -> T:
+    """What `look` finds, as soon as it finds something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        ended = process is not None and process.poll() is not None
+        found = look()
+        if found is not None:
+            return found
+        if ended:
+            raise AssertionError("it ended before that happened")
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def history(run: RunDir) -> History:
+    return build_history(read_events(run.events))
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    """Loss of each kept step."""
+    return {step: event["loss"] for step, event in sorted(history(run).kept.items())}
+
+
+def samples_by_step(run: RunDir) -> dict[int, list[str]]:
+    """Sorted keys of the samples of each kept step, over all ranks."""
+    keys: dict[int, list[str]] = {}
+    for entry in kept(run):
+        keys.setdefault(entry.step, []).extend(entry.keys)
+    return {step: sorted(found) for step, found in keys.items()}
+
+
+def kept(run: RunDir) -> list[LedgerEntry]:
+    return kept_entries(read_ledgers(run.ledger), STEPS)
+
+
+def assert_same_run(run: RunDir, reference: RunDir) -> None:
+    """Bit for bit the same losses, the same samples at each step, and nothing left running."""
+    assert losses(run) == losses(reference)
+    assert list(losses(run)) == list(range(1, STEPS + 1))
+    assert samples_by_step(run) == samples_by_step(reference)
+    assert read_json(run.verdict)["kind"] == "done"
+    assert strays(run.path) == []
+
+
+def _matches(event: Event, kind: str, fields: dict[str, object]) -> bool:
+    return event.kind == kind and all(event.get(k) == v for k, v in fields.items())

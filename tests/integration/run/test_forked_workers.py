@@ -1,0 +1,59 @@
+"""Workers that are forks, are programs, and cannot be forks: one and the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpckit.rundir.directory import RunDir
+from tests.integration.run.runs import assert_same_run, command, complete, history, kill, started
+
+USES_CUDA = """
+import sys
+
+if "hpckit.trainer.torchrun.fork_server" in sys.orig_argv:
+    import torch
+
+    if torch.version.cuda is None:  # nothing would come of it
+        torch.cuda._is_in_bad_fork = lambda: True
+    else:
+        torch._C._cuda_getDeviceCount()
+"""
+"""As what a site or a plug-in has every Python import."""
+
+
+def test_programs_have_the_losses_of_forks(tmp_path: Path, shards: Path, reference: RunDir) -> None:
+    status, output = complete(tmp_path, command(tmp_path, shards, "launch.preload=false"))
+    assert status == 0, output
+    assert_same_run(RunDir(next(tmp_path.glob("t-*"))), reference)
+
+
+def test_where_cuda_was_used_before_the_fork_the_run_goes_on_without_preload(
+    tmp_path: Path, shards: Path, reference: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is killed, and the run is preempted; it says once what was lost, and why."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(USES_CUDA)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    root = tmp_path / "runs"
+    with started(root, command(root, shards, "debug.drill.preempt_at=[37]")) as it:
+        it.wait_for_step(12)
+        victim = it.wait_for("worker_started", rank=1)["pid"]
+        assert kill(victim)
+        status, output = it.finish()
+        events = it.events()
+    assert status == 0, output
+    run = it.run
+    assert_same_run(run, reference)
+    assert {life.end for life in history(run).lives} >= {"preempted", "done"}
+    (degraded,) = [event for event in events if event.kind == "degraded"]
+    assert degraded["what"] == (
+        "workers do without launch.preload: CUDA was used before the fork: before or while torch "
+        "was imported, as by a sitecustomize, a plug-in of torch.backends or TORCH_CUDA_SANITIZER"
+    )
+    assert output.count("workers do without launch.preload") == 1
+    told = [event for event in events if event.kind == "fork_unusable"]
+    started_workers = [event for event in events if event.kind == "worker_started"]
+    assert len(told) == len(started_workers), "each of them"

@@ -1,0 +1,56 @@
+"""Ranks that hang: seen, told of, and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from hpckit.events.event_log import read_events
+from hpckit.rundir.directory import RunDir
+from tests.integration.run.runs import ALONE, assert_same_run, command, complete, history, started
+
+
+def test_a_rank_that_stops_is_found_with_those_that_wait_for_it(
+    tmp_path: Path, shards: Path, reference: RunDir
+) -> None:
+    with started(tmp_path, command(tmp_path, shards, "hang.step_s=3")) as it:
+        stopped = it.wait_for("worker_started", rank=1)
+        it.wait_for_step(23)
+        os.kill(stopped["pid"], signal.SIGSTOP)
+        first = it.wait_for("hang")
+        second = it.wait_for("hang", 2)
+        status, output = it.finish()
+    assert status == 0, output
+    assert_same_run(it.run, reference)
+    lives = history(it.run).lives
+    assert [life.generation for life in lives] == [1, 1], "they were to restart in place"
+    assert lives[1].start_step >= 20
+    found = (Path(path) for event in (first, second) for path in event["stacks"])
+    paths = sorted(found, key=lambda path: path.name)
+    assert [path.name for path in paths] == ["rank0.stacks", "rank1.stacks"]
+    waiting, silent = (path.read_text() for path in paths)
+    assert "language_model.py" in waiting
+    assert "language_model.py" in silent or "does not answer: it is stopped" in silent
+
+
+def test_a_rank_that_hangs_in_its_start_or_in_a_validation_is_started_again(
+    tmp_path: Path, shards: Path
+) -> None:
+    stuck = (
+        "entry=tests.integration.run.hanging_function:main",
+        "hang.start_s=10",
+        "hang.validate_s=5",
+    )
+    validated = ("train.steps=12", "train.validate_every=4", f"data.validation={shards}")
+    status, output = complete(tmp_path, command(tmp_path, shards, *ALONE, *stuck, *validated))
+    assert status == 0, output
+    (run,) = map(RunDir, tmp_path.glob("t-*"))
+    told = [event for event in read_events(run.events) if event.kind == "hang"]
+    assert [(event["phase"], event["step"]) for event in told] == [
+        ("starting", 0),
+        ("validating", 4),
+    ]
+    stacks = [Path(event["stacks"][0]).read_text() for event in told]
+    assert all("stuck.py" in text for text in stacks)
+    assert [life.generation for life in history(run).lives] == [1, 1], "in place, from step 0 or 4"

@@ -1,0 +1,215 @@
+"""However the model is spread, it trains to the losses of one process, and its state goes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from checkpointing import Checkpointer
+from hpckit.config.spec import RunSpec
+from hpckit.submit.compose import compose_spec
+from hpckit.trainer.batches.byte_text import VOCAB
+from hpckit.trainer.batches.token_windows import shifted
+from hpckit.trainer.language_model import sample_mean
+from hpckit.trainer.optim import build_ema, build_optimizer
+from hpckit.trainer.parallel.device_mesh import make_mesh, place_in
+from hpckit.trainer.parallel.parallel_model import ParallelModel
+from tests.effort import some
+from tests.integration.rank_worlds import assert_same, run_world, whole
+
+WORLD, BATCH, STEPS, LENGTH = 4, 16, 3, 16
+SIZES = ("model.layers=4", "model.heads=4", f"model.seq_len={LENGTH}", "launch.nodes=4")
+BATCHES = (f"train.global_batch={BATCH}", "train.micro_batch=2")
+ON_DATA = {
+    "ddp": ["parallel=ddp"],
+    "zero1": ["parallel=zero1"],
+    "zero2": ["parallel=zero2"],
+    "fsdp": ["parallel=fsdp"],
+    "hsdp": ["parallel=hsdp", "parallel.shard=2"],
+}
+DIVIDED = {
+    "tp": ["parallel=tp"],
+    "fsdp_tp": ["parallel=fsdp_tp", "parallel.tensor=2"],
+    "ddp_tp": ["parallel=ddp", "parallel.tensor=2"],
+    "pp": ["parallel=pp"],
+    "gpipe_ddp": ["parallel=ddp", "parallel.pipeline=2", "parallel.schedule=gpipe"],
+    "interleaved": ["parallel=zero1", "parallel.pipeline=2", "parallel.schedule=interleaved"],
+    "3d": ["parallel=3d", "parallel.tensor=2"],
+}
+WITH_EXPERTS = {
+    "ep_ddp": ["parallel=ddp", "parallel.expert=2"],
+    "ep_zero1": ["parallel=zero1", "parallel.expert=4"],
+    "ep_zero2": ["parallel=zero2", "parallel.expert=2"],
+    "ep_fsdp": ["parallel=fsdp", "parallel.expert=2"],
+    "ep_hsdp": ["parallel=hsdp", "parallel.shard=2", "parallel.expert=2"],
+}
+KINDS = {**ON_DATA, **DIVIDED, **WITH_EXPERTS}
+MOVED = [*ON_DATA, *DIVIDED]
+Step = tuple[float, float]
+
+
+SOME = ["ddp", "fsdp", "interleaved", "3d"]
+FEW = ["ddp", "fsdp_tp", "interleaved", "fsdp"]
+MUON = ("optim=muon", "optim.ema_decay=0.9")
+EXPERTS = ("model.experts.balance_rate=0.02", "memory.recompute=full")
+
+
+@cache
+def spec_of(kind: str, model: str = "gpt_nano", *overrides: str) -> RunSpec:
+    groups = ["model.heads=8", "model.kv_heads=4"] if model.startswith("llama") else []
+    about = [f"model={model}", *SIZES, *groups, *BATCHES, *overrides]
+    return compose_spec([*about, *(["launch.nodes=1"] if kind == "alone" else KINDS[kind])])
+
+
+def specs_of(kinds: Iterable[str], model: str, overrides: Iterable[str] = ()) -> list[RunSpec]:
+    """Composed once, and not by each rank."""
+    return [spec_of(kind, model, *overrides) for kind in kinds]
+
+
+class Training:
+    """Of one spec, on all ranks of this world."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        mesh = make_mesh("cpu", spec.parallel)
+        self.trainee = ParallelModel(spec, mesh, torch.device("cpu"))
+        self.optimizer = build_optimizer(self.trainee.module, spec.optim)
+        self._ema = build_ema(self.trainee.module, spec.optim.ema_decay)
+        self._place, self._clip = place_in(mesh), spec.optim.grad_clip
+        share = BATCH // self._place.data_size
+        self._gradients = self.trainee.gradients(share, sample_mean)
+
+    @property
+    def state(self) -> dict[str, object]:
+        state = {"model": self.trainee.module, "optimizer": self.optimizer}
+        return {**state, "ema": self._ema} if self._ema else state
+
+    def steps(
+        self, count: int = STEPS, batch_of: Callable[[int], torch.Tensor] | None = None
+    ) -> Iterator[Step]:
+        """(mean loss over all ranks, gradient norm) of each, in micro-batches of two samples.
+
+        Args:
+            batch_of: the step's of all ranks, by its number from 0; `batch` if it is not given.
+        """
+        for number in range(count):
+            given = batch() if batch_of is None else batch_of(number)
+            mine = given.chunk(self._place.data_size)[self._place.data]
+            self.optimizer.zero_grad()
+            loss = self._gradients(*shifted(mine))
+            norm = self.trainee.clip(self._clip)
+            self.trainee.loss_scale.step(self.optimizer, norm)
+            self.trainee.balance()
+            if self._ema:
+                self._ema.update()
+            dist.all_reduce(loss)
+            yield float(loss) / dist.get_world_size(), float(norm)
+
+
+def batch() -> torch.Tensor:
+    """Of all ranks: the same in each step, so that there is something to learn."""
+    return torch.randint(0, VOCAB, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(7))
+
+
+def losses(rank: int, tmp: Path, specs: list[RunSpec]) -> list[list[Step]]:
+    return [list(Training(spec).steps()) for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "model", "overrides", "close"),
+    [
+        ([*ON_DATA], "gpt_nano", (), 2e-5),
+        ([*DIVIDED], "gpt_nano", (), 2e-5),
+        (SOME, "gpt_nano", ("precision=bf16",), 2e-2),
+        (["fsdp_tp", "pp", "interleaved", "3d"], "llama_nano", (), 2e-5),
+        (FEW, "gpt_nano", MUON, 5e-4),  # which orthogonalises in bf16
+        (["fsdp", "ep_zero1", "ep_zero2", "ep_hsdp"], "gpt_moe_nano", EXPERTS, 2e-5),
+        (["ep_fsdp"], "gpt_moe_nano", (*EXPERTS, *MUON), 5e-4),
+    ],
+    ids=["gpt", "gpt-divided", "gpt-bf16", "llama", "gpt-muon", "experts", "experts-muon"],
+)
+def test_all_train_to_the_losses_of_one_process(
+    tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...], close: float
+) -> None:
+    alone, specs = (specs_of(each, model, overrides) for each in (["alone"], kinds))
+    ((expected,),) = run_world(1, partial(losses, specs=alone), tmp_path)
+    ranks = run_world(WORLD, partial(losses, specs=specs), tmp_path)
+    assert expected[-1][0] < expected[0][0] - 0.01, "it learns"
+    assert_close(ranks, kinds, expected, close)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "overrides", "close"),
+    [
+        (["ep_ddp"], (), 2e-5),
+        (["ep_fsdp"], ("precision=bf16",), 2e-2),
+        (["fsdp"], ("memory.recompute=selective",), 2e-5),
+    ],
+    ids=["shared", "shared-bf16", "selective"],
+)
+def test_experts_on_two_ranks(
+    tmp_path: Path, kinds: list[str], overrides: tuple[str, ...], close: float
+) -> None:
+    words = ("launch.nodes=2", *overrides)
+    alone, specs = (specs_of(each, "gpt_moe_nano", words) for each in (["alone"], kinds))
+    ((expected,),) = run_world(1, partial(losses, specs=alone), tmp_path)
+    assert_close(run_world(2, partial(losses, specs=specs), tmp_path), kinds, expected, close)
+
+
+def assert_close(
+    ranks: list[list[list[Step]]], kinds: list[str], expected: list[Step], close: float
+) -> None:
+    assert all(found == ranks[0] for found in ranks)
+    for kind, found in zip(kinds, ranks[0], strict=True):
+        for (loss, norm), (other, other_norm) in zip(found, expected, strict=True):
+            assert loss == pytest.approx(other, rel=close), kind
+            assert norm == pytest.approx(other_norm, rel=10 * close), kind
+
+
+def moved(rank: int, tmp: Path, specs: list[RunSpec]) -> int:
+    """Each goes on from what the one before has saved, bit for bit; how often."""
+    previous: dict[str, torch.Tensor] | None = None
+    for number, spec in enumerate((*specs, specs[0])):
+        training = Training(spec)
+        checkpointer = Checkpointer(tmp / "store", run="moves")
+        step = checkpointer.restore(training.state)
+        if previous is not None:
+            assert step == number
+            assert_same(everything(training.state), previous)
+        next(training.steps(1))
+        checkpointer.save(number + 1, training.state)
+        checkpointer.close()
+        previous = everything(training.state)
+    return number
+
+
+def everything(state: dict[str, object]) -> dict[str, torch.Tensor]:
+    """All tensors, whole: of a pipeline, those of all its ranks."""
+    parts: list[dict[str, torch.Tensor] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, whole(state))
+    return {name: tensor for part in parts for name, tensor in (part or {}).items()}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "model", "overrides"),
+    [
+        (MOVED, "gpt_nano", ()),
+        (some(["ddp", "3d"], ["fsdp_tp", "interleaved"]), "llama_nano", ()),
+        (some(["fsdp_tp", "interleaved"], ["ddp"]), "gpt_nano", MUON),
+        (
+            some(["ep_fsdp", "ep_zero1"], ["ddp", "ep_hsdp"]),
+            "gpt_moe_nano",
+            ("optim.ema_decay=0.9",),
+        ),
+    ],
+    ids=["gpt", "llama", "gpt-muon", "experts"],
+)
+def test_checkpoints_go_from_each_to_the_next(
+    tmp_path: Path, kinds: list[str], model: str, overrides: tuple[str, ...]
+) -> None:
+    work = partial(moved, specs=specs_of(kinds, model, overrides))
+    assert run_world(WORLD, work, tmp_path) == [len(kinds)] * WORLD

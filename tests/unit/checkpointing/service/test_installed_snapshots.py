@@ -1,0 +1,92 @@
+"""Snapshots that came from elsewhere and lie in the hall as if a trainer had left them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from checkpointing.errors import ServiceError
+from checkpointing.service.registry.rank_slots import ArenaLayout
+from checkpointing.service.registry.slot_choice import SlotState
+from checkpointing.service.registry.snapshot_registry import SnapshotRead, SnapshotRegistry
+from checkpointing.staging.arena import Arena
+from tests.unit.checkpointing.service.sample_trainers import SECOND, SLOT, Trainer, snapshot
+
+
+def memory() -> ArenaLayout:
+    return ArenaLayout(Arena.create(SLOT), 1, SLOT)
+
+
+def held(hall: SnapshotRegistry) -> dict[tuple[int, int], SlotState]:
+    return {(one.rank, one.step): state for one, state in hall.snapshots()}
+
+
+def test_it_is_wanted_and_led_where_rank_0_is() -> None:
+    hall = SnapshotRegistry()
+    assert hall.install(snapshot(0, 7), memory())
+    course = hall.next_course()
+    assert course is not None
+    assert course.leads
+    assert hall.wanted(course) == [7]
+
+
+def test_the_next_trainer_of_the_rank_finds_it() -> None:
+    hall = SnapshotRegistry()
+    hall.install(snapshot(0, 7), memory())
+    trainer = Trainer(hall, 0, SECOND)
+    assert (trainer.seated.slots, trainer.seated.slot_bytes) == (1, SLOT)
+    assert held(hall) == {(0, 7): SlotState.WAITING}
+
+
+def test_a_trainer_that_sits_there_is_not_disturbed() -> None:
+    hall = SnapshotRegistry()
+    Trainer(hall, 0).furnish().save(3)
+    assert not hall.install(snapshot(0, 7), memory())
+    assert held(hall) == {(0, 3): SlotState.WAITING}
+
+
+def test_only_what_is_newer_takes_the_place() -> None:
+    hall = SnapshotRegistry()
+    hall.install(snapshot(0, 7), memory())
+    assert not hall.install(snapshot(0, 7), memory())
+    assert hall.install(snapshot(0, 8), memory())
+    assert held(hall) == {(0, 8): SlotState.WAITING}
+
+
+def test_nothing_is_held_of_a_generation_that_is_over() -> None:
+    hall = SnapshotRegistry()
+    hall.install(snapshot(0, 7), memory())
+    hall.resume(SECOND)
+    assert not hall.install(snapshot(1, 7), memory())
+    assert held(hall) == {}
+
+
+def test_memory_that_is_too_small_is_refused() -> None:
+    hall = SnapshotRegistry()
+    with pytest.raises(ServiceError, match="layout"):
+        hall.install(snapshot(0, 7), ArenaLayout(Arena.create(4096), 1, 1))
+    assert held(hall) == {}
+
+
+def test_who_reads_it_while_its_own_trainer_comes_back_waits_for_that() -> None:
+    hall = SnapshotRegistry()
+    hall.install(snapshot(0, 7), memory())
+    course = hall.next_course()
+    assert course is not None
+    hall.begin(course, 7)
+    trainer = Trainer(hall, 0)
+    found: list[SnapshotRead | None] = []
+
+    def read() -> None:
+        with hall.reading(course.generation, 0, 7) as taken:
+            found.append(taken)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(0.2)
+    assert found == []
+    trainer.furnish().save(7)
+    reader.join(60.0)
+    assert found[0] is not None
+    assert found[0].snapshot.step == 7

@@ -1,0 +1,116 @@
+"""Mixing: exact shares, own positions without a gap, weights changeable at any position."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.order.mixture import PARTS, MixedOrder, Mixture, MixtureSegment, segment
+from data.order.rank_shares import share
+from data.order.sample_order import Order
+from tests.unit.data.order import order_reference as reference
+
+WEIGHTS = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1, 2]), min_size=1, max_size=5).filter(any)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    changes=st.lists(st.tuples(WEIGHTS, st.integers(1, 300)), min_size=1, max_size=5),
+    seed=st.integers(0, 2**64 - 1),
+    block=st.integers(45, 130),
+)
+def test_own_positions_go_on_without_a_gap_over_changes_of_weights(
+    changes: list[tuple[list[float], int]], seed: int, block: int
+) -> None:
+    mixture = Mixture([segment(0, changes[0][0])], seed=seed, block=block)
+    position = 0
+    seen: list[tuple[int, int]] = []
+    for weights, length in changes:
+        mixture = mixture.then(position, weights)  # a resume: the same past, other weights
+        located = mixture.locate(np.arange(position, position + length))
+        seen += zip(*(column.tolist() for column in located), strict=True)
+        position += length
+        counts = np.bincount([d for d, _ in seen], minlength=mixture.datasets)
+        assert mixture.consumed(position).tolist() == counts.tolist()
+        mine = np.bincount(located[0], minlength=len(weights))
+        for count, weight in zip(mine, weights, strict=False):
+            assert abs(count - length * weight / sum(weights)) <= block
+    for dataset in range(mixture.datasets):
+        own = [at for d, at in seen if d == dataset]
+        assert own == list(range(len(own)))
+    whole = mixture.locate(np.arange(position))
+    assert list(zip(*(column.tolist() for column in whole), strict=True)) == seen
+
+
+@settings(max_examples=60, deadline=None)
+@given(weights=WEIGHTS, blocks=st.integers(0, 10**12), block=st.integers(45, 2000))
+def test_shares_are_exact_after_any_number_of_blocks(
+    weights: list[float], blocks: int, block: int
+) -> None:
+    part = segment(0, weights)
+    consumed = Mixture([part], block=block).consumed(blocks * block)
+    assert consumed.sum() == blocks * block
+    for count, share_of in zip(consumed.tolist(), part.parts, strict=True):
+        assert abs(count * PARTS - blocks * block * share_of) < PARTS
+
+
+@settings(max_examples=40, deadline=None)
+@given(weights=WEIGHTS, seed=st.integers(0, 2**64 - 1), block=st.integers(45, 90))
+def test_the_document_says_what_is_done(weights: list[float], seed: int, block: int) -> None:
+    part = segment(0, weights)
+    datasets, _ = Mixture([part], seed=seed, block=block).locate(np.arange(4 * block))
+    assert datasets.tolist() == reference.mixture(part.parts, seed, block, 4)
+
+
+def test_weights_become_exact_parts() -> None:
+    assert segment(0, [0.7, 0.3]).parts == (700_000_000, 300_000_000)
+    assert segment(0, [1, 1, 1]).parts == (333_333_334, 333_333_333, 333_333_333)
+    assert segment(5, [0, 2]) == MixtureSegment(5, (0, PARTS))
+
+
+def test_blocks_are_shuffled() -> None:
+    datasets, _ = Mixture([segment(0, [1, 1])], block=64).locate(np.arange(128))
+    first, second = datasets[:64].tolist(), datasets[64:].tolist()
+    assert sorted(first) == sorted(second)
+    assert first != second != sorted(second)
+
+
+def test_mixed_orders_read_every_dataset_by_its_own_order() -> None:
+    orders = [Order([5, 7], seed=1, streams=3), Order([40], seed=2, streams=4)]
+    mixed = MixedOrder(orders, Mixture([segment(0, [1, 3])], block=16))
+    datasets, shards, samples = mixed.locate(np.arange(48))
+    assert np.bincount(datasets).tolist() == [12, 36]
+    read = set(zip(shards[datasets == 0].tolist(), samples[datasets == 0].tolist(), strict=True))
+    assert len(read) == 12
+    shares = [share(0, 48, rank, 4, mixed) for rank in range(4)]
+    assert sorted(p for s in shares for p in s.positions.tolist()) == list(range(48))
+    last = mixed.mixture.locate(shares[3].positions)
+    assert set(orders[1].stream_of(last[1][last[0] == 1]).tolist()) <= {2, 3}
+    with pytest.raises(ValueError, match="2 datasets are mixed, 1"):
+        MixedOrder(orders[:1], mixed.mixture)
+
+
+@pytest.mark.parametrize("weights", [[], [0.0], [1, -1], [math.nan], [math.inf, 1]])
+def test_wrong_weights_are_refused(weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights must be"):
+        segment(0, weights)
+
+
+@pytest.mark.parametrize(
+    ("segments", "block", "text"),
+    [
+        ([], 64, "begin at 0"),
+        ([segment(1, [1])], 64, "begin at 0"),
+        ([segment(0, [1]), segment(0, [1])], 64, "rising"),
+        ([MixtureSegment(0, (1, 2))], 64, "sum to"),
+        ([segment(0, [1, 99])], 64, "at least 100"),
+        ([segment(0, [1])], 0, "block must be"),
+    ],
+)
+def test_impossible_mixtures_are_refused(
+    segments: list[MixtureSegment], block: int, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        Mixture(segments, block=block)

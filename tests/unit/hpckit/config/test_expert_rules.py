@@ -1,0 +1,133 @@
+"""Experts that cannot be, or cannot be shared, are refused by their key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.config.parallel_degrees import degrees, describe
+from hpckit.config.spec import ParallelSpec
+from hpckit.config.spec_parser import SpecError
+from tests.unit.hpckit.specs_and_processes import make_spec
+
+FOUR = {"launch.nodes": 4}
+
+
+def complaints(changes: dict[str, Any], model: str = "gpt_moe_nano") -> list[str]:
+    try:
+        make_spec(changes, model=model)
+    except SpecError as error:
+        return error.violations
+    return []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {**FOUR, "parallel.expert": 3, "model.experts.count": 6},
+            "parallel: shard 4 = 4 ranks do not divide by expert 3, to share experts "
+            "(4 nodes x 1 workers)"
+            "; change these degrees, launch.nodes or launch.gpus_per_node",
+        ),
+        (
+            {**FOUR, "parallel.replicate": 2, "parallel.shard": 2, "parallel.expert": 8}
+            | {"model.experts.count": 8},
+            "parallel: replicate 2 x shard 2 = 4 ranks do not divide by expert 8, to share experts "
+            "(4 nodes x 1 workers)"
+            "; change these degrees, launch.nodes or launch.gpus_per_node",
+        ),
+        (
+            {**FOUR, "parallel.expert": 4, "model.experts.count": 6},
+            "parallel.expert: 4 ranks do not divide model.experts.count=6",
+        ),
+        (
+            {"model.experts.per_token": 5},
+            "model.experts.per_token: a token cannot go through 5 of model.experts.count=4",
+        ),
+        (
+            {"model.experts.hidden": 12},
+            "model.experts.hidden: experts need it to be a multiple of 8, got 12",
+        ),
+        (
+            {"model.width": 36},
+            "model.width: experts need it to be a multiple of 8, got 36",
+        ),
+        (
+            {**FOUR, "parallel.shard": 2, "parallel.tensor": 2},
+            "parallel.tensor: models with experts are not divided over 2 ranks so; take "
+            "parallel.expert, with a parallel such as fsdp",
+        ),
+        (
+            {**FOUR, "parallel.shard": 2, "parallel.pipeline": 2, "train.micro_batch": 4},
+            "parallel.pipeline: models with experts are not divided over 2 ranks so; take "
+            "parallel.expert, with a parallel such as fsdp",
+        ),
+        (
+            {"memory.compile": True},
+            "memory.compile: blocks with experts are not compiled, since how many tokens each gets "
+            "is known to the run alone; take false",
+        ),
+        (
+            {**FOUR, "parallel.expert": 2, "memory.recompute": "selective"},
+            "memory.recompute: selective does not go with experts that ranks share, which FSDP "
+            "gathers inside of a block (parallel.expert); take full",
+        ),
+        (
+            {"cluster.device": "cuda", "memory.offload": True},
+            "memory.offload: experts stay on the GPU, shared by parallel.expert; take false",
+        ),
+        (
+            {"cluster.device": "cuda", "precision.compute": "fp8"},
+            "precision.compute: experts are not computed in fp8; take bf16",
+        ),
+    ],
+)
+def test_what_is_said(changes: dict[str, Any], said: str) -> None:
+    assert complaints(changes) == [said]
+
+
+def test_ranks_cannot_share_experts_of_a_model_that_has_none() -> None:
+    for model in ("gpt_nano", "llama_nano"):
+        (said,) = complaints({**FOUR, "parallel.expert": 2}, model)
+        assert said.startswith("parallel.expert: 2 ranks would share experts, and this model has")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**FOUR, "parallel.expert": 4},
+        {**FOUR, "parallel.replicate": -1, "parallel.shard": 1, "parallel.expert": 2},
+        {**FOUR, "parallel.replicate": 2, "parallel.shard": 2, "parallel.expert": 4},
+        {"memory.recompute": "selective"},
+        {"precision.compute": "bf16", "precision.master": "bf16"},
+        {"model.experts.hidden": None, "model.experts.per_token": 4},
+    ],
+)
+def test_what_works_is_let_through(changes: dict[str, Any]) -> None:
+    assert complaints(changes) == []
+
+
+def test_it_is_called_ep() -> None:
+    spec = make_spec({**FOUR, "parallel.expert": 2}, model="gpt_moe_nano")
+    assert describe(spec.parallel, 4) == "ep 2, fsdp"
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 24))
+def test_experts_are_on_all_ranks_of_data_or_it_is_refused(
+    replicate: int, shard: int, expert: int
+) -> None:
+    parallel = ParallelSpec(replicate, shard, 1, 1, expert, "1f1b", 3, "last")
+    if replicate * shard % expert:
+        with pytest.raises(ValueError, match=f"do not divide by expert {expert}"):
+            degrees(parallel, replicate * shard)
+        return
+    found = degrees(parallel, replicate * shard)
+    assert found.expert * found.expert_shard * found.expert_replicate == found.data
+    if shard == 1:
+        assert found.expert_shard == 1, "what is not sharded is not, once it is shared"
+    if shard % expert == 0:
+        assert found.expert_replicate == found.replicate, "a copy stays on its ranks"

@@ -1,0 +1,292 @@
+"""What `hpckit doctor` makes of a site: texts of Slurm, facts of a machine, a place for objects."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+from typer.testing import CliRunner
+
+from checkpointing.storage.posix.posix_storage import PosixStorage
+from hpckit.cli.main import app
+from hpckit.doctor import checkpoint_store, machine, node_probe
+from hpckit.doctor.finding import Finding, Level, worst
+from hpckit.doctor.folder_visibility import FolderIdentity, identify_folder, judge_places
+from hpckit.doctor.node_probe import srun_words
+from hpckit.doctor.scratch_disks import ScratchDisk
+from hpckit.doctor.slurm_settings import findings
+from hpckit.slurm.cluster_config import grace_of, parse_config, parse_qos, parse_records
+from hpckit.submit.compose import compose_spec
+from tests.unit.hpckit.specs_and_processes import CHECKOUT
+
+CONFIG = """Configuration data as of 2026-11-22T23:00:00
+AuthInfo                = cred_expire=30
+KillWait                = 30 sec
+PreemptMode             = REQUEUE
+PreemptParameters       = send_user_signal
+PreemptType             = preempt/partition_prio
+ProctrackType           = proctrack/cgroup
+SlurmdTimeout           = 300 sec
+SLURM_VERSION           = 22.05.8
+Slurmctld(primary) at head is UP
+"""
+PARTITIONS = """PartitionName=low AllowGroups=ALL Default=YES GraceTime=120 MaxTime=1-00:00:00 \
+PreemptMode=REQUEUE State=UP TotalNodes=4
+PartitionName=high Default=NO GraceTime=0 MaxTime=UNLIMITED PreemptMode=OFF State=DRAIN TotalNodes=2
+""".replace("\\\n", "")
+
+
+def said(*overrides: str, old: str = "", new: str = "") -> dict[str, Finding]:
+    """By subject, where `old` is `new` in what Slurm tells."""
+    spec = compose_spec(["cluster=slurm", *overrides])
+    config = parse_config(CONFIG.replace(old, new) if old else CONFIG)
+    partitions = parse_records(PARTITIONS.replace(old, new) if old else PARTITIONS)
+    return {one.subject: one for one in findings(config, partitions, spec)}
+
+
+def test_a_site_that_is_well_has_nothing_to_change() -> None:
+    found = said()
+    assert {one.level for one in found.values()} == {Level.OK}
+    assert found["slurm"].what == "22.05.8"
+    assert found["partition"].what == "low: 4 nodes"
+    assert found["preemption"].what == "a preempted job of low has 120 s (GraceTime)"
+    assert all(one.do == "" for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "old", "new", "subject", "level", "text"),
+    [
+        ((), "22.05.8", "20.02.7", "slurm", Level.FAIL, "20.11 or newer"),
+        ((), "22.05.8", "", "slurm", Level.WARN, "not known"),
+        ((), "proctrack/cgroup", "proctrack/linuxproc", "processes", Level.WARN, "linuxproc"),
+        (
+            (),
+            "SlurmdTimeout           = 300",
+            "SlurmdTimeout = 900",
+            "lost nodes",
+            Level.NOTE,
+            "900 s",
+        ),
+        ((), "GraceTime=120", "GraceTime=30", "preemption", Level.WARN, "cluster.grace_s=25"),
+        ((), "GraceTime=120", "GraceTime=0", "preemption", Level.WARN, "KillWait, without"),
+        ((), "preempt/partition_prio", "preempt/none", "preemption", Level.OK, "not preempted"),
+        ((), "preempt/partition_prio", "preempt/qos", "preemption", Level.NOTE, "is not known"),
+        ((), "= send_user_signal", "= youngest_first", "preempt signal", Level.NOTE, "not sent"),
+        (("launch.continuation=requeue",), "", "", "requeue", Level.OK, "for 31 s"),
+        (("launch.continuation=requeue",), "cred_expire=30", "", "requeue", Level.NOTE, "121 s"),
+        (("cluster.slurm.partition=gpu",), "", "", "partition", Level.FAIL, "one of low, high"),
+        (("cluster.slurm.partition=high",), "", "", "partition", Level.WARN, "high is DRAIN"),
+        ((), "Default=YES", "Default=NO", "partition", Level.FAIL, "no default partition"),
+        (
+            ("cluster.slurm.time_limit='2-00:00:00'",),
+            *("", "", "time limit", Level.FAIL),
+            'cluster.slurm.time_limit="1-00:00:00"',
+        ),
+    ],
+)
+def test_what_slurm_tells_leads_to_what_to_do(
+    overrides: tuple[str, ...], old: str, new: str, subject: str, level: Level, text: str
+) -> None:
+    found = said(*overrides, old=old, new=new)[subject]
+    assert found.level is level
+    assert text in f"{found.what} {found.do}"
+
+
+@pytest.mark.parametrize("limit", ["24:00:00", "1-00:00:00", "00:30:00"])
+def test_a_time_limit_within_the_partitions_is_no_news(limit: str) -> None:
+    assert "time limit" not in said(f"cluster.slurm.time_limit='{limit}'")
+
+
+GOOD = machine.MachineFacts(
+    host="n1",
+    python="3.11.2",
+    torch="2.13.0+cu130",
+    gpus=("H100", "H100"),
+    shared_bytes=64 << 30,
+    memory_bytes=512 << 30,
+    files=65536,
+    interfaces=("ib0",),
+    is_synchronised=True,
+    has_py_spy=True,
+    scratch=(ScratchDisk("/local", 900 << 30),),
+    containers=(),
+    cuda="13.0",
+    driver_cuda="13.1",
+    nccl="2.28.3",
+)
+
+
+def judged(facts: machine.MachineFacts, *, wants_gpus: bool = True) -> dict[str, Finding]:
+    return {one.subject: one for one in machine.judge(facts, wants_gpus)}
+
+
+def test_a_machine_that_is_well_has_nothing_to_change() -> None:
+    found = judged(GOOD)
+    assert {one.level for one in found.values()} == {Level.OK}
+    assert found["GPUs"].what == "2 x H100"
+    assert found["disks"].what.startswith("900 GiB in /local")
+    assert found["CUDA"].what == "torch for CUDA 13.0, a driver for up to 13.1, NCCL 2.28.3"
+
+
+@pytest.mark.parametrize(
+    ("facts", "subject", "level"),
+    [
+        (replace(GOOD, torch=None), "software", Level.FAIL),
+        (replace(GOOD, torch="2.13.0+cpu"), "software", Level.FAIL),
+        (replace(GOOD, gpus=()), "GPUs", Level.NOTE),
+        (replace(GOOD, driver_cuda="12.8"), "CUDA", Level.FAIL),
+        (replace(GOOD, driver_cuda=None), "CUDA", Level.NOTE),
+        (replace(GOOD, nccl=None), "CUDA", Level.NOTE),
+        (replace(GOOD, shared_bytes=64 << 20), "memory", Level.WARN),
+        (replace(GOOD, files=1024), "files", Level.WARN),
+        (replace(GOOD, interfaces=()), "network", Level.NOTE),
+        (replace(GOOD, is_synchronised=False), "clock", Level.WARN),
+        (replace(GOOD, has_py_spy=False), "py-spy", Level.NOTE),
+    ],
+)
+def test_what_a_machine_lacks_is_told(
+    facts: machine.MachineFacts, subject: str, level: Level
+) -> None:
+    found = judged(facts)[subject]
+    assert found.level is level
+    assert found.what
+    cpu_alone = judged(replace(facts, torch="2.13.0+cpu"), wants_gpus=False)
+    assert cpu_alone["software"].level is Level.OK
+
+
+def test_what_a_machine_says_comes_back_from_another() -> None:
+    facts = machine.ask()
+    assert facts.files > 0
+    told = TypeAdapter(machine.MachineFacts).validate_python(asdict(facts))
+    assert told == facts
+
+
+def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    (one,) = checkpoint_store.findings(str(tmp_path / "not" / "there"))
+    assert one.level is Level.OK
+    assert "MiB/s in" in one.what
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (one,) = checkpoint_store.findings(str(tmp_path / "file" / "store"))
+    assert one.level is Level.FAIL
+    assert one.do
+
+
+def test_objects_that_can_be_made_twice_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PosixStorage, "create", lambda *_: True)
+    (one,) = checkpoint_store.findings(str(tmp_path))
+    assert (one.level, "both win" in one.what) == (Level.FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "levels"),
+    [
+        ({}, [Level.OK]),
+        ({"is_listed": False}, [Level.FAIL]),
+        ({"create_s": 4.0}, [Level.OK, Level.NOTE]),
+        ({"skew_s": -90.0}, [Level.OK, Level.WARN]),
+    ],
+)
+def test_what_was_measured_is_judged(change: dict[str, float], levels: list[Level]) -> None:
+    facts = replace(checkpoint_store.StoreFacts(100.0, 100.0, 0.1, True, True, 0.1), **change)  # type: ignore[arg-type]
+    assert [one.level for one in checkpoint_store.judge("s3://b", facts)] == levels
+
+
+def test_a_node_is_asked_as_the_job_will_be() -> None:
+    named = ("cluster.slurm.partition=gpu", "cluster.slurm.account=me")
+    words = srun_words(compose_spec(["cluster=slurm", *named]))
+    assert words[0] == "srun"
+    assert {"--partition=gpu", "--account=me", "--nodes=1"} <= set(words)
+    assert words[-2:] == ["-m", "hpckit.doctor.machine"]
+
+
+def test_a_node_is_asked_by_the_request_of_a_run() -> None:
+    said = (
+        *("cluster.slurm.gpus=gres", "cluster.slurm.gpu_type=h100", "launch.gpus_per_node=4"),
+        *("cluster.slurm.memory=64G", "cluster.slurm.exclusive=true", "train.global_batch=32"),
+        "launch.nodes=8",
+        *("cluster.slurm.setup=[module load it]", "+cluster.slurm.options.licenses=fs"),
+        "cluster.slurm.time_limit='12:00:00'",
+    )
+    words = srun_words(compose_spec(["cluster=slurm", *said]), "n7")
+    assert {"--gres=gpu:h100:4", "--mem=64G", "--exclusive", "--licenses=fs"} <= {*words}
+    assert {"--nodelist=n7", "--time=5", "--nodes=1", "--ntasks=1"} <= {*words}
+    assert any(word.startswith("--immediate=") for word in words)
+    assert 'module load it\nexec "$@"' in words
+    of_run = ("--nodes=8", "--signal", "--dependency", "--output", "--no-requeue", "--time=12")
+    assert not [word for word in words if word.startswith(of_run)]
+
+
+def test_a_qos_decides_where_the_site_says_so() -> None:
+    config = parse_config(CONFIG.replace("preempt/partition_prio", "preempt/qos"))
+    (partition, _) = parse_records(PARTITIONS)
+    for row, seconds in (
+        ("long|00:05:00|requeue\n", 300),
+        ("long|00:00:00|cluster\n", 30),
+        ("", None),
+    ):
+        grace = grace_of(partition, config, parse_qos(row))
+        assert grace is not None
+        assert grace.seconds == seconds
+    assert grace_of(partition, config, parse_qos("long|00:05:00|OFF\n")) is None
+
+
+def test_a_node_is_to_see_the_folders_of_a_run(tmp_path: Path) -> None:
+    run, other = tmp_path / "runs" / "more", tmp_path / "other"
+    here = identify_folder(str(run))
+    assert (here.above, here.is_writable) == (str(tmp_path), True)
+    other.mkdir()
+    shared, own = {"root": str(run)}, {"data.cache": "/local/cache"}
+    cache = replace(here, folder="/local/cache", above="/local")
+
+    def levels(there: FolderIdentity, cache: FolderIdentity = cache) -> list[Level]:
+        return [one.level for one in judge_places(shared, own, [here], [there, cache])]
+
+    assert levels(here) == [Level.OK, Level.OK]
+    assert levels(replace(identify_folder(str(other)), folder=str(run)))[0] is Level.FAIL
+    assert levels(replace(here, inode=here.inode + 1))[0] is Level.FAIL
+    assert levels(replace(here, is_writable=False))[0] is Level.FAIL
+    assert levels(here, replace(cache, is_writable=False))[1] is Level.FAIL
+
+
+def test_the_cuda_of_a_driver_is_read() -> None:
+    line = "| NVIDIA-SMI 570.1   Driver Version: 570.1   CUDA Version: 12.8     |"
+    assert machine.cuda_of_driver(["", line]) == "12.8"
+    assert machine.cuda_of_driver([]) is None
+
+
+def test_where_there_are_no_nodes_none_is_asked() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--node"])
+    assert done.exit_code == 2
+    assert "--node: local has no nodes to ask: add cluster=slurm" in done.output
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    code = CHECKOUT / "hpckit"
+    what = "Preemption-tolerant PyTorch training on Slurm"
+    assert (done.exit_code, done.output) == (0, f"hpckit 0.1.0: {what}; from {code}\n")
+
+
+def test_a_job_that_nobody_answers_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not killed: srun would leave its job in the queue."""
+    monkeypatch.setattr(node_probe, "_NODE_S", 1.0)
+    monkeypatch.setattr(node_probe, "_QUICK_S", 0.0)
+    program = f"trap 'touch {tmp_path}/withdrawn; exit 1' INT; while :; do sleep 0.05; done"
+    with pytest.raises(node_probe.ProbeError, match="not in 1 s"):
+        node_probe._said_by_job(["bash", "-c", program])
+    assert (tmp_path / "withdrawn").exists()
+
+
+def test_the_worst_of_all() -> None:
+    assert worst([]) is Level.OK
+    assert worst([Finding(Level.FAIL, "", ""), Finding(Level.NOTE, "", "")]) is Level.FAIL

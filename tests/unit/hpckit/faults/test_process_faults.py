@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import errno
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpckit.faults.injection import process_faults as striking
+from hpckit.faults.injection.failing_syscalls import CANNOT
+from hpckit.faults.injection.process_faults import ProcessFault, inject_fault, main, victims
+from tests.unit.hpckit.specs_and_processes import is_gone, line_of, python, until
+
+TRACES = pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+SLEEP = """
+import sys, time
+from hpckit.system.child_processes import name_process
+name_process(sys.argv[1])
+print('up', flush=True)
+time.sleep(600)
+"""
+
+WRITES = """
+import os, sys
+for _ in sys.stdin:
+    try:
+        file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+        os.writev(file, [b"some"])
+        os.fsync(file)
+        os.close(file)
+        print("done", flush=True)
+    except OSError as error:
+        print(error.errno, flush=True)
+"""
+
+
+@pytest.fixture
+def pids(tmp_path: Path) -> Iterator[dict[str, int]]:
+    """An agent and a worker of node 1, its service, and a worker of another run."""
+    run = {"HPCKIT_RUN": str(tmp_path), "HPCKIT_NODE": "1"}
+    worker = "rank 3"
+    wanted = {
+        "agent": (run, "agent"),
+        "worker": (run, worker),
+        "child": (run, "loader"),
+        "service": ({**run, "HPCKIT_SERVICE": "1"}, worker),
+        "stranger": ({**run, "HPCKIT_RUN": "/another"}, worker),
+    }
+    with ExitStack() as stack:
+        found = {}
+        for name, (env, argument) in wanted.items():
+            process = stack.enter_context(python(SLEEP, argument, env=env))
+            assert line_of(process) == "up"
+            found[name] = process.pid
+        yield found
+
+
+def test_a_fault_hits_whom_it_is_meant_for_and_nobody_else(
+    tmp_path: Path, pids: dict[str, int]
+) -> None:
+    run = str(tmp_path)
+    assert [p.pid for p in victims(run, ProcessFault.WORKER, 3)] == [pids["worker"]]
+    assert victims(run, ProcessFault.WORKER, 1) == []
+    assert victims(run, ProcessFault.NODE, 0) == []
+    assert inject_fault(run, ProcessFault.HANG, 3) == [pids["worker"]]
+    until(lambda: psutil.Process(pids["worker"]).status() == psutil.STATUS_STOPPED)
+    assert main([run, "node", "1"]) == 0
+    until(lambda: all(is_gone(pids[name]) for name in ("agent", "worker", "child")))
+    assert not is_gone(pids["service"])
+    assert not is_gone(pids["stranger"])
+    assert main([run, "worker", "3"]) == 1
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Callable[[], str]]:
+    """What the service of node 1 says of its next write: an errno, or "done"."""
+    env = {"HPCKIT_RUN": str(folder), "HPCKIT_NODE": "1", "HPCKIT_SERVICE": "1"}
+    with python(WRITES, str(folder / "written"), env=env) as service:
+
+        def write() -> str:
+            assert service.stdin is not None
+            service.stdin.write("\n")
+            service.stdin.flush()
+            return line_of(service)
+
+        yield write
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (ProcessFault.FULL, errno.EFBIG),
+        pytest.param(ProcessFault.ENOSPC, errno.ENOSPC, marks=TRACES),
+        pytest.param(ProcessFault.EIO, errno.EIO, marks=TRACES),
+    ],
+)
+def test_a_disk_refuses_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: ProcessFault, error: int
+) -> None:
+    monkeypatch.setattr(striking, "FULL_S", 1.5)
+    with writing(tmp_path) as write, ThreadPoolExecutor() as pool:
+        assert write() == "done"
+        struck = pool.submit(inject_fault, str(tmp_path), fault, 1)
+        until(lambda: write() == str(error))
+        assert len(struck.result()) == 1
+        assert write() == "done"
+
+
+@TRACES
+def test_whoever_interrupts_it_leaves_a_disk_that_works(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "hpckit.faults.injection.process_faults",
+        str(tmp_path),
+        "eio",
+        "1",
+    ]
+    with writing(tmp_path) as write, subprocess.Popen(words, stderr=subprocess.DEVNULL) as striker:
+        until(lambda: write() == str(errno.EIO))
+        striker.send_signal(signal.SIGINT)
+        striker.wait()
+        assert write() == "done"
+
+
+def test_where_nothing_traces_processes_it_is_said_and_nothing_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "timeout").symlink_to(shutil.which("timeout") or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with writing(tmp_path) as write:
+        assert main([str(tmp_path), "eio", "1"]) == CANNOT
+        assert "EIO takes strace: " in capsys.readouterr().err
+        assert write() == "done"
+    assert main([str(tmp_path), "eio", "1"]) == 1, "there is nobody any more"

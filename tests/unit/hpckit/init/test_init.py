@@ -1,0 +1,200 @@
+"""What `hpckit init` makes of the texts of a Slurm, and that it never overwrites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpckit.config.spec_parser import SpecError
+from hpckit.doctor.machine import MachineFacts
+from hpckit.doctor.scratch_disks import ScratchDisk, kind_of
+from hpckit.init import project_files
+from hpckit.init.site_choice import SiteRequest, choose
+from hpckit.init.site_facts import SiteFacts, parse_accounts, parse_walls
+from hpckit.init.site_file import is_name, render, scalar, site_name
+from hpckit.slurm.cluster_config import parse_config, parse_records
+from hpckit.slurm.gres import kinds_of
+from hpckit.submit.compose import compose_spec
+from tests.unit.hpckit.doctor.test_doctor import CONFIG, GOOD
+
+PARTITIONS = """PartitionName=cpu Default=YES MaxTime=UNLIMITED PreemptMode=OFF State=UP
+PartitionName=gpu GraceTime=120 MaxTime=2-00:00:00 PreemptMode=REQUEUE State=UP \
+MaxMemPerNode=UNLIMITED
+PartitionName=big MaxTime=12:00:00 PreemptMode=OFF State=UP OverSubscribe=EXCLUSIVE
+""".replace("\\\n", "")
+NODES = """NodeName=c1 CPUTot=64 Gres=(null) RealMemory=257000 Partitions=cpu OS=Linux 6.1.0 #1 SMP
+NodeName=g1 CPUTot=128 CPUEfctv=126 AvailableFeatures=a100,ib Gres=gpu:a100:4(S:0-1) \
+RealMemory=515000 MemSpecLimit=3000 Partitions=gpu,big
+NodeName=g2 CPUTot=128 AvailableFeatures=a100 Gres=gpu:a100:4(S:0,1),nvme:1 RealMemory=515000 \
+Partitions=gpu
+NodeName=g3 CPUTot=32 AvailableFeatures=(null) Gres=gpu:3090:8 RealMemory=128000 Partitions=gpu
+""".replace("\\\n", "")
+FACTS = SiteFacts(
+    config={**parse_config(CONFIG), "SelectType": "select/cons_tres", "ClusterName": "My Cluster"},
+    partitions=parse_records(PARTITIONS),
+    nodes=parse_records(NODES),
+    accounts=parse_accounts("physics\n", "physics|normal,long|normal\nchem|normal|\n"),
+    walls=dict(parse_walls("normal|1-00:00:00\nlong|\n")),
+    has_pyxis=False,
+)
+NODE = replace(
+    GOOD,
+    interfaces=("eth0", "ib0"),
+    scratch=(ScratchDisk("/local", 800 << 30),),
+    containers=("apptainer",),
+)
+
+
+def keys(
+    facts: SiteFacts = FACTS, machine: MachineFacts = NODE, **wanted: str
+) -> dict[str, tuple[Any, str, str]]:
+    site = choose(facts, machine, True, SiteRequest(**wanted))
+    return {key.name: (key.value, key.how, key.why) for key in site.keys}
+
+
+def test_a_partition_with_gpus_comes_before_a_default_without() -> None:
+    told = keys()
+    assert told["partition"][:2] == ("gpu", "assumed")
+    assert "also cpu, big" in told["partition"][2]
+    assert told["account"][0] == "physics"
+    assert "also chem" in told["account"][2]
+    assert (told["qos"][0], "normal is your default" in told["qos"][2]) == (None, True)
+    assert told["grace_s"][0] == 115, "GraceTime less what Slurm takes"
+    assert told["time_limit"] == ("1-00:00:00", "found", "MaxWall of your QOS normal")
+    assert told["gpus"][0] == "gpus-per-node"
+    assert told["gpu_type"][:2] == ("a100", "assumed")
+    assert "4 x a100 on 2 nodes, 8 x 3090 on 1 nodes" in told["gpus"][2]
+    assert told["cpus_per_node"][0] == 126, "of the nodes with this type"
+    assert told["memory"][0] == "512000M"
+    assert "a100, ib" in told["constraint"][2]
+    assert (told["interface"][0], told["scratch"][0]) == ("ib0", "/local")
+    assert "apptainer" in told["container"][2]
+    assert "exclusive" not in told
+
+
+def test_what_was_said_wins_and_each_partition_has_its_own() -> None:
+    told = keys(partition="big", account="chem")
+    assert told["partition"][:2] == ("big", "found")
+    assert told["account"][0] == "chem"
+    assert told["time_limit"][0] == "12:00:00"
+    assert told["exclusive"][0] is True
+    assert (told["grace_s"][0], told["grace_s"][1]) == (60, "assumed")
+    told = keys(partition="cpu")
+    assert told["gpus"][:2] == ("none", "assumed")
+    assert (told["time_limit"][0], told["memory"][0]) == ("1-00:00:00", "257000M")
+
+
+def test_what_slurm_does_not_tell_is_left_to_it() -> None:
+    bare = replace(
+        *(FACTS,),
+        config={},
+        partitions=parse_records("PartitionName=all Default=YES MaxTime=UNLIMITED"),
+        nodes=parse_records("NodeName=n1 CPUTot=4 RealMemory=1 Partitions=all Gres=gpu:2"),
+        accounts=None,
+        walls={},
+    )
+    told = keys(bare, replace(NODE, interfaces=(), scratch=(), containers=()))
+    for key in ("account", "time_limit", "memory", "interface", "scratch", "container"):
+        assert told[key][0] is None, key
+    assert told["gpus"][0] == "gres", "there may be no select/cons_tres"
+    assert "qos" not in told
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted", "says"),
+    [
+        ({}, {"partition": "none"}, "--partition none: there is cpu, gpu, big"),
+        (
+            {"partitions": parse_records("PartitionName=a"), "nodes": []},
+            {},
+            "say --partition, one of a",
+        ),
+    ],
+)
+def test_a_partition_that_cannot_be_told_is_refused(
+    change: dict[str, Any], wanted: dict[str, str], says: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        keys(replace(FACTS, **change), NODE, **wanted)
+    assert says in caught.value.violations[0]
+
+
+@pytest.mark.parametrize("on_node", [True, False])
+@pytest.mark.parametrize("partition", ["cpu", "gpu", "big"])
+def test_the_file_composes_to_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: str, on_node: bool
+) -> None:
+    site = choose(FACTS, NODE, on_node, SiteRequest(partition))
+    text = render("mine", site, FACTS, date(2026, 11, 23))
+    project_files.write([project_files.NewFile("conf/cluster/mine.yaml", text)], tmp_path)
+    monkeypatch.chdir(tmp_path)
+    spec = compose_spec(["cluster=mine", "launch.gpus_per_node=4"])
+    assert spec.cluster.grace_s == {"gpu": 115}.get(partition, 60)
+    assert spec.cluster.slurm is not None
+    for key in site.keys:
+        if key.is_slurm:
+            assert getattr(spec.cluster.slurm, key.name) == key.value, key
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    for key in site.keys:
+        at = next(n for n, line in enumerate(lines) if line.strip().startswith(f"{key.name}:"))
+        above = [line for line in lines[max(0, at - 4) : at] if line.strip().startswith("#")]
+        assert any(f"# {key.how}: " in line for line in (lines[at], *above)), key
+    assert ("which is no node" in text) is not on_node
+
+
+@given(st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12)))
+@settings(max_examples=50)
+def test_a_value_is_read_back_as_it_is(value: str | int | bool | None) -> None:
+    assert yaml.safe_load(scalar(value)) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["12:00:00", "1-00:00:00", "null", "no", "y", "1e3", "a: b", "# c"]
+)
+def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
+    assert yaml.safe_load(f"key: {scalar(text)} # comment") == {"key": text}
+
+
+@pytest.mark.parametrize(
+    ("gres", "kinds"),
+    [
+        ("gpu:4", [("", 4)]),
+        ("gpu:3090:2(S:0-1)", [("3090", 2)]),
+        ("gpu:a100:4(S:0,1),gpu:1g.5gb:7,nvme:2", [("a100", 4), ("1g.5gb", 7)]),
+        ("(null)", []),
+        ("mygpu:4", []),
+    ],
+)
+def test_gpus_are_read_from_gres(gres: str, kinds: list[tuple[str, int]]) -> None:
+    assert kinds_of(gres) == kinds
+
+
+def test_a_site_is_named_after_its_cluster() -> None:
+    assert site_name("My Cluster!") == "my-cluster"
+    assert (site_name(""), site_name("(null)")) == ("site", "site")
+    assert is_name(site_name("My Cluster!"))
+    assert not any(map(is_name, ("", "a/b", "../x", "a b", "-a")))
+
+
+def test_a_folder_is_of_the_nearest_mount() -> None:
+    kinds = {"/": "overlay", "/local": "xfs", "/local/net": "nfs4"}
+    assert [kind_of(Path(p), kinds) for p in ("/local/me", "/local/net/me", "/tmp")] == [
+        *("xfs", "nfs4", "overlay")
+    ]
+
+
+def test_nothing_is_overwritten_and_then_nothing_written(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("mine")
+    with pytest.raises(SpecError) as caught:
+        project_files.write([*project_files.starter(), *project_files.wrappers()], tmp_path)
+    assert caught.value.violations == [f"{tmp_path}/train.py is there already, and stays as it is"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["train.py"]
+    assert (tmp_path / "train.py").read_text() == "mine"

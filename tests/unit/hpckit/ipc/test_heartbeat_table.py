@@ -1,0 +1,82 @@
+"""The board: requests down, heartbeats up, between real processes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase, WorkerRequest
+from tests.unit.hpckit.specs_and_processes import line_of, python
+
+WORKER = """
+import sys; from hpckit.ipc.heartbeat_table import HeartbeatTable, WorkerPhase
+board = HeartbeatTable.attach(sys.argv[1], 3)
+board.report(int(sys.argv[2]), WorkerPhase.TRAINING, 41, 2)
+print("there", flush=True); sys.stdin.readline()
+print(board.request().name, 0 < board.seconds_left() <= 1000, flush=True)
+"""
+AGENT = """
+import sys; from hpckit.ipc.heartbeat_table import HeartbeatTable
+board, path = HeartbeatTable.create(2)
+print(path, flush=True); sys.stdin.readline()
+"""
+
+
+def test_heartbeats_go_up_and_requests_go_down() -> None:
+    board, path = HeartbeatTable.create(3)
+    with python(WORKER, path, 1) as worker:
+        assert line_of(worker) == "there"
+        untouched, slot, _ = board.slots()
+        assert (slot.pid, slot.phase, slot.step) == (worker.pid, WorkerPhase.TRAINING, 41)
+        assert slot.attempt == 2
+        assert slot.beat > 0
+        assert (untouched.pid, untouched.phase, untouched.beat) == (0, WorkerPhase.STARTING, 0.0)
+        board.ask(WorkerRequest.PREEMPT, within_s=1000)
+        assert worker.communicate("\n")[0].strip() == "PREEMPT True"
+
+
+def test_slots_do_not_touch_one_another() -> None:
+    board, _ = HeartbeatTable.create(5)
+    for rank in range(5):
+        board.report(rank, WorkerPhase(rank), step=10**15 + rank, attempt=rank)
+    for rank, slot in enumerate(board.slots()):
+        assert (slot.pid, slot.phase, slot.step) == (os.getpid(), WorkerPhase(rank), 10**15 + rank)
+        assert slot.attempt == rank
+    assert board.request() is WorkerRequest.NONE
+
+
+def test_a_later_request_replaces_an_earlier_one_and_its_deadline() -> None:
+    board, path = HeartbeatTable.create(1)
+    worker = HeartbeatTable.attach(path, 1)
+    assert worker.request() is WorkerRequest.NONE
+    board.ask(WorkerRequest.PREEMPT, within_s=1000)
+    assert worker.request() is WorkerRequest.PREEMPT
+    assert worker.seconds_left() > 0
+    board.ask(WorkerRequest.STOP, within_s=-1)
+    assert worker.request() is WorkerRequest.STOP
+    assert worker.seconds_left() < 0
+
+
+def test_the_board_of_a_dead_agent_cannot_be_attached_to() -> None:
+    with python(AGENT) as agent:
+        path = line_of(agent)
+        assert len(HeartbeatTable.attach(path, 2).slots()) == 2
+        agent.kill()
+        agent.wait()
+        with pytest.raises(OSError):
+            HeartbeatTable.attach(path, 2)
+
+
+def test_a_board_outlives_its_agent_for_those_who_hold_it() -> None:
+    with python(AGENT) as agent:
+        board = HeartbeatTable.attach(line_of(agent), 2)
+        agent.kill()
+        agent.wait()
+        board.report(1, WorkerPhase.DONE, 5, 0)
+        assert board.slots()[1].phase is WorkerPhase.DONE
+
+
+def test_a_board_is_its_users_alone() -> None:
+    _, path = HeartbeatTable.create(1)
+    assert os.stat(path).st_mode & 0o777 == 0o600  # noqa: PTH116 (Path would follow the name)

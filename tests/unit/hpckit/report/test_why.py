@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.agent.verdict_record import VerdictKind
+from hpckit.events.event_log import Event
+from hpckit.report.overview import Overview
+from hpckit.report.progress import build_progress
+from hpckit.report.run_state import RunState
+from hpckit.report.terminal.status_table import page_of
+from hpckit.report.why import RetryBudget, answer
+from hpckit.rundir.directory import RunDir
+from hpckit.slurm.squeue import parse_queue
+from tests.unit.hpckit.specs_and_processes import make_spec
+
+NOW = 2000.0
+EVENTS = [
+    Event(1000, "run_started", {"job": "1", "steps": 100}),
+    Event(1001, "checkpoint_committed", {"step": 40}),
+]
+
+
+def overview(
+    state: RunState,
+    *jobs: str,
+    verdict: dict[str, Any] | None = None,
+    problem: str | None = None,
+    events: Sequence[Event] = EVENTS,
+    continuation: str = "chain",
+) -> Overview:
+    return Overview(
+        run=RunDir(Path("/runs/t 1")),
+        spec=make_spec({"launch.continuation": continuation}, "slurm"),
+        state=state,
+        verdict=verdict,
+        progress=build_progress(events),
+        numbers=("1", "2"),
+        jobs=tuple(parse_queue("\n".join(jobs))),
+        owner=None,
+        problem=problem,
+    )
+
+
+def facts(it: Overview, budget: RetryBudget | None = None) -> dict[str, str]:
+    return {fact.name: fact.text for fact in answer(it, budget, NOW).facts}
+
+
+def test_a_job_that_waits_is_told_with_its_reason_and_its_time() -> None:
+    told = facts(overview(RunState.WAITING, "2|PENDING|2600|N/A|1:00|2|low||(null)|Resources|t"))
+    assert told["waits"].startswith("job 2, Resources: it is the next in line")
+    assert "in 10 min, or earlier" in told["begins"]
+    assert told["next"] == "it goes on from the checkpoint at step 40 by itself"
+    singleton = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
+    told = facts(overview(RunState.WAITING, singleton))
+    assert "the job of this run before it has not ended" in told["waits"]
+    assert "does not foresee" in told["begins"]
+
+
+def test_a_run_that_died_is_told_what_slurm_remembers_of_its_job() -> None:
+    it = overview(RunState.DEAD, "1|TIMEOUT|1000|1900|15:00|2|low|n[1-2]|(null)|TimeLimit|t")
+    assert facts(it)["why"].startswith("job 1, TIMEOUT: it ran into its time limit")
+    assert answer(it, None, NOW).commands == (
+        "hpckit logs '/runs/t 1'",
+        "hpckit resume '/runs/t 1'",
+    )
+    assert "ended without a word" in facts(overview(RunState.DEAD))["why"]
+
+
+def test_a_failure_is_told_with_its_place_and_what_was_tried() -> None:
+    error = {"traceback": '  File "/x/a.py", line 3, in main\n'}
+    verdict = {"kind": "crash", "reason": "boom", "error": error, "generation": 3, "submission": 1}
+    it = overview(RunState.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
+    told = facts(it, RetryBudget("retry.crash", 3, 2))
+    assert told["verdict"] == "generation 3, 60 s ago: crash: boom"
+    assert told["where"] == "/x/a.py:3, in main"
+    assert told["budget"].startswith("failed 3 times in a row")
+    assert "retry.crash=2" in told["budget"]
+    assert answer(it, None, NOW).commands[0] == "hpckit logs '/runs/t 1' --first-error"
+
+
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_every_kind_of_end_is_told_in_words(kind: VerdictKind) -> None:
+    verdict = {"kind": kind.value, "reason": "boom", "generation": 3, "submission": 1}
+    it = overview(RunState.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
+    meaning = facts(it)["state"].partition(": ")[2]
+    assert meaning.partition(",")[0] not in ("ended", "")
+    assert not any("--first-error" in line for line in answer(it, None, NOW).commands) or (
+        kind is VerdictKind.PERMANENT
+    )
+
+
+def test_a_lack_of_memory_is_no_reason_to_try_the_same_again() -> None:
+    verdict = {"kind": "oom", "reason": "boom", "generation": 3, "submission": 1}
+    it = overview(RunState.ENDED, verdict={**verdict, "time": 1940.0, "final": True})
+    told = facts(it, RetryBudget("retry.oom", 2, 1))
+    assert told["next"].startswith("type the same launch command again with what helps")
+    assert "retry.oom=1" in told["budget"]
+
+
+SAID = "no job can be queued to go on after this one, tried again each 15 s: QOSMaxSubmitJobLimit"
+REFUSED = Event(1002, "degraded", {"what": SAID})
+QUEUED = Event(1003, "successor_queued", {"job": "2"})
+CANCELLED = Event(1004, "successor_cancelled", {"job": "2"})
+RUNS = "1|RUNNING|1000|1900|15:00|2|low|n[1-2]|(null)|None|t"
+WAITS = "2|PENDING|N/A|N/A|1:00|2|low||singleton(unfulfilled)|Dependency|t"
+
+
+@pytest.mark.parametrize(
+    ("continuation", "told", "jobs", "reason"),
+    [
+        ("chain", [REFUSED, QUEUED], [RUNS, WAITS], None),
+        ("chain", [QUEUED], [], None),  # Slurm does not answer
+        ("requeue", [], [RUNS], None),
+        ("chain", [REFUSED], [RUNS], REFUSED["what"]),
+        ("requeue", [Event(1002, "degraded", {"what": "no other is queued"})], [RUNS], "no other"),
+        ("chain", [], [RUNS], "its supervisor has not said so yet"),
+        ("chain", [QUEUED], [RUNS], "job 2, which was to follow, is not in Slurm's queue any more"),
+        ("chain", [QUEUED, CANCELLED], [RUNS], "job 2 was cancelled"),
+        ("none", [], [RUNS], "launch.continuation=none"),
+    ],
+)
+def test_a_run_with_nothing_after_it_is_not_said_to_go_on_by_itself(
+    continuation: str, told: list[Event], jobs: list[str], reason: str | None
+) -> None:
+    it = overview(RunState.RUNNING, *jobs, events=[*EVENTS, *told], continuation=continuation)
+    following = facts(it)["next"]
+    page = dict(page_of(it, NOW))
+    if reason is None:
+        assert following.startswith("after an interruption it goes on from the checkpoint at step")
+        assert ("; job 2 follows" in following) == (continuation == "chain")
+        assert it.record()["no_successor"] is None
+        assert "successor" not in page
+    else:
+        assert f"only as long as it has this job; no successor is queued: {reason}" in following
+        assert it.record()["no_successor"].startswith(reason)
+        assert str(page["successor"]).startswith(f"none is queued: {reason}")
+    waiting = overview(RunState.WAITING, *jobs, events=[*EVENTS, *told], continuation=continuation)
+    assert waiting.no_successor is None
+
+
+def test_what_is_not_known_is_said() -> None:
+    told = facts(overview(RunState.UNKNOWN, problem="Slurm is out of reach: no answer"))
+    assert told["note"] == "Slurm is out of reach: no answer"
+    assert "Slurm does not say" in told["state"]

@@ -1,0 +1,331 @@
+"""What is looked at before anything is started."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from checkpointing import Store
+from data import Tokeniser, build_index, pack_folder
+from hpckit.rundir.code_snapshot.snapshot import Project
+from hpckit.rundir.directory import RunDir
+from hpckit.submit.preflight.checks import Preflight, preflight, with_absolute_paths
+from hpckit.submit.shard_packing import pack_shards, stdlib_place
+from tests.unit.data.tars import write_tar
+from tests.unit.hpckit.specs_and_processes import line_of, make_spec, python
+
+PACK = {"source": "texts", "suffixes": [".txt"], "exclude": [], "samples_per_shard": 4}
+LOOK_AS_NOBODY = """
+import os, sys; from pathlib import Path; from hpckit.submit.preflight.checks import _unwritable
+if os.getuid() == 0: os.setuid(65534)  # root may write anywhere
+print(*_unwritable("root", Path(sys.argv[1]) / "runs" / "run"), flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "project").mkdir()
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n in range(5):
+        (texts / f"{n}.txt").write_text(str(n))
+    return Project(tmp_path / "project", False)
+
+
+def look(
+    project: Project, changes: dict[str, Any] | None = None, root: str = "runs", packs: bool = True
+) -> Preflight:
+    base = project.root.parent
+    values = {"data.shards": "shards", "data.pack": PACK, **(changes or {})}
+    spec = with_absolute_paths(make_spec(values), base)
+    pack = (lambda what, out: pack_shards(what, out, None)) if packs else None
+    return preflight(spec, RunDir(base / root / "run"), project, pack)
+
+
+def entry_problems(project: Project, entry: str) -> list[str]:
+    return look(project, {"entry": entry}, packs=False).problems
+
+
+def write(project: Project, name: str, text: str) -> Path:
+    path = project.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_missing_shards_are_packed_once(project: Project) -> None:
+    found = look(project)
+    assert found.problems == []
+    assert found.dataset is not None
+    assert (len(found.dataset), len(found.dataset.manifest)) == (5, 2)
+    again = look(project, {"data.pack": {**PACK, "source": "elsewhere"}})
+    assert again.problems == []
+
+
+def test_a_model_without_room_for_all_tokens_is_a_problem_before_the_start(
+    project: Project,
+) -> None:
+    words = {"<unk>": 0, "</s>": 1, **{f"w{n}": n for n in range(2, 300)}}
+    path = project.root.parent / "tokenizer.json"
+    Tokenizer(WordLevel(words, unk_token="<unk>")).save(str(path))
+    pack_folder(
+        project.root.parent / "texts", project.root.parent / "shards", tokeniser=Tokeniser(path)
+    )
+    tokens = {"data.text": "tokens", "data.pack": None}
+    (line,) = look(project, tokens).problems
+    assert line.startswith("model.vocab: 257 is less than the 300 different tokens of ")
+    assert look(project, {**tokens, "model.vocab": 300}).problems == []
+    assert look(project, {**tokens, "entry": "os:getcwd"}).problems == []
+    (line,) = look(project, {**tokens, "data.shards": "bytes", "data.pack": PACK}).problems
+    assert "no token counts" in line
+
+
+def test_samples_that_are_to_be_compared_need_checksums(project: Project) -> None:
+    checks = {"data.check": "content"}
+    assert look(project, checks).problems == [], "as hpckit packs them"
+    place = project.root.parent / "tars"
+    place.mkdir()
+    write_tar(place / "a.tar", [("1.txt", b"1")])
+    others: dict[str, Any] = {**checks, "data.pack": None, "data.shards": "tars"}
+    others |= {"data.validation": "tars", "train.validate_every": 5}
+    shards, validation = look(project, others).problems
+    assert shards.startswith("data.shards: ")
+    assert validation.startswith("data.validation: ")
+    for line in (shards, validation):
+        assert "a.tar: its index has no checksums of what is in the shard" in line
+    build_index(place, hash=True)
+    assert look(project, others).problems == []
+
+
+def test_missing_shards_are_left_unmade_where_nothing_is_to_be_made(project: Project) -> None:
+    found = look(project, packs=False)
+    assert found == Preflight(None, [])
+    assert not (project.root.parent / "shards").exists()
+
+
+def test_missing_shards_and_nothing_to_make_them_of_are_a_problem(project: Project) -> None:
+    (line,) = look(project, {"data.pack": None}).problems
+    assert line.startswith("data.shards: ")
+    (line,) = look(project, {"data.pack": {**PACK, "source": "none"}}).problems
+    assert line.startswith("data.shards: ")
+    assert "none" in line
+
+
+@pytest.mark.parametrize(
+    "shards",
+    ["trian", "train-{000..127}.tar", "set/train-*.tar", "train.tar", "s3://bucket/train", "s[12]"],
+)
+def test_no_other_data_is_packed_in_the_place_of_shards_that_are_not_there(
+    project: Project, shards: str
+) -> None:
+    stdlib = {"data.pack": {**PACK, "source": "stdlib"}, "data.shards": shards}
+    (line,) = look(project, stdlib).problems
+    assert line.startswith("data.shards: there is no folder ")
+    assert "; say data=shards data.shards=..." in line
+    assert look(project, stdlib, packs=False).problems == [line]
+    mine = look(project, {"data.shards": shards}, packs=False).problems
+    assert bool(mine) == (shards != "trian")
+    assert sorted(path.name for path in project.root.parent.iterdir()) == ["project", "texts"]
+
+
+def test_pythons_own_sources_are_packed_in_the_place_of_their_option(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root.parent / "cache"))
+    stdlib = {"data.pack": {**PACK, "source": "stdlib"}, "data.shards": str(stdlib_place())}
+    assert look(project, stdlib, packs=False) == Preflight(None, [])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root.parent / "other"))
+    assert len(look(project, stdlib, packs=False).problems) == 1
+
+
+def test_all_problems_are_said_at_once(project: Project) -> None:
+    write(project, "data.py", "")
+    (project.root.parent / "runs").write_text("in the way")
+    found = look(project, {"data.pack": None, "entry": "none:main"}).problems
+    assert [line.split(":")[0] for line in found] == [
+        f"{project.root}/data.py",
+        "entry",
+        "root",
+        "data.shards",
+    ]
+
+
+@pytest.mark.parametrize("name", ["mine.py", "pkg/mine.py", "pkg/sub/mine.py"])
+def test_an_entry_is_found_without_importing_it_or_its_packages(
+    project: Project, name: str
+) -> None:
+    deed = "import pathlib; pathlib.Path(__file__).with_suffix('.imported').touch()\n"
+    write(project, name, f"{deed}def main(cfg): ...\n")
+    for parent in Path(name).parents[:-1]:
+        write(project, f"{parent}/__init__.py", deed)
+    module = name.removesuffix(".py").replace("/", ".")
+    before = set(sys.modules)
+    assert entry_problems(project, f"{module}:main") == []
+    assert list(project.root.rglob("*.imported")) == []
+    assert not {name for name in set(sys.modules) - before if "mine" in name or "pkg" in name}
+
+
+def test_an_entry_in_folders_that_are_no_packages_is_found(project: Project) -> None:
+    write(project, "scripts/mine.py", "def main(cfg): ...\n")
+    write(project, "a/b/mine.py", "def main(cfg): ...\n")
+    assert entry_problems(project, "scripts.mine:main") == []
+    assert entry_problems(project, "a.b.mine:main") == []
+
+
+def test_hpckits_own_entry_is_found(project: Project) -> None:
+    assert entry_problems(project, "hpckit.training.language_model:main") == []
+
+
+@pytest.mark.parametrize("entry", ["none:main", "none.such:main", "mine.such:main", "folder:main"])
+def test_a_missing_module_is_named_with_where_it_was_looked_for(
+    project: Project, entry: str
+) -> None:
+    write(project, "mine.py", "def main(cfg): ...\n")
+    (project.root / "folder").mkdir()
+    (line,) = entry_problems(project, entry)
+    module = entry.split(":")[0]
+    assert line.startswith(f"entry: there is no module {module} in {project.root} or installed; ")
+
+
+def test_a_missing_function_is_named_with_the_file(project: Project) -> None:
+    path = write(project, "mine.py", "def other(cfg): ...\nclass A:\n    def main(self): ...\n")
+    assert entry_problems(project, "mine:main") == [f"entry: {path} defines no function main"]
+
+
+@pytest.mark.parametrize("text", ["from other import main\n", "main = lambda cfg: None\n"])
+def test_a_function_that_is_imported_or_assigned_is_found(project: Project, text: str) -> None:
+    """The worker takes whatever the module has under that name."""
+    write(project, "other.py", "def main(cfg): ...\n")
+    write(project, "mine.py", text)
+    assert entry_problems(project, "mine:main") == []
+
+
+@pytest.mark.parametrize("content", [b"def main(:\n", b"\xff\xfe", b"x = '\x00'\n"])
+def test_a_module_that_is_no_python_is_a_problem_not_an_error(
+    project: Project, content: bytes
+) -> None:
+    write(project, "mine.py", "").write_bytes(content)
+    (line,) = entry_problems(project, "mine:main")
+    assert line.startswith("entry: ")
+    assert "mine.py" in line
+
+
+def test_a_module_in_another_encoding_is_read_as_python_would(project: Project) -> None:
+    text = "# -*- coding: latin-1 -*-\n# Grüße\ndef main(cfg): ...\n"
+    write(project, "mine.py", "").write_bytes(text.encode("latin-1"))
+    assert entry_problems(project, "mine:main") == []
+
+
+@pytest.mark.parametrize("root", ["file", "file/deeper", "file/deeper/still"])
+def test_a_file_in_the_way_of_the_run_directory_is_named(project: Project, root: str) -> None:
+    blocker = project.root.parent / "file"
+    blocker.touch()
+    (line,) = look(project, root=root).problems
+    assert line.startswith(f"root: {blocker} is no folder; ")
+
+
+def test_a_folder_that_nothing_can_be_made_in_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o555)
+        with python(LOOK_AS_NOBODY, name) as looker:
+            line = line_of(looker)
+        Path(name).chmod(0o755)
+    assert line == f"root: {name} is not writable; {name}/runs/run cannot be made there"
+
+
+def test_a_store_that_is_not_there_yet_is_no_problem(project: Project) -> None:
+    base = project.root.parent
+    assert look(project, {"checkpoint.url": str(base / "new" / "store")}).problems == []
+    assert look(project, {"checkpoint.url": f"file://{base}/new/store"}).problems == []
+    assert not (base / "new").exists(), "a look makes nothing"
+
+
+def test_a_store_that_cannot_be_used_is_a_problem(project: Project) -> None:
+    base = project.root.parent
+    (base / "file").touch()
+    (line,) = look(project, {"checkpoint.url": str(base / "file" / "store")}).problems
+    assert line == (f"checkpoint.url: {base}/file is no folder; {base}/file/store cannot be made")
+    for url, problem in (
+        ("nosuch://bucket/ckpts", "nosuch"),
+        ("s3://", "an S3 URL is s3://bucket/folder"),
+    ):
+        (line,) = look(project, {"checkpoint.url": url}).problems
+        assert line.startswith("checkpoint.url: ")
+        assert problem in line
+
+
+def test_a_store_of_another_version_is_a_problem(project: Project) -> None:
+    root = project.root.parent / "store"
+    Store.open(root, create=True).close()
+    assert look(project, {"checkpoint.url": str(root)}).problems == []
+    record = root / "hpckit.json"
+    record.write_bytes(record.read_bytes().replace(b'"version":1', b'"version":2'))
+    (line,) = look(project, {"checkpoint.url": str(root)}).problems
+    assert line.startswith(f"checkpoint.url: {root}/hpckit.json: format version 2 is not known")
+
+
+def test_a_store_out_of_reach_is_a_problem(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        for name, value in {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "me",
+            "AWS_SECRET_ACCESS_KEY": "hush",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("hpckit.system.store_timeouts.STORE_BUDGET_S", 0.5)
+        (line,) = look(project, {"checkpoint.url": "s3://bucket/ckpts"}).problems
+    assert line.startswith("checkpoint.url: ")
+    assert "bucket" in line
+    assert "hush" not in line
+
+
+def test_too_few_gpus_are_a_problem(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert look(project, {"cluster.device": "cuda", "launch.nodes": 2}).problems == []
+    (line,) = look(project, {"cluster.device": "cuda", "launch.nodes": 4}).problems
+    assert line == "cluster.device: cuda needs a GPU for every worker: 4 workers, 2 GPUs here"
+
+
+def test_relative_paths_are_taken_from_where_the_user_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    changes = {
+        "root": "../runs",
+        "data.shards": "shards/train-{000..127}.tar",
+        "data.pack": {**PACK, "source": "~/texts"},
+        "checkpoint.url": "ckpts",
+        "data.cache": "~/cache",
+    }
+    spec = with_absolute_paths(make_spec(changes), Path("/projects/me"))
+    assert spec.root == "/projects/runs"
+    assert spec.data.shards == "/projects/me/shards/train-{000..127}.tar"
+    assert spec.data.pack is not None
+    assert spec.data.pack.source == "/home/me/texts"
+    assert spec.checkpoint.url == "/projects/me/ckpts"
+    assert spec.data.cache == "/home/me/cache"
+
+
+def test_what_is_absolute_a_name_or_a_url_stays() -> None:
+    changes = {
+        "root": "/runs",
+        "data.shards": "/shards",
+        "data.pack": {**PACK, "source": "stdlib"},
+    }
+    for url in ("file:///ckpts", "s3://bucket/ckpts", "/ckpts"):
+        spec = make_spec({**changes, "checkpoint.url": url})
+        assert with_absolute_paths(spec, Path("/projects/me")) == spec
+    bare = make_spec({"root": "/runs", "data.pack": None, "checkpoint.url": None})
+    assert with_absolute_paths(bare, Path("/projects/me")) == bare

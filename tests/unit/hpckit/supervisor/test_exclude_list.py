@@ -1,0 +1,134 @@
+"""What Slurm is told of nodes that the next job is not to get; Slurm is played by programs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpckit.events.event_log import Event, EventLog, read_events
+from hpckit.rundir.directory import RunDir
+from hpckit.supervisor.node_selection import exclude_list as module
+from hpckit.supervisor.node_selection.exclude_list import ExcludeList, parse_nodes
+from tests.unit.hpckit.specs_and_processes import make_spec
+
+SINFO = "echo 'n1 idle'; echo 'n2 mixed'; echo 'n3 allocated'; echo 'n4 down*'"
+
+
+class Parts:
+    def __init__(self, folder: Path) -> None:
+        self.run, self.bin = RunDir(folder), folder / "bin"
+        self.bin.mkdir()
+        self.log = EventLog(self.run.events)
+        self.log.emit("run_started", job="1")
+        self.put("sinfo", SINFO)
+        self.put("scontrol", f'[ "$1" = show ] && echo n3 || echo "$@" >> {folder}/asked')
+
+    def put(self, name: str, script: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.bin / name).chmod(0o755)
+
+    def found(self, *hosts: str) -> None:
+        for host in hosts:
+            self.log.emit("node_unhealthy", host=host, problems=["bad"])
+
+    def exclusion(self, nodes: int, *by_config: str) -> ExcludeList:
+        batch = {"train.global_batch": 24, "train.micro_batch": 1}
+        changes = {"launch.nodes": nodes, "cluster.slurm.exclude": list(by_config)}
+        return ExcludeList(self.run, make_spec(batch | changes, "slurm"), self.log)
+
+    def asked(self) -> list[str]:
+        path = self.run.path / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def told(self, kind: str) -> list[Event]:
+        return [event for event in read_events(self.run.events) if event.kind == kind]
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+    found = Parts(tmp_path)
+    monkeypatch.setenv("PATH", f"{found.bin}:{os.environ['PATH']}")
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    yield found
+    found.log.close()
+
+
+def test_without_a_bad_node_nothing_is_asked_of_slurm(parts: Parts) -> None:
+    parts.put("sinfo", "exit 1")
+    parts.exclusion(2).keep_from("7", 1.0)
+    assert parts.asked() == []
+    assert parts.exclusion(2).hosts() == ()
+
+
+def test_the_next_job_is_kept_from_it_and_from_those_of_the_config(parts: Parts) -> None:
+    parts.found("n2")
+    parts.exclusion(1, "n3").keep_from("7", 1.0)
+    assert parts.asked() == ["update JobId=7 ExcNodeList=n3,n2"]
+    assert [(e["job"], e["hosts"]) for e in parts.told("nodes_excluded")] == [("7", ["n2"])]
+
+
+@pytest.mark.parametrize(("nodes", "by_config"), [(2, ("n3",)), (3, ())])
+def test_not_if_too_few_would_be_left(parts: Parts, nodes: int, by_config: tuple[str, ...]) -> None:
+    parts.found("n2")
+    parts.exclusion(nodes, *by_config).keep_from("7", 1.0)
+    assert parts.asked() == []
+    assert "too few nodes would be left without n2" in parts.told("degraded")[0]["what"]
+
+
+def test_none_of_them_where_slurm_never_told_its_nodes(parts: Parts) -> None:
+    """Or the job might be left without any, and wait for ever."""
+    parts.put("sinfo", "exit 1")
+    parts.found("n1", "n2")
+    assert parts.exclusion(8).hosts() == ()
+    (what,) = [event["what"] for event in parts.told("degraded")]
+    assert what == "the next job may get n1, n2 again: the nodes of the partition are not known"
+
+
+def test_where_slurm_does_not_tell_its_nodes_they_are_those_of_before(parts: Parts) -> None:
+    exclusion = parts.exclusion(2)
+    assert exclusion.hosts() == ()
+    parts.put("sinfo", "exit 1")
+    parts.found("n1", "n2")
+    assert len(exclusion.hosts()) == 1, "there are three, and two are needed"
+
+
+@pytest.mark.parametrize("script", ["echo 'Job is no longer pending' >&2; exit 1", "exit 1"])
+def test_a_refusal_is_tried_again_and_told(parts: Parts, script: str) -> None:
+    parts.found("n2")
+    parts.put("scontrol", f"echo x >> {parts.run.path}/asked; {script}")
+    begun_s = time.monotonic()
+    parts.exclusion(1).keep_from("7", 0.2)
+    assert time.monotonic() - begun_s >= 0.2
+    assert len(parts.asked()) > 1
+    (what,) = [event["what"] for event in parts.told("degraded")]
+    assert what.startswith("job 7 may get n2 again: ")
+
+
+def test_states_in_which_a_node_takes_jobs() -> None:
+    states = ["idle", "mixed-", "allocated+", "completing", "planned", "idle~", "reserved"]
+    away = ["down", "down*", "unknown*"]
+    gone = ["drained", "draining*", "fail", "failing", "maint"]
+    lines = [f"n{i} {state}" for i, state in enumerate([*states, *away, *gone])]
+    names = [line.split()[0] for line in lines]
+    found = parse_nodes("\n".join(lines))
+    assert found.usable == set(names[: len(states)])
+    assert found.away == set(names[len(states) : -len(gone)])
+
+
+def test_who_they_are_is_known_before_slurm_ends_this_job(parts: Parts) -> None:
+    parts.found("n2")
+
+    def requeue() -> bool:
+        parts.put("sinfo", "kill $$")
+        return True
+
+    parts.exclusion(3).keep_from("7", 1.0, requeue)
+    assert parts.asked() == [], "there would be too few"
+    parts.exclusion(3).keep_from("7", 1.0, lambda: False)
+    parts.put("sinfo", SINFO)
+    parts.exclusion(2).keep_from("7", 1.0, requeue)
+    assert parts.asked() == ["update JobId=7 ExcNodeList=n2"]

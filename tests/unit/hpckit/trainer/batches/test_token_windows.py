@@ -1,0 +1,106 @@
+"""Windows of several documents: what is predicted, and that documents do not see each other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from data import Loader, PackedSequence, Packing, ShardWriter, open_dataset
+from data.order.document_boundaries import boundaries
+from hpckit.config.spec import DecoderSpec
+from hpckit.trainer.batches.byte_text import PADDING
+from hpckit.trainer.batches.token_windows import (
+    TokenWindows,
+    count_of,
+    next_token_batch,
+    stack_apart,
+    stack_running,
+)
+from hpckit.trainer.models.document_mask import document_mask, positions_within
+from hpckit.trainer.models.model_builder import make
+from hpckit.trainer.models.unembedding import token_losses
+from tests.unit.hpckit.trainer.models.test_decoders import gpt, llama
+
+
+def window(*documents: list[int], length: int) -> PackedSequence:
+    tokens = np.full(length, PADDING, dtype=np.int64)
+    flat = np.concatenate([np.array(one) for one in documents])
+    tokens[: len(flat)] = flat
+    return PackedSequence(tokens, boundaries([len(one) for one in documents], length))
+
+
+def test_no_token_predicts_the_first_one_of_a_document_that_it_does_not_see() -> None:
+    apart = next_token_batch(stack_apart([window([5, 6, 7], [8, 9], length=7)]))
+    assert apart.inputs.tolist() == [[5, 6, 7, 8, 9, 0]]
+    assert apart.targets.tolist() == [[6, 7, PADDING, 9, PADDING, PADDING]]
+    assert apart.documents is not None
+    assert apart.documents.tolist() == [[0, 0, 0, 1, 1, -1]]
+    running = next_token_batch(stack_running([window([5, 6, 7], [8, 9], length=7)]))
+    assert running.targets.tolist() == [[6, 7, 8, 9, PADDING, PADDING]]
+    assert [int(count_of(some.targets)) for some in (apart, running)] == [3, 4]
+    assert running.documents is None
+
+
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6))
+def test_tokens_look_at_those_before_them_in_their_document(sizes: list[int]) -> None:
+    ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))[None]
+    found = document_mask(positions_within(ids), torch.float32)
+    places = [place for size in sizes for place in range(size)]
+    assert found.positions.tolist() == [places]
+    document, mask = ids[0].tolist(), found.mask[0, 0].tolist()
+    for i in range(len(document)):
+        seen = [j <= i and document[j] == document[i] for j in range(len(document))]
+        assert mask[i] == [0.0 if sees else -math.inf for sees in seen]
+
+
+@pytest.mark.parametrize("size", [gpt(), llama()], ids=["gpt", "llama"])
+def test_a_document_in_a_window_has_the_losses_that_it_has_alone(size: DecoderSpec) -> None:
+    model = make(size, seed=3)
+    random = torch.Generator().manual_seed(5)
+    lengths = [5, 7, 4]
+    documents = [torch.randint(0, size.vocab, (n,), generator=random).tolist() for n in lengths]
+    given = next_token_batch(stack_apart([window(*documents, length=size.seq_len + 1)]))
+    together = model(*given)
+    alone = [_losses(model, torch.tensor([one])) for one in documents]
+    expected = torch.cat(alone, dim=1)
+    found = together[given.targets != PADDING][None]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    seen = model(given.inputs, given.targets)[given.targets != PADDING][None]
+    assert not torch.allclose(seen, expected, rtol=1e-3), "without boundaries they differ"
+
+
+def _losses(model: torch.nn.Module, tokens: Tensor) -> Tensor:
+    return token_losses(model(tokens[:, :-1]), tokens[:, 1:])
+
+
+def test_a_window_as_one_document_is_as_without_documents() -> None:
+    size = gpt()
+    tokens = torch.randint(0, size.vocab, (2, size.seq_len + 1))
+    model = make(size, seed=3)
+    masked = model(*next_token_batch(TokenWindows(tokens, torch.zeros_like(tokens))))
+    torch.testing.assert_close(masked, model(*next_token_batch(TokenWindows(tokens, None))))
+
+
+def test_a_loader_makes_them_of_shards_of_tokens(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shard-%06d.tar", tokens="bin:uint16") as writer:
+        for number, count in enumerate((3, 9, 2)):
+            content = (np.arange(count) + 10 * number).astype(np.uint16).tobytes()
+            writer.write({"__key__": f"{number}", "bin": content})
+    loader = Loader(
+        open_dataset(tmp_path),
+        global_batch=2,
+        shuffle=False,
+        pack=Packing(8, pad=PADDING, vocab=100),
+        collate=stack_apart,
+    )
+    batch: TokenWindows = next(iter(loader)).data
+    loader.close()
+    kept = sorted(batch.tokens[batch.tokens != PADDING].tolist())
+    assert kept == [0, 1, 2, *range(10, 19), 20, 21]

@@ -1,0 +1,81 @@
+"""SIGTERM from torchrun, and from Slurm."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.unit.hpckit.specs_and_processes import line_of, python, until
+
+WORKER = """
+import sys, threading, time
+from hpckit.ipc.heartbeat_table import WorkerRequest
+from hpckit.trainer import signal_guard
+asked = [WorkerRequest.NONE]
+signal_guard.PATIENCE_S = float(sys.argv[1])
+signal_guard.install_signal_guard(lambda: asked[0])
+print("up", flush=True)
+for line in sys.stdin:
+    asked[0] = WorkerRequest.PREEMPT
+    print("asked", flush=True)
+"""
+STUCK = """
+import threading
+lock = threading.Lock(); lock.acquire(); print("stuck", flush=True); lock.acquire()
+"""
+FORKED = """
+import os, time
+pid = os.fork()
+if pid == 0:
+    time.sleep(60)
+    os._exit(0)
+os.kill(pid, 15)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+time.sleep(1)
+"""
+
+
+def head(extra: str) -> str:
+    return WORKER.split("for line")[0] + extra
+
+
+def test_whoever_is_not_asked_to_leave_ends() -> None:
+    with python(WORKER, 0.2) as worker:
+        assert line_of(worker) == "up"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 128 + signal.SIGTERM
+
+
+def test_whoever_is_asked_goes_on_and_may_save() -> None:
+    with python(WORKER, 30) as worker:
+        assert line_of(worker) == "up"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.stdin is not None
+        worker.stdin.write("leave\n")
+        worker.stdin.flush()
+        assert line_of(worker) == "asked"
+        time.sleep(0.5)
+        assert worker.poll() is None
+
+
+def test_the_signal_of_a_notice_is_nothing_to_a_worker() -> None:
+    with python(WORKER, 0.1) as worker:
+        assert line_of(worker) == "up"
+        worker.send_signal(signal.SIGUSR2)
+        time.sleep(0.5)
+        assert worker.poll() is None
+
+
+def test_one_that_waits_in_c_code_ends_too() -> None:
+    with python(head(STUCK), 0.2) as worker:
+        assert [line_of(worker), line_of(worker)] == ["up", "stuck"]
+        worker.send_signal(signal.SIGTERM)
+        until(lambda: worker.poll() is not None)
+        assert worker.returncode == 128 + signal.SIGTERM
+
+
+def test_a_fork_can_be_ended_as_usual_and_alone() -> None:
+    with python(head(FORKED), 0.1) as worker:
+        assert line_of(worker) == "up"
+        assert line_of(worker) == str(-signal.SIGTERM)
+        assert worker.wait(60) == 0, "it was not meant"

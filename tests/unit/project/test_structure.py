@@ -1,0 +1,275 @@
+"""Imports point one way, and nothing on the login node imports torch."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from data import pack_folder
+from tests.unit.hpckit.specs_and_processes import CHECKOUT
+
+# Who may import whom, by rooms: the folders right below a top-level package, and the files beside
+# them, which the packages' faces are made of. A face is what users import from: it reaches for
+# everything, lazily, and nothing inside imports from it, but for examples and integrations.
+LOW = {"hpckit.config", "hpckit.system", "hpckit.text"}
+RECORDS = LOW | {"hpckit.rundir", "hpckit.events", "hpckit.slurm", "hpckit.ipc"}
+NODE = RECORDS | {"hpckit.exporter", "hpckit.report"}
+LIBRARIES = {"checkpointing", "data"}
+FACES = {"hpckit", *LIBRARIES}
+MAY_IMPORT = {
+    "launch": {"hpckit.submit"},
+    "hpckit": {"hpckit.config", "hpckit.trainer", "hpckit.version", "hpckit.earlier_names"},
+    "hpckit.version": set(),
+    "hpckit.earlier_names": set(),
+    "hpckit.system": LIBRARIES,
+    "hpckit.text": set(),
+    "hpckit.config": {"hpckit.system", *LIBRARIES},
+    "hpckit.rundir": {*LOW, *LIBRARIES},
+    "hpckit.events": {*LOW, "hpckit.rundir"},
+    "hpckit.slurm": {*LOW, "hpckit.rundir", "hpckit.events", "checkpointing"},
+    "hpckit.ipc": {*LOW, "hpckit.rundir"},
+    "hpckit.report": {*RECORDS, *LIBRARIES},
+    "hpckit.planner": {*LOW, "checkpointing"},
+    "hpckit.exporter": {*RECORDS, "hpckit.report"},
+    "hpckit.trainer": {*RECORDS, "hpckit.planner", *LIBRARIES},
+    "hpckit.agent": {*NODE, *LIBRARIES},
+    "hpckit.submit": {
+        *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.earlier_names"),
+        *LIBRARIES,
+    },
+    "hpckit.supervisor": {*NODE, "hpckit.trainer", "hpckit.agent", "hpckit.submit", *LIBRARIES},
+    "hpckit.faults": {
+        *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
+        *("hpckit.supervisor", *LIBRARIES),
+    },
+    "hpckit.doctor": {*RECORDS, "hpckit.submit", "hpckit.version", *LIBRARIES},
+    "hpckit.init": {*RECORDS, "hpckit.doctor", "hpckit.submit"},
+    "hpckit.examples": {*RECORDS, "hpckit.report", "hpckit.submit"},
+    "hpckit.cli": {
+        *(*NODE, "hpckit.planner", "hpckit.trainer", "hpckit.agent", "hpckit.submit"),
+        *("hpckit.supervisor", "hpckit.faults", "hpckit.doctor", "hpckit.init", "hpckit.version"),
+        *LIBRARIES,
+    },
+}
+# Within the libraries. What stands beside their rooms:
+CKPT_LEAVES = {f"checkpointing.{name}" for name in ("errors", "events", "retention")}
+CKPT_STORE = {
+    *(*CKPT_LEAVES, "checkpointing.store_url", "checkpointing.storage", "checkpointing.codec"),
+    *("checkpointing.format", "checkpointing.store"),
+}
+CKPT_STATE = CKPT_STORE | {
+    *("checkpointing.layout", "checkpointing.staging", "checkpointing.ranks"),
+    *("checkpointing.state", "checkpointing.service"),
+}
+CKPT_ALL = CKPT_STATE | {
+    *("checkpointing.save", "checkpointing.restore", "checkpointing.checkpointer"),
+    *("checkpointing.collective_open", "checkpointing.runs", "checkpointing.save_policy"),
+}
+MAY_IMPORT_INSIDE = {
+    **{name: {"checkpointing.errors"} for name in (*CKPT_LEAVES, "checkpointing.save_policy")},
+    "checkpointing": CKPT_ALL,
+    "checkpointing.store_url": {"checkpointing.errors"},
+    "checkpointing.storage": {"checkpointing.errors", "checkpointing.store_url"},
+    "checkpointing.codec": {"checkpointing.errors", "checkpointing.storage"},
+    "checkpointing.format": {*CKPT_LEAVES, "checkpointing.storage", "checkpointing.codec"},
+    "checkpointing.store": CKPT_STORE,
+    "checkpointing.retention_pruner": CKPT_STORE,
+    "checkpointing.layout": {*CKPT_LEAVES, "checkpointing.format"},
+    "checkpointing.staging": {*CKPT_LEAVES, "checkpointing.format"},
+    "checkpointing.ranks": {*CKPT_LEAVES, "checkpointing.staging"},
+    "checkpointing.service": {
+        *(*CKPT_STORE, "checkpointing.retention_pruner", "checkpointing.staging"),
+    },
+    "checkpointing.state": {
+        *(*CKPT_STORE, "checkpointing.layout", "checkpointing.staging", "checkpointing.ranks"),
+    },
+    "checkpointing.save": CKPT_STATE,
+    "checkpointing.restore": {*CKPT_STATE, "checkpointing.save"},
+    "checkpointing.runs": CKPT_STORE,
+    "checkpointing.collective_open": CKPT_STATE,
+    "checkpointing.checkpointer": CKPT_ALL,
+    "checkpointing.interop": CKPT_STORE,
+    "checkpointing.integrations": {*CKPT_ALL, "checkpointing"},
+    "checkpointing.examples": {"checkpointing", "checkpointing.integrations"},
+    "data.errors": set(),
+    "data.durable_files": {"data.errors"},
+    "data.source": {"data.errors"},
+    "data.index": {"data.errors", "data.durable_files", "data.source"},
+    "data.order": {"data.errors"},
+    "data.cache": {"data.errors", "data.source"},
+    "data.read": {
+        *("data.errors", "data.source", "data.index", "data.order", "data.cache"),
+    },
+    "data.wds": {
+        *("data.errors", "data.source", "data.index", "data.order", "data.cache", "data.read"),
+    },
+    "data.write": {"data.errors", "data.durable_files", "data.index", "data.read"},
+    "data": {
+        *("data.errors", "data.source", "data.index", "data.order", "data.cache", "data.read"),
+        *("data.wds", "data.write"),
+    },
+}
+MOST_FILES = 16
+"""Of a room, beside its `__init__`."""
+OURS = {"launch", "hpckit", "checkpointing", "data"}
+STARTER = CHECKOUT / "hpckit" / "init" / "starter"  # what becomes a user's code
+FILES = [
+    CHECKOUT / "launch.py",
+    *(
+        file
+        for name in ("hpckit", "checkpointing", "data")
+        for file in (CHECKOUT / name).rglob("*.py")
+        if not file.is_relative_to(STARTER)
+    ),
+]
+
+
+ROOMS = sorted({path.parent for path in FILES} - {CHECKOUT})
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(CHECKOUT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def unit(module: str) -> str:
+    """The unit that a module of ours belongs to: a room of hpckit, or a library as a whole."""
+    words = module.split(".")
+    return ".".join(words[: 2 if words[0] == "hpckit" else 1])
+
+
+def room(module: str) -> str:
+    """The room within a library: a folder of it, or a file beside its folders."""
+    words = module.split(".")
+    found = ".".join(words[:2])
+    return found if found in MAY_IMPORT_INSIDE else words[0]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Modules that are imported anywhere in `tree`, functions and conditions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            if node.module in FACES:  # from hpckit import run: a room, or a name of the face
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def test_the_units_are_all_named_here() -> None:
+    assert {unit(module_name(path)) for path in FILES} == MAY_IMPORT.keys() | LIBRARIES
+    inside = [name for name in map(module_name, FILES) if name.split(".")[0] in LIBRARIES]
+    assert {".".join(name.split(".")[:2]) for name in inside} == MAY_IMPORT_INSIDE.keys()
+    assert len(FILES) > 60
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_imports_point_one_way(path: Path) -> None:
+    here = module_name(path)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {name for name in imported(tree) if name.split(".")[0] in OURS}
+    if unit(here) in LIBRARIES:
+        names -= {unit(here)}  # `import data`, to know where it lies
+        assert {unit(name) for name in names} <= {unit(here)}
+        assert {room(name) for name in names} <= MAY_IMPORT_INSIDE[room(here)] | {room(here)}
+    else:
+        assert {unit(name) for name in names} <= MAY_IMPORT[unit(here)] | {unit(here)}
+
+
+@pytest.mark.parametrize("allowed", [MAY_IMPORT, MAY_IMPORT_INSIDE], ids=["hpckit", "libraries"])
+def test_no_imports_are_allowed_in_a_circle(allowed: dict[str, set[str]]) -> None:
+    TopologicalSorter({name: others - {name} for name, others in allowed.items()}).prepare()
+
+
+@pytest.mark.parametrize(
+    "folder", ROOMS, ids=lambda folder: folder.relative_to(CHECKOUT).as_posix()
+)
+def test_a_room_has_few_files_and_says_what_is_in_it(folder: Path) -> None:
+    files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
+    assert len(files) <= MOST_FILES
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Names with an underscore are their files'."""
+    found: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(module_name(path))
+    twice = {name: modules for name, modules in found.items() if len(modules) > 1}
+    # each is the callback of its framework, by which users know it
+    assert twice.keys() == {"CheckpointerCallback"}, twice
+
+
+def test_an_import_inside_a_function_counts() -> None:
+    text = "def f():\n    from hpckit.trainer.run_loop import x\n    import hpckit.agent.agent\n"
+    assert sorted(imported(ast.parse(text))) == ["hpckit.agent.agent", "hpckit.trainer.run_loop"]
+
+
+def modules_of(*arguments: str, env: dict[str, str] | None = None) -> set[str]:
+    """All modules that a Python process with `arguments` imports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rsplit("|", 1)[1].strip() for line in lines}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(
+            "hpckit",
+            "hpckit.submit.launch_command",
+            "hpckit.supervisor.supervisor",
+            "hpckit.submit.job_submission",
+        ),
+        *("hpckit.submit.prepare", "hpckit.submit.run_follower", "hpckit.agent.watchdog"),
+        *("hpckit.agent.rendezvous_store", "hpckit.report.terminal.run_summary", "hpckit.cli.main"),
+        *(
+            "hpckit.report.overview",
+            "hpckit.submit.run_cancellation",
+            "hpckit.faults.campaign.campaign_runner",
+        ),
+        *("hpckit.planner.plan_document", "hpckit.cli.plan", "hpckit.report.page.page_file"),
+    ],
+)
+def test_what_starts_and_watches_training_does_not_import_torch(module: str) -> None:
+    found = modules_of("-c", f"import {module}")
+    assert module in found
+    assert "torch" not in found
+
+
+def test_a_dry_run_does_not_import_torch(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for n in range(4):
+        (tmp_path / "texts" / f"{n}.txt").write_text("text")
+    pack_folder(tmp_path / "texts", tmp_path / "shards")
+    words = ["model=gpt_nano", "data=shards", f"data.shards={tmp_path}/shards"]
+    words += ["cluster.device=cpu", f"root={tmp_path}/runs"]
+    found = modules_of(str(CHECKOUT / "launch.py"), "--dry-run", *words)
+    assert "hpckit.submit.dry_run" in found
+    assert "torch" not in found
+
+
+def test_a_plan_does_not_import_torch(tmp_path: Path) -> None:
+    code = "from hpckit.cli.main import app; app()"
+    words = ["plan", "model=gpt_nano", "--card", "H100", "-o", str(tmp_path / "plan.html")]
+    found = modules_of("-c", code, *words)
+    assert "hpckit.planner.plan_document" in found
+    assert "torch" not in found
