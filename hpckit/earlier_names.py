@@ -78,4 +78,5 @@ def current(module: str) -> str:
 def install() -> None:
     """Have these names found from now on; a second time does nothing."""
     if not any(isinstance(finder, _EarlierNames) for finder in sys.meta_path):
-        sys.meta_path.append(_EarlierNames())
+        # before the finder of files, for which an empty folder that is left is a package
+        sys.meta_path.insert(0, _EarlierNames())
